@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::worlds::{has_ucx, world};
 
-/// UCX ends the process when its worker goes while somebody still has a request of it: this one goes on.
+/// UCX ends the process when a worker is destroyed while a request of it is held; this process goes on.
 #[test]
 fn endpoints_that_do_not_close_in_time_are_left_to_the_worker() {
     if !has_ucx() {
@@ -17,7 +17,7 @@ fn endpoints_that_do_not_close_in_time_are_left_to_the_worker() {
     }
 }
 
-/// Two ranks; each has no patience with its endpoint, turns so often, and leaves.
+/// Two ranks; each turns so often, closes its endpoint without patience, and leaves.
 fn leave_early(lanes: &str, turns: usize) {
     std::thread::scope(|threads| {
         for mut ucx in world(2, &[("TLS", lanes)]) {

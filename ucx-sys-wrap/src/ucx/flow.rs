@@ -222,7 +222,7 @@ mod tests {
         assert!(!flow.apply_credit(0, 2));
         assert!(!flow.apply_credit(0, 0), "less than before, or 256 more");
         let update = |consumed| CreditUpdate { from: Rank(1), sent_count: 0, consumed };
-        assert!(flow.apply_update(&update(0)), "an older word that comes late");
+        assert!(flow.apply_update(&update(0)), "an older update that comes late");
         assert!(!flow.apply_update(&update(2)) && !flow.apply_update(&update(u64::MAX)));
         assert!(flow.apply_update(&update(1)));
     }

@@ -49,21 +49,14 @@ impl Inbox {
         let from = header.tag.source();
         self.consume(from, header.is_counted, header.bytes_at_once());
         let Some(incoming) = self.receives.get_mut(number) else { return };
-        let payload_part = if header.is_fragmented {
-            header.payload_part()
-        } else {
-            (header.total_bytes() > 0).then_some(0)
-        };
+        let payload_part = header.payload_part();
         if header.is_fragmented {
             incoming.unpack_inline(header, inline, &mut self.statistics);
         }
         let fragments = header.fragments().count();
         let is_rendezvous = matches!((&payload, payload_part), (Payload::Rendezvous(_), Some(_)));
-        incoming.fetch(
-            header.arrival(),
-            fragments + usize::from(is_rendezvous),
-            fragments > 0 || is_rendezvous,
-        );
+        let missing = fragments + usize::from(is_rendezvous);
+        incoming.fetch(header.arrival(), missing, missing > 0);
         match (payload, payload_part) {
             (Payload::Eager(bytes), Some(part)) => incoming.unpack_part(part, bytes, &mut self.statistics),
             (Payload::Eager(_), None) => {}

@@ -189,7 +189,7 @@ mod tests {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/ucx_cards");
         let read = |name: &str| endpoint_info(&std::fs::read(folder.join(name)).unwrap());
         assert_eq!(
-            read("info").map(|info| (info.settings, info.worker.len())),
+            read("card").map(|info| (info.settings, info.worker.len())),
             Some(("UCX_TLS=all".into(), 3))
         );
         assert!(read("bare_card").is_some_and(|info| info.boot.is_none()));

@@ -97,10 +97,11 @@ impl Header {
         self.lengths.iter().sum()
     }
 
-    /// The part that is the payload of a fragmented message, if any.
+    /// The part that is the payload, if a single part is.
     #[inline]
     pub(super) fn payload_part(&self) -> Option<usize> {
-        self.lengths.iter().position(|length| *length > INLINE_BYTES)
+        let at_least = if self.is_fragmented { INLINE_BYTES + 1 } else { 1 };
+        self.lengths.iter().position(|length| *length >= at_least)
     }
 
     #[inline]
@@ -206,8 +207,8 @@ impl Header {
         let (mut signature, mut mark) = (Signature::default(), Mark::NONE);
         let is_signed = flags & SIGNED != 0;
         if is_signed {
-            let (said, behind) = rest.split_first_chunk().ok_or_else(cut)?;
-            (signature, rest) = (Signature(*said), behind);
+            let (found, behind) = rest.split_first_chunk().ok_or_else(cut)?;
+            (signature, rest) = (Signature(*found), behind);
         }
         if flags & MARKED != 0 {
             mark = Mark(take_u64(&mut rest).ok_or_else(cut)?);

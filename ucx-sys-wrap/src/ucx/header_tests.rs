@@ -31,7 +31,7 @@ fn encoded(header: &Header) -> Vec<u8> {
     room[..length].to_vec()
 }
 
-/// What `decode` says about the bytes of a fragmented message after `change`.
+/// The error of `decode` for the bytes of a fragmented message after `change`.
 fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut bytes = encoded(&header(7, true, &[2, 5000]));
     change(&mut bytes);

@@ -1,4 +1,4 @@
-//! Tests of the inbox: what arrives out of order, unasked or wrong.
+//! Tests of the inbox: messages out of order, unexpected or wrong.
 
 use std::ptr::NonNull;
 
@@ -24,7 +24,7 @@ fn envelope(round: u32) -> Envelope {
     Envelope { tag: tag(round), signature: Signature([9; 16]), mark: Mark(3) }
 }
 
-/// The header of message number `serial`, of these parts.
+/// The header of the message with this serial number and these parts.
 fn header(round: u32, serial: u16, buffers: &[Vec<u8>], packed_bytes: usize) -> Vec<u8> {
     let parts = lent_to_send(buffers);
     let mut header = Header::new(&envelope(round), &parts, packed_bytes).unwrap();
@@ -89,7 +89,7 @@ fn many_messages_out_of_order_need_no_stack() {
     std::thread::Builder::new().stack_size(512 << 10).spawn(take_all).unwrap().join().unwrap();
 }
 
-/// Sends a message of one byte, its number, which says that so many blocks were consumed.
+/// Sends a message of one byte, its serial number, which reports so many consumed blocks.
 fn send_reporting(inbox: &mut Inbox, serial: u16, consumed: u8) {
     let buffers = [vec![serial as u8]];
     let parts = lent_to_send(&buffers);
@@ -100,7 +100,7 @@ fn send_reporting(inbox: &mut Inbox, serial: u16, consumed: u8) {
     inbox.message(&room[..length], Payload::Eager(&buffers[0]));
 }
 
-/// Spends all credit and has the peer say, after so many messages, that all was consumed.
+/// Spends all credit and has the peer report, after so many messages, that all was consumed.
 fn spend_and_update(inbox: &mut Inbox, blocks: u64, sent_count: u32) {
     for consumed in 1..=blocks {
         assert!(inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64));
@@ -117,7 +117,7 @@ fn assert_all_arrive(inbox: &mut Inbox, count: u8) {
     }
 }
 
-/// What it says is old news by the time that it is taken.
+/// The report in the first message is outdated when the message is taken.
 #[test]
 fn a_message_that_overtakes_another_reports_credit_once() {
     let mut inbox = Inbox::new(OWN, 2);
@@ -173,7 +173,7 @@ fn other_bytes_than_a_credit_update_are_refused() {
     }
 }
 
-/// A message like `send`'s that does not say its signature.
+/// A message like `send`'s without its signature.
 fn send_unsigned(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
     let plain = Plain { tag: tag(round), is_counted: true, consumed: 0, serial };
     inbox.message(&plain.encode(), Payload::Eager(bytes));
@@ -183,13 +183,13 @@ fn send_unsigned(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
 fn a_message_has_the_signature_of_the_one_before() {
     let mut inbox = Inbox::new(OWN, 2);
     let mut places = [[0u8; 1]; 5];
-    // Nobody has said one yet.
+    // No message has had a signature yet.
     let [first, second, third, fourth, fifth] = &mut places;
     let number = post(&mut inbox, 7, first).unwrap();
     send_unsigned(&mut inbox, 7, 0, &[1]);
     let (_, ended) = inbox.take_ended(number).unwrap();
     assert!(matches!(ended.result, Err(Error::Mismatch { found, .. }) if found == Signature::default()));
-    // In the order of their numbers, and whether or not somebody waits for them.
+    // In the order of serial numbers, with or without a posted receive.
     send_unsigned(&mut inbox, 7, 2, &[3]);
     send(&mut inbox, 7, 1, &[2]);
     send_unsigned(&mut inbox, 7, 3, &[4]);
@@ -224,13 +224,13 @@ fn a_plain_message_fits_its_place_or_ends_its_receive() {
     assert!(inbox.violation.is_none());
 }
 
-/// What becomes of messages of these sizes, in order, received into places of 5 bytes each: offered or not,
-/// with a receive posted before it or after. `is_plain`: whether those after the first leave their signature
-/// out.
+/// The outcomes of messages of these sizes, in order, received into places of 5 bytes each: by rendezvous or
+/// not, with a receive posted before it or after. `is_plain`: whether those after the first omit their
+/// signature.
 fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u64, u64) {
     let mut inbox = Inbox::new(OWN, 2);
     let mut places = vec![[0u8; 5]; messages.len()];
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     for (serial, ((bytes, is_rendezvous, is_early), place)) in (0..).zip(messages.iter().zip(&mut places)) {
         let (content, mut number) = (vec![serial as u8 + 1; *bytes], None);
         let mut ended = None;
@@ -254,9 +254,9 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         }
         let ended =
             ended.or_else(|| Some(inbox.take_ended(number?)?.1.result.map(|arrival| arrival.lengths[0])));
-        told.push(format!("{ended:?}"));
+        outcomes.push(format!("{ended:?}"));
         while let Some(work) = inbox.deferred.pop_front() {
-            told.push(match work {
+            outcomes.push(match work {
                 Deferred::Fetch { number: found, part, rts } => {
                     format!("{} {part} {}", Some(found) == number, rts.bytes)
                 }
@@ -266,8 +266,8 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         }
     }
     assert!(inbox.violation.is_none());
-    told.push(format!("{places:?}"));
-    (told, inbox.statistics.messages_received, inbox.statistics.copies)
+    outcomes.push(format!("{places:?}"));
+    (outcomes, inbox.statistics.messages_received, inbox.statistics.copies)
 }
 
 #[test]
@@ -353,8 +353,7 @@ fn fragments_that_are_longer_than_announced_are_refused() {
     assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))));
 }
 
-/// A header, indices and values, which come before anybody has asked for them, and the values before all
-/// else.
+/// A header, indices and values, all unexpected; the values come first.
 #[test]
 fn what_is_kept_is_counted_as_copied() {
     let mut inbox = Inbox::new(OWN, 2);
@@ -383,7 +382,7 @@ fn what_is_kept_is_counted_as_copied() {
 }
 
 proptest! {
-    /// Whatever arrives, nothing panics, and nothing is fetched into a place that is shorter.
+    /// Whatever arrives, nothing panics, and nothing is fetched into a shorter place.
     #[test]
     fn any_bytes_are_taken_or_refused(
         messages in proptest::collection::vec(

@@ -362,9 +362,9 @@ impl Liveness {
     /// Handles the end of a peer's process. Its last notice is here already.
     fn end_process(&mut self, rank: Rank) -> Option<PeerEvent> {
         self.peers.get_mut(rank.index())?.as_mut()?.process.end(&self.epoll);
-        let said = self.read_watched(rank);
+        let reported = self.read_watched(rank);
         let end = if self.unwatch(rank) { PeerEvent::Died(rank) } else { PeerEvent::Gone(rank) };
-        said.or(Some(end))
+        reported.or(Some(end))
     }
 
     /// Tells a peer that this rank wants a message back, now or at a later poll.

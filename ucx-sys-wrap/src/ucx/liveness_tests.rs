@@ -1,4 +1,4 @@
-//! Control connections: deaths, causes, withdrawals, and strangers.
+//! Control connections: deaths, causes, withdrawals, and unproven connections.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -25,14 +25,14 @@ fn pair() -> [Liveness; 2] {
     ranks
 }
 
-/// What is heard, once something is.
+/// Waits for an event.
 fn wait_for_event(rank: &mut Liveness) -> PeerEvent {
     let start = Instant::now();
     loop {
         if let Some(event) = rank.poll() {
             return event;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
+        assert!(start.elapsed() < Duration::from_secs(10), "no event");
     }
 }
 
@@ -71,16 +71,15 @@ fn unproven_connections_are_neither_kept_nor_believed() {
     let address = watched.address().unwrap();
     let mut open = Vec::new();
     for number in 0..1000 {
-        let mut stranger = TcpStream::connect(address).unwrap();
-        // Nothing, half of one, something that is none, or a notice of a work with another token: a failure or
-        // a withdrawal.
+        let mut unproven = TcpStream::connect(address).unwrap();
+        // Nothing, half a notice, other bytes, or a notice of another job: a failure or a withdrawal.
         let failed = encode(Notice::Closed(Closed::Failed(Failure::Aborted(Rank(0)))), &[9; 16]);
         let withdrawn = encode(Notice::Withdrawn(Withdrawal { tag: Tag(9), serial: 1 }), &[9; 16]);
-        let words: [&[u8]; 5] = [&[], &[7; 5], &[7; NOTICE_BYTES], &failed, &withdrawn];
-        let _ = stranger.write(words[number % words.len()]);
-        open.push(stranger);
+        let contents: [&[u8]; 5] = [&[], &[7; 5], &[7; NOTICE_BYTES], &failed, &withdrawn];
+        let _ = unproven.write(contents[number % contents.len()]);
+        open.push(unproven);
         assert_eq!((watched.poll(), watcher.poll()), (None, None));
-        assert!(watched.withdrawn.is_empty(), "a stranger is believed");
+        assert!(watched.withdrawn.is_empty(), "an unproven notice is believed");
         assert!(
             watched.accepted.len() <= MAX_UNPROVEN + 4,
             "{} connections are kept",
@@ -89,17 +88,17 @@ fn unproven_connections_are_neither_kept_nor_believed() {
     }
     drop(watched);
     let start = Instant::now();
-    // The connection to a rank that is still there may have been closed for want of room: that is no death.
+    // A rank that is still there may have closed the connection to make room: that is no death.
     let event = loop {
         if let Some(event) = watcher.watch(Rank(1)).or_else(|| watcher.poll()) {
             break event;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
+        assert!(start.elapsed() < Duration::from_secs(10), "no event");
     };
     assert!(matches!(event, PeerEvent::Died(Rank(1)) | PeerEvent::Gone(Rank(1))), "{event:?}");
 }
 
-/// Who has proven to know the token keeps the connection, however old it is, whatever strangers do.
+/// A connection with a proven token is kept, however old it is and however many come after it.
 #[test]
 fn unproven_connections_do_not_replace_proven_ones() {
     let [mut peer, mut rank] = pair();
@@ -107,31 +106,31 @@ fn unproven_connections_do_not_replace_proven_ones() {
     let start = Instant::now();
     while rank.withdrawn.is_empty() {
         assert_eq!((peer.poll(), rank.poll()), (None, None));
-        assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
+        assert!(start.elapsed() < Duration::from_secs(10), "no event");
     }
     let address = rank.address().unwrap();
-    let strangers: Vec<_> = (0..3 * MAX_UNPROVEN)
+    let unproven: Vec<_> = (0..3 * MAX_UNPROVEN)
         .map(|_| {
-            let stranger = TcpStream::connect(address).unwrap();
+            let unproven = TcpStream::connect(address).unwrap();
             assert_eq!(rank.poll(), None);
-            stranger
+            unproven
         })
         .collect();
     let proven = rank.accepted.iter().filter(|(_, connection)| connection.is_proven).count();
     assert_eq!((rank.accepted.len(), proven), (2 * 2 + MAX_UNPROVEN, 1));
-    drop(strangers);
+    drop(unproven);
 }
 
 #[test]
 fn an_endless_unproven_connection_is_closed() {
     let [_, mut watched] = pair();
-    let mut stranger = TcpStream::connect(watched.address().unwrap()).unwrap();
-    stranger.set_nonblocking(true).unwrap();
+    let mut unproven = TcpStream::connect(watched.address().unwrap()).unwrap();
+    unproven.set_nonblocking(true).unwrap();
     let start = Instant::now();
     // Until it is refused.
-    while !matches!(stranger.write(&[7; 4096]), Err(error) if error.kind() != ErrorKind::WouldBlock) {
+    while !matches!(unproven.write(&[7; 4096]), Err(error) if error.kind() != ErrorKind::WouldBlock) {
         assert_eq!(watched.poll(), None);
-        assert!(start.elapsed() < Duration::from_secs(10), "it is still heard");
+        assert!(start.elapsed() < Duration::from_secs(10), "it is still read");
     }
     assert!(watched.accepted.is_empty());
 }
@@ -148,7 +147,7 @@ fn withdrawals_arrive() {
     assert_eq!(receiver.withdrawn, messages);
 }
 
-/// As in a child that a rank has forked, which has all its sockets.
+/// As in a forked child, which has all sockets of the rank.
 #[test]
 fn a_rank_has_died_though_a_child_of_its_holds_its_sockets() {
     let [mut watcher, mut watched] = pair();
@@ -160,7 +159,7 @@ fn a_rank_has_died_though_a_child_of_its_holds_its_sockets() {
     drop(process.stdin.take());
     assert_eq!(wait_for_event(&mut watcher), PeerEvent::Died(Rank(1)));
     assert_eq!(watcher.watch(Rank(1)), Some(PeerEvent::Gone(Rank(1))), "the child listens there");
-    assert_eq!(watcher.poll(), None, "it is told once");
+    assert_eq!(watcher.poll(), None, "it is reported once");
     process.wait().unwrap();
 }
 
@@ -196,7 +195,7 @@ const DEAF_TEST: &str =
     "ucx::liveness::tests::a_connection_that_cannot_be_accepted_does_not_keep_the_rank_awake";
 const CHILD: &str = "BREVITY_TEST_DESCRIPTORS";
 
-/// In a process of its own, whose descriptors are used up.
+/// In a process of its own, because it uses up its descriptors.
 #[test]
 fn a_connection_that_cannot_be_accepted_does_not_keep_the_rank_awake() {
     if std::env::var_os(CHILD).is_some() {
@@ -223,7 +222,7 @@ fn use_descriptors_up() {
     assert_eq!(watched.poll(), None);
     assert!(watched.accepted.is_empty() && !is_ready(&watched), "a rank that sleeps on it would not");
     setrlimit(Resource::Nofile, limits).unwrap();
-    // It has waited, and is heard.
+    // It has waited, and is accepted.
     while watched.accepted.is_empty() {
         assert_eq!((watched.poll(), watcher.poll()), (None, None));
         assert!(start.elapsed() < Duration::from_secs(20), "it is not taken any more");

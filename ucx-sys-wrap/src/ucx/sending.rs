@@ -1,7 +1,5 @@
 //! Sends, from posting until their parts are given back.
 
-use std::ptr::NonNull;
-
 use arrayvec::ArrayVec;
 use brevity_ucx_sys::ucs_status_t;
 
@@ -11,7 +9,7 @@ use super::handler::{FRAGMENT, MESSAGE};
 use super::header::{FIXED_BYTES, FRAGMENT_BYTES, FragmentHeader, Header, Plain};
 use super::notice::Withdrawal;
 use super::ucp_request::UcpRequest;
-use super::{MAX_EAGER_BYTES, PACKED_BYTES};
+use super::{MAX_EAGER_BYTES, NO_BYTES, PACKED_BYTES};
 use crate::buffer::ReadLease;
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::table::Table;
@@ -222,21 +220,16 @@ fn choose(
     request: &mut UcpRequest,
 ) -> (Protocol, (*const u8, usize)) {
     let protocol = if header.is_counted { Protocol::Auto } else { Protocol::Rendezvous };
-    let whole = |part: usize| (protocol, (parts[part].bytes().as_ptr(), parts[part].len()));
-    let payload_part = match header.is_fragmented {
-        true => header.payload_part(),
-        false if parts.len() > 1 => {
-            // SAFETY: just taken: it is in no use.
-            let packed = unsafe { request.packed_mut() };
-            let length = pack(parts, packed);
-            // Eager: a rendezvous fetches into one place.
-            return (Protocol::Eager, (packed.as_ptr(), length));
-        }
-        false => (header.total_bytes() > 0).then_some(0),
-    };
-    match payload_part {
-        Some(part) => whole(part),
-        None if header.is_counted => (protocol, (NonNull::dangling().as_ptr(), 0)),
+    if !header.is_fragmented && parts.len() > 1 {
+        // SAFETY: just taken: it is in no use.
+        let packed = unsafe { request.packed_mut() };
+        let length = pack(parts, packed);
+        // Eager: a rendezvous fetches into one place.
+        return (Protocol::Eager, (packed.as_ptr(), length));
+    }
+    match header.payload_part() {
+        Some(part) => (protocol, (parts[part].bytes().as_ptr(), parts[part].len())),
+        None if header.is_counted => (protocol, NO_BYTES),
         None => {
             header.is_padded = true;
             (protocol, (NOTHING.as_ptr(), NOTHING.len()))

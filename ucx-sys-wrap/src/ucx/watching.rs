@@ -109,11 +109,9 @@ impl Ucx {
 
     /// The peers of operations on UCX that are not over, each with the round of its posting.
     fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
-        let (receives, requests) = (
-            self.engine.handler_context_ref().inbox.waits(),
-            self.engine.handler_context_ref().requests.waits(),
-        );
-        self.sends.waits().chain(receives).chain(requests).chain(self.accesses.waits())
+        let context = self.engine.handler_context_ref();
+        let arriving = context.inbox.waits().chain(context.requests.waits());
+        self.sends.waits().chain(arriving).chain(self.accesses.waits())
     }
 
     /// Watches a peer that no operation waits for; returns whether it has left.

@@ -1,5 +1,5 @@
-//! What a rank learns of peers that are gone, and what one says that exits. Skipped where there is no UCX,
-//! unless `BREVITY_REQUIRE_UCX` is 1.
+//! What a rank learns of peers that are gone, and what an exiting rank reports. Skipped where there is no
+//! UCX, unless `BREVITY_REQUIRE_UCX` is 1.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::{Arrival, Envelope, Error, Failure, Mark, Rank, Result, Signature, Ta
 
 const LANES: [&str; 2] = ["all", "tcp,self"];
 
-/// More than is sent without being asked for.
+/// Long enough for rendezvous.
 const LONG: usize = 4 << 20;
 
 /// Generous: it only has to tell slow from stuck.
@@ -29,7 +29,7 @@ fn envelope() -> Envelope {
     Envelope { tag: Tag::new(Rank(0), 0, 0, 0), signature: Signature([7; 16]), mark: Mark::NONE }
 }
 
-/// Has rank 0 begin to send; says whether that is over.
+/// Has rank 0 begin to send; returns whether that is over.
 fn send(sender: &mut Ucx, buffers: &[Vec<u8>]) -> bool {
     matches!(sender.post_send(Rank(1), envelope(), lent_to_send(buffers)), Posted::Done(_))
 }
@@ -57,7 +57,7 @@ fn ended(receiver: &mut Ucx, id: RecvId) -> Result<Arrival> {
     }
 }
 
-/// Its memory goes back to its threads, which may write it: who fetches from there must not take that for the
+/// The sender's threads may write its memory again: a receiver that fetches it must not take that for the
 /// message.
 #[test]
 fn exiting_in_the_middle_of_a_send_reports_a_failure() {
@@ -89,13 +89,13 @@ fn a_rank_that_left_at_exit_answers_later_watchers() {
     let event = loop {
         match watching.liveness.poll() {
             Some(event) => break event,
-            None => assert!(start.elapsed() < PATIENCE, "nothing is heard"),
+            None => assert!(start.elapsed() < PATIENCE, "no event"),
         }
     };
     assert_eq!(event, PeerEvent::Gone(Rank(0)));
 }
 
-/// An operation on a link ends with the cause too, and not because the neighbour that reported it is gone.
+/// An operation on a link ends with the reported cause, not with the loss of the local peer that reported it.
 #[test]
 fn the_cause_that_a_peer_gave_comes_before_its_loss() {
     if !has_ucx() {
@@ -112,7 +112,7 @@ fn the_cause_that_a_peer_gave_comes_before_its_loss() {
     assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{result:?}");
 }
 
-/// It was all that was waited for, and nothing else will wake this rank.
+/// No other operation waits, and nothing else will wake this rank.
 #[test]
 fn taking_the_last_message_of_a_gone_peer_prevents_sleep() {
     if !has_ucx() {
@@ -131,7 +131,7 @@ fn taking_the_last_message_of_a_gone_peer_prevents_sleep() {
     assert!(ended.is_some_and(|done| done.result.is_ok()));
 }
 
-/// Where the user has chosen that senders write, they do so until this process is gone.
+/// With the user's settings senders write, and go on until this process is gone.
 #[test]
 fn memory_that_peers_may_write_at_exit_is_not_given_back() {
     if !has_ucx() {
@@ -144,17 +144,17 @@ fn memory_that_peers_may_write_at_exit_is_not_given_back() {
     assert!(!send(&mut sender, &message));
     let start = Instant::now();
     while exiting.engine.inbox().receive(id.0).unwrap().is_waiting() {
-        // Not the other way round: the sender has not heard yet that it may write.
+        // In this order, because the sender has not received the CTS yet.
         sender.progress();
         exiting.progress();
-        assert!(start.elapsed() < PATIENCE, "nothing is offered");
+        assert!(start.elapsed() < PATIENCE, "no RTS");
     }
     exiting.leave_with_process(true);
     assert!(exiting.closed.is_some() && exiting.test_recv(id).is_none());
     assert!(exiting.abandon().is_err());
 }
 
-/// The numbers of its info mean something else here, whatever they lead to.
+/// In another container the descriptor number names another file.
 #[test]
 fn only_flags_of_peers_of_this_host_are_opened() {
     if !has_ucx() {
@@ -164,7 +164,7 @@ fn only_flags_of_peers_of_this_host_are_opened() {
         worlds.iter().map(|ucx| ucx.failure_flags.iter().map(Option::is_some).collect()).collect()
     };
     assert_eq!(opened(world(2, &[])), [[false, true], [true, false]]);
-    // The run of the kernel, in the info of rank 1: what is learned of it there stays the same.
+    // The boot id in the endpoint info of rank 1.
     let elsewhere = |rank: Rank, info: &mut Vec<u8>| info[40] ^= u8::from(rank == Rank(1));
     assert_eq!(opened(world_with_infos(2, &[], &elsewhere)), [[false, false], [false, false]]);
 }

@@ -1,11 +1,10 @@
-//! UCX's hooks stay out of a process that has threads for as long as nobody needs them.
+//! Keeps UCX from hooking memory functions while it is loaded into a process with threads.
 //!
-//! While UCX is loaded it writes over the first bytes of `munmap`, `brk` and their like, and moves the end of
-//! the heap to and fro to see whether that worked. Another thread that allocates just then finds its heap cut
-//! off: it crashes, or waits for ever for the allocator's lock. UCX's `libucm` does this once, when it is
-//! told settings for the first time. So it is loaded before the rest, and told first that nothing is to be
-//! hooked; UCX's own constructors then tell it what the user wants. From there on hooks are made when
-//! something asks for them (a cache of registrations), and the heap stays as it is.
+//! `libucm` overwrites the first bytes of `munmap`, `brk` and their like when it first receives settings, and
+//! moves the end of the heap to test the hooks. Another thread that allocates at that time crashes, or waits
+//! for ever for the allocator's lock. So `libucm` is loaded before the rest, with settings that hook nothing;
+//! UCX's constructors then pass the user's settings. Afterwards hooks are installed when something asks for
+//! them (a cache of registrations), without moving the heap.
 
 use std::path::Path;
 
@@ -15,16 +14,16 @@ use crate::table::lookup;
 
 const NAME: &str = "libucm.so.0";
 
-/// Only looks whether a library is there already (`RTLD_NOLOAD`).
+/// Opens a library only if it is loaded already (`RTLD_NOLOAD`).
 const LOADED_ONLY: i32 = RTLD_LOCAL | RTLD_NOW | libc::RTLD_NOLOAD;
 
-/// Settings with which nothing is hooked: `ucm_global_config_t` as zeroes, and as many as no version reads.
+/// Settings that hook nothing: `ucm_global_config_t` as zeroes, more than any version reads.
 #[repr(C, align(16))]
 struct NoHooks([u8; 1024]);
 
 type SetGlobalOpts = unsafe extern "C" fn(*const NoHooks);
 
-/// Has hooks made on demand, when the UCX at `libucp` is loaded next, and not by loading it.
+/// Prepares the UCX at `libucp` to install hooks on demand, not when it is loaded.
 ///
 /// Does nothing in a process with one thread, where hooking is safe, or where a UCX is loaded already.
 ///
@@ -36,7 +35,7 @@ pub(crate) unsafe fn defer(libucp: &Path) {
     if is_loaded || is_single_threaded() {
         return;
     }
-    // By need, because it uses functions of `libucs`, which comes with `libucp`.
+    // Lazily, because it uses functions of `libucs`, which comes with `libucp`.
     // SAFETY: the caller vouches for the file.
     let Ok(library) = (unsafe { Library::open(Some(libucp.with_file_name(NAME)), RTLD_LAZY | RTLD_LOCAL) })
     else {

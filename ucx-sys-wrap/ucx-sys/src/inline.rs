@@ -1,4 +1,4 @@
-//! Twins of what UCX's headers define inline, so that the library does not export it.
+//! Twins of inline functions of UCX's headers, which the library does not export.
 //!
 //! `ci/ucx-bindings.sh --check` compares the C originals with the figures tested below.
 

@@ -24,7 +24,7 @@ pub enum LoadError {
         /// What the dynamic linker said.
         reason: String,
     },
-    /// The library was loaded and is no UCX, or an incomplete one.
+    /// The library is not UCX, or incomplete.
     MissingSymbols {
         /// The file that was loaded.
         path: PathBuf,
@@ -72,12 +72,11 @@ impl std::error::Error for LoadError {}
 impl Ucp {
     /// Loads UCX from `path`, or else `libucp.so.0` from where the dynamic linker looks.
     ///
-    /// The library stays loaded for the life of the process, also when this fails later on: UCX patches the C
-    /// library's `munmap` and the like (in a process that has threads not before a cache of registrations
-    /// asks for it), installs exit handlers and starts threads, all of which would run into unmapped code.
-    /// Its signal handlers are taken out again, unless `UCX_HANDLE_ERRORS` or `UCX_DEBUG_SIGNO` is set. So
-    /// function pointers and strings of it never dangle. Loading it again is cheap and gives the same
-    /// library. Allocates; not for the hot path.
+    /// The library stays loaded until the process ends, even if this call then fails, so its functions and
+    /// strings never dangle: UCX patches the C library's `munmap` and the like (in a process with threads, not
+    /// before a cache of registrations asks for it), installs exit handlers and starts threads. Its signal
+    /// handlers are removed again, unless `UCX_HANDLE_ERRORS` or `UCX_DEBUG_SIGNO` is set. Loading again is
+    /// cheap and returns the same library. Allocates.
     ///
     /// # Errors
     ///
@@ -98,7 +97,7 @@ impl Ucp {
         signals.restore();
         let library = ManuallyDrop::new(library.map_err(|error| not_loaded(looked_for, &error))?);
 
-        // The version comes first: what an older library lacks is of no interest.
+        // The version comes first, because an older library lacks symbols.
         // SAFETY: the caller vouches for the types of the symbols; this is the header's.
         let get_version = unsafe { lookup::<GetVersion>(&library, "ucp_get_version") };
         let Some(get_version) = get_version else {
@@ -129,7 +128,7 @@ const REMEDY: &str =
 
 fn not_loaded(looked_for: &Path, error: &libloading::Error) -> LoadError {
     let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-    // The dynamic linker begins with the name that the message already holds.
+    // The dynamic linker repeats the name that the message has already.
     let prefix = format!("{}: ", looked_for.display());
     let reason = reason.strip_prefix(&prefix).unwrap_or(&reason).to_owned();
     LoadError::NotLoaded { looked_for: looked_for.to_owned(), reason }

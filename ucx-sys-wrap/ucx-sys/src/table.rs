@@ -34,15 +34,15 @@ impl Ucp {
 type SetGlobal = unsafe extern "C" fn(*const c_char, *const c_char) -> ucs_status_t;
 type GetGlobal = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> ucs_status_t;
 
-/// Settings of the whole process, which are of UCX's base library and not of its interface: a library may
-/// lack them.
+/// Settings of the whole process. They belong to UCX's base library, not its interface, so a library may lack
+/// them.
 impl Ucp {
-    /// Sets one, by its name without `UCX_`; says whether that could be done.
+    /// Sets one, by its name without `UCX_`; returns whether UCX took it.
     pub fn set_global(&self, name: &CStr, value: &CStr) -> bool {
         // SAFETY: the type that UCX's `ucs/config/global_opts.h` gives it; the library is never unloaded.
         let set = unsafe { lookup::<SetGlobal>(&self._library, "ucs_global_opts_set_value") };
-        // SAFETY: terminated strings that outlive the call, which parses them into a word that UCX reads at
-        // any time.
+        // SAFETY: terminated strings that outlive the call, which parses them into a machine word that UCX
+        // reads at any time.
         set.is_some_and(|set| unsafe { set(name.as_ptr(), value.as_ptr()) } == ucs_status_t::UCS_OK)
     }
 
@@ -204,13 +204,13 @@ functions! {
     ) -> ucs_status_t;
     /// Releases an address of `ucp_worker_get_address` or `ucp_worker_query`.
     fn ucp_worker_release_address(worker: ucp_worker_h, address: *mut ucp_address_t);
-    /// Moves everything on and calls callbacks; zero if there was nothing to do. Not from a callback.
+    /// Makes progress and calls callbacks; zero if there was nothing to do. Not from a callback.
     fn ucp_worker_progress(worker: ucp_worker_h) -> c_uint;
     /// The descriptor that becomes readable on events; needs `UCP_FEATURE_WAKEUP`, stays the worker's.
     fn ucp_worker_get_efd(worker: ucp_worker_h, descriptor: *mut c_int) -> ucs_status_t;
     /// Arms the descriptor. `UCS_ERR_BUSY` means: there are events, progress and try again.
     fn ucp_worker_arm(worker: ucp_worker_h) -> ucs_status_t;
-    /// Wakes who waits on the worker; the one call that any thread may make at any time.
+    /// Wakes a thread that waits on the worker; the one call that any thread may make at any time.
     fn ucp_worker_signal(worker: ucp_worker_h) -> ucs_status_t;
     /// Sleeps until there is an event or a signal. No deadline.
     fn ucp_worker_wait(worker: ucp_worker_h) -> ucs_status_t;
@@ -291,16 +291,16 @@ functions! {
         count: usize,
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t;
-    /// Receives the payload that a handler was offered and kept. `count` is at least what was offered.
+    /// Receives the payload of a kept rendezvous descriptor. `count` is at least its length.
     fn ucp_am_recv_data_nbx(
         worker: ucp_worker_h,
-        offer: *mut c_void,
+        descriptor: *mut c_void,
         buffer: *mut c_void,
         count: usize,
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t;
-    /// Gives back a payload that a handler has kept and that nobody receives; the sender's request completes.
-    fn ucp_am_data_release(worker: ucp_worker_h, offer: *mut c_void);
+    /// Releases a kept rendezvous descriptor without receiving it; the sender's request completes.
+    fn ucp_am_data_release(worker: ucp_worker_h, descriptor: *mut c_void);
 
     /// The status of a request; makes no progress by itself.
     fn ucp_request_check_status(request: *mut c_void) -> ucs_status_t;
