@@ -17,12 +17,12 @@ use super::{CHECK_INTERVAL, Meeting, Options, Ucx, exiting, greeting, library, r
 use crate::{Error, MAX_WORLD_SIZE, Owner, Rank, Result, boot};
 
 /// The remedy where UCX chooses lanes that can't reach a peer.
-const UNREACHED: &str = "ranks of one host with different users or user namespaces can't share UCX's memory; take \
-                         UCX_TLS=tcp,self or BREVITY_TRANSPORT=tcp";
+const UNREACHED: &str = "ranks of one host with different users or user namespaces can't share UCX's \
+                         memory; take UCX_TLS=tcp,self or BREVITY_TRANSPORT=tcp";
 
 /// The remedy where UCX can't be set up.
-const RESOURCES: &str = "check UCX_* variables, enlarge /dev/shm (docker run --shm-size) and the limit of open files (ulimit -n), or \
-                         take BREVITY_TRANSPORT=tcp";
+const RESOURCES: &str = "check UCX_* variables, enlarge /dev/shm (docker run --shm-size) and the limit of \
+                         open files (ulimit -n), or take BREVITY_TRANSPORT=tcp";
 
 /// A rank's context and worker, before it knows other ranks. Where these can be made, UCX works.
 pub struct Prepared {

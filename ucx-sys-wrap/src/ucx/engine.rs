@@ -202,7 +202,7 @@ impl Engine {
 
     #[inline]
     pub(super) fn handler_context_ref(&self) -> &HandlerContext {
-        // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut self`.
+        // SAFETY: as above; no callback runs while `self` is shared: what runs them takes `&mut self`.
         unsafe { self.handler_context.as_ref() }
     }
 

@@ -148,10 +148,12 @@ proptest! {
         let tag = Tag::new(Rank(source), group, sequence, round);
         let is_fragmented = is_fragmented && lengths.len() > 1;
         let lengths: Lengths = lengths.iter().copied().collect();
-        let (is_signed, signature, mark) = (signature.is_some(), Signature(signature.unwrap_or_default()), Mark(mark));
+        let (is_signed, signature, mark) =
+            (signature.is_some(), Signature(signature.unwrap_or_default()), Mark(mark));
         let is_padded = serial % 2 == 0 && lengths.iter().all(|length: &usize| *length == 0);
-        let sent =
-            Header { tag, signature, mark, lengths, is_fragmented, is_counted, is_padded, is_signed, consumed, serial };
+        let sent = Header {
+            tag, signature, mark, lengths, is_fragmented, is_counted, is_padded, is_signed, consumed, serial,
+        };
         let bytes = encoded(&sent);
         let payload = sent.payload_bytes() + usize::from(is_padded);
         let (found, inline) = Header::decode(&bytes, payload).unwrap();

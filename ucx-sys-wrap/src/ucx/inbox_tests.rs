@@ -386,7 +386,15 @@ proptest! {
     #[test]
     fn any_bytes_are_taken_or_refused(
         messages in proptest::collection::vec(
-            (0u8..4, proptest::collection::vec(any::<u8>(), 0..120), 0usize..300, any::<bool>(), any::<bool>()), 0..20),
+            (
+                0u8..4,
+                proptest::collection::vec(any::<u8>(), 0..120),
+                0usize..300,
+                any::<bool>(),
+                any::<bool>(),
+            ),
+            0..20,
+        ),
     ) {
         let mut inbox = Inbox::new(OWN, 2);
         let mut place = [0u8; 100];

@@ -25,8 +25,9 @@ const SLOTS: [(&str, &str); 3] = [("FIFO_ELEM_SIZE", "32832"), ("FIFO_SIZE", "12
 const ALIKE: [&str; 2] = ["FIFO_ELEM_SIZE", "FIFO_SIZE"];
 const SHARED_BY: [&str; 4] = ["MM", "POSIX", "SYSV", "XPMEM"];
 
-pub(super) const WRITABLE_AFTER_TEARDOWN: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
-                                    peers may still write its memory; unset it";
+pub(super) const WRITABLE_AFTER_TEARDOWN: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the \
+                                                  process may have to end, because peers may still write \
+                                                  its memory; unset it";
 
 /// Prefixes of names in `UCX_TLS` without RDMA hardware, apart from shared memory.
 const WITHOUT_RDMA: [&str; 8] = ["tcp", "self", "ud", "cuda", "rocm", "gdr", "ze_", "gaudi"];

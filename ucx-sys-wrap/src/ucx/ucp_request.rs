@@ -11,9 +11,9 @@ use super::header::MAX_HEADER_BYTES;
 
 /// What UCX's callback writes for one operation.
 ///
-/// Invariants: it stays at a fixed address until the [`UcpRequests`] that made it are dropped, which is after the
-/// worker is gone. It is only reached through shared references, so a callback that runs inside one of our UCX
-/// calls may write it while we hold one. One thread at a time uses it, as the worker.
+/// Invariants: it stays at a fixed address until the [`UcpRequests`] that made it are dropped, which is after
+/// the worker is gone. It is only reached through shared references, so a callback that runs inside one of
+/// our UCX calls may write it while we hold one. One thread at a time uses it, as the worker.
 pub(super) struct Record {
     state: Cell<State>,
     pub(super) status: Cell<ucs_status_t>,

@@ -46,8 +46,8 @@ impl Ucx {
         if self.closed.is_some() {
             return;
         }
-        let reported = error.clone();
-        later!(INFO, %peer, error = %reported, "closing the transport");
+        let cause = error.clone();
+        later!(INFO, %peer, error = %cause, "closing the transport");
         let is_lost = matches!(error, Error::PeerLost { .. });
         match self.liveness.poll().filter(|_| is_lost).or_else(|| self.read_failure_flag(peer)) {
             Some(PeerEvent::Failed(cause)) => self.close_for(Some(cause), cause.into()),
