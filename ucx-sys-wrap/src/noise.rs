@@ -1,18 +1,19 @@
-//! Encryption of one connection: the Noise protocol, pattern `NNpsk0`, with a secret made of the job's key.
+//! Encryption of one connection: the Noise protocol, pattern `NNpsk0`, with a secret derived from the job's
+//! key.
 //!
-//! Both ends have already proven to hold the key. The handshake mixes it with two fresh Diffie-Hellman keys,
-//! so that who records the bytes today and learns the key tomorrow can't read them. Its prologue holds what
-//! the ends must agree on: version, both ranks, job.
+//! Both ends have already proven to hold the key. The handshake mixes it with two ephemeral Diffie-Hellman
+//! keys (forward secrecy: recorded bytes can't be read by someone who learns the key later). Its prologue
+//! holds what the ends must agree on: version, both ranks, job.
 //!
 //! | step | who | bytes |
 //! | --- | --- | --- |
-//! | 1 | caller | its fresh key and a tag: 48 |
+//! | 1 | caller | its ephemeral key and a tag: 48 |
 //! | 2 | answerer | the same |
-//! | 3 | both | records: length (2 bytes, little-endian), then so many bytes of a sealed message |
+//! | 3 | both | records: length (2 bytes, little-endian), then a sealed message of this length |
 //!
-//! A sealed message is at most 65,535 bytes, 16 of them a tag. Messages of each direction are numbered, and
-//! the number is part of what the tag covers: what is changed, left out, repeated or exchanged does not open.
-//! Both ends take a new key after every [`REKEY_EVERY`] messages of a direction.
+//! A sealed message is at most 65,535 bytes, 16 of them a tag. The tag covers the message's number in its
+//! direction: a message that was changed, dropped, repeated or reordered does not open. Both ends take a new
+//! key after every [`REKEY_EVERY`] messages of a direction.
 #![forbid(unsafe_code)]
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -23,16 +24,16 @@ use snow::{Builder, HandshakeState, TransportState};
 use crate::without_snow as snow;
 use crate::{Error, Result};
 
-/// What AES-GCM adds to a message, in bytes.
+/// The bytes that AES-GCM adds to a message.
 pub(crate) const TAG_BYTES: usize = 16;
 
 /// The longest sealed message, in bytes.
 pub(crate) const MAX_SEALED_BYTES: usize = 65_535;
 
-/// The most that one message carries, in bytes.
+/// The longest message before sealing, in bytes.
 pub(crate) const MAX_OPEN_BYTES: usize = MAX_SEALED_BYTES - TAG_BYTES;
 
-/// Each message of the handshake, in bytes.
+/// The length of a handshake message, in bytes.
 pub(crate) const GREETING_BYTES: usize = 48;
 
 /// Messages of a direction under one key: 256 MiB at most.
@@ -54,14 +55,14 @@ pub(crate) struct Terms<'a> {
 /// One end of a handshake.
 pub(crate) struct Handshake(HandshakeState);
 
-/// One end of an encrypted connection: seals what is sent and opens what has come, each in order.
+/// One end of an encrypted connection: seals and opens messages, each direction in order.
 pub(crate) struct Session {
     state: TransportState,
     sealed: u64,
     opened: u64,
 }
 
-/// What has come was not sent so by the other end, or not under this key.
+/// A message that the other end has not sent in this form and order, or not under this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forged;
 
@@ -77,7 +78,7 @@ impl Terms<'_> {
 }
 
 impl Handshake {
-    /// Begins as the end that has connected; gives the first message too.
+    /// Begins as the end that has connected; returns the first message too.
     pub(crate) fn call(key: &[u8], terms: Terms<'_>) -> Result<(Self, [u8; GREETING_BYTES])> {
         let mut state = prepare(key, terms, |builder| builder.build_initiator())?;
         let greeting = greet(&mut state)?;
@@ -89,7 +90,7 @@ impl Handshake {
         Ok(Self(prepare(key, terms, |builder| builder.build_responder())?))
     }
 
-    /// Takes the other end's message; gives the session and, where the other end waits for one, the answer.
+    /// Takes the other end's message; returns the session and, on the answerer, the message to send.
     pub(crate) fn hear(
         mut self,
         greeting: &[u8; GREETING_BYTES],
@@ -105,8 +106,8 @@ impl Handshake {
 }
 
 impl Session {
-    /// Seals the next message, at most [`MAX_OPEN_BYTES`], into `sealed`, which has [`TAG_BYTES`] more room
-    /// than `open` has bytes; gives how many bytes it takes.
+    /// Seals the next message, at most [`MAX_OPEN_BYTES`], into `sealed`, which is at least [`TAG_BYTES`]
+    /// longer than `open`; returns the sealed length.
     pub(crate) fn seal(&mut self, open: &[u8], sealed: &mut [u8]) -> Result<usize> {
         let count = self.state.write_message(open, sealed).map_err(|error| failed(&error))?;
         self.sealed += 1;
@@ -116,10 +117,10 @@ impl Session {
         Ok(count)
     }
 
-    /// Opens the next message into `open`, which has as much room as `sealed` has bytes; gives how many bytes
-    /// of it are the message's. The room behind them is as it was before.
+    /// Opens the next message into `open`, which is at least as long as `sealed`; returns the message's
+    /// length. The bytes after the message are unchanged.
     pub(crate) fn open(&mut self, sealed: &[u8], open: &mut [u8]) -> std::result::Result<usize, Forged> {
-        // The tag is written there too.
+        // The cipher writes the tag there too.
         let behind = open.last_chunk::<TAG_BYTES>().copied();
         let count = self.state.read_message(sealed, open).map_err(|_| Forged)?;
         if let Some((now, before)) = open.last_chunk_mut().zip(behind) {
@@ -152,7 +153,7 @@ fn greet(state: &mut HandshakeState) -> Result<[u8; GREETING_BYTES]> {
     Ok(greeting)
 }
 
-/// The secret that this pattern wants, made of the job's key: the key itself only ever proves.
+/// The pre-shared key of the pattern, derived from the job's key, which itself is only used for proofs.
 fn secret(key: &[u8]) -> [u8; 32] {
     #[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
@@ -160,7 +161,7 @@ fn secret(key: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Only the system's random source can fail here.
+/// The error of the system's random source, the only one possible here.
 fn failed(error: &snow::Error) -> Error {
     Error::system("can't encrypt", std::io::Error::other(error.to_string()))
 }

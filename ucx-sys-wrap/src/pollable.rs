@@ -1,4 +1,4 @@
-//! Waiting for descriptors: of several at once, and several as one.
+//! Polls several descriptors, or joins them into one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -8,12 +8,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Error, Result};
 
-/// Several descriptors as one that is readable while any of them is. Those that are closed drop out by
-/// themselves.
+/// One descriptor that is readable while any of several is. Closed ones drop out by themselves.
 pub struct Pollable(OwnedFd);
 
 impl Pollable {
-    /// `descriptors` as one.
+    /// Joins `descriptors`.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no descriptor left.
@@ -33,12 +32,12 @@ impl AsFd for Pollable {
     }
 }
 
-/// Sleeps until one of them is readable, at most `longest`; `None` is for ever. A signal ends it early.
+/// Sleeps until one of them is readable, at most `longest` (`None`: forever). A signal ends it early.
 pub fn wait_for(descriptor: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, longest: Option<Duration>) {
     let timeout = longest
         .map(|longest| Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() });
     let awaited = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
-    // An interrupted sleep is a short sleep: the caller looks again anyway.
+    // After a signal the caller checks again, as after every sleep.
     let _ = match other {
         Some(other) => poll(&mut [awaited(descriptor), awaited(other)], timeout.as_ref()),
         None => poll(&mut [awaited(descriptor)], timeout.as_ref()),

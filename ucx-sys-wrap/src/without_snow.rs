@@ -1,11 +1,11 @@
-//! Takes the place of the crate `snow` in builds without the feature `encryption`: no handshake can begin.
+//! Replaces the crate `snow` in builds without the feature `encryption`: no handshake can begin.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-/// Why nothing can be encrypted.
+/// Encryption is not built in.
 pub(crate) struct Error;
 
 impl fmt::Display for Error {

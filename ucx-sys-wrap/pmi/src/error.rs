@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What this crate returns.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why rank 0's text did not reach this rank.
@@ -16,7 +16,7 @@ pub enum Error {
     NotLoaded {
         /// The file name or path that was asked for.
         looked_for: PathBuf,
-        /// What the dynamic linker said.
+        /// The dynamic linker's reason.
         reason: String,
     },
 
@@ -32,47 +32,47 @@ pub enum Error {
     /// The launcher refused.
     #[error("{call} failed: {reason}")]
     Refused {
-        /// What was asked.
+        /// The call.
         call: &'static str,
-        /// The launcher's own words.
+        /// The launcher's reason.
         reason: String,
     },
 
-    /// The launcher's answer is none.
+    /// The launcher's answer is invalid.
     #[error("the launcher answered {found:?} to {call}, expected {expected}")]
     Malformed {
-        /// What was asked.
+        /// The call.
         call: &'static str,
-        /// What came, cut to a line.
+        /// The answer, cut to a line.
         found: String,
-        /// What belongs there.
+        /// The expected form.
         expected: &'static str,
     },
 
-    /// The launcher knows this process as another rank than its environment does.
+    /// The rank of this process differs between the launcher's server and the environment.
     #[error("the launcher's PMIx server takes this process for rank {found}, expected {expected}")]
     OtherRank {
-        /// The server's number.
+        /// The server's rank.
         found: u32,
-        /// The environment's number.
+        /// The environment's rank.
         expected: u32,
     },
 
     /// The deadline passed.
     #[error("{call} did not end in time: do all ranks of the launcher's job join?")]
     Late {
-        /// What was waited for.
+        /// The call.
         call: &'static str,
     },
 
     /// The launcher is gone.
     #[error("the launcher closed the connection during {call}")]
     Closed {
-        /// What was waited for.
+        /// The call.
         call: &'static str,
     },
 
-    /// The text is empty, too long, or has signs that the protocol does not carry.
+    /// The text is empty, too long, or has characters that the protocol does not allow.
     #[error(
         "the text {text:?} can't be stored: expected at most 512 printable bytes without blanks, quotes, = \
          and ;"
@@ -85,7 +85,7 @@ pub enum Error {
     /// The operating system refused.
     #[error("{call}: {source}")]
     System {
-        /// What was tried.
+        /// The call.
         call: &'static str,
         /// The system's reason.
         source: Arc<io::Error>,

@@ -1,18 +1,17 @@
 //! One text from rank 0 to all ranks of a job, through the launcher that started them.
 //!
-//! Launchers of MPI programs keep a small store of keys and values for the processes that they start. Two
-//! ways lead to it:
+//! Launchers of MPI programs have a small key-value store for the processes that they start. There are two
+//! interfaces:
 //!
 //! - [`wire`]: the PMI-1 protocol on a descriptor that the launcher hands down (`mpiexec` of MPICH, `srun
 //!   --mpi=pmi2`);
 //! - [`pmix`]: the library `libpmix`, loaded at run time (`mpirun` of Open MPI, `srun --mpi=pmix`).
 //!
-//! Both do the same: rank 0 stores a text, all ranks meet, the others read it, and everybody takes leave of
-//! the launcher. Nothing of it stays open. What comes from the launcher is checked before it is used, and
-//! everything ends by a deadline.
+//! Both do the same: rank 0 stores a text, all ranks pass a barrier, the others read it, and all finalize.
+//! Nothing stays open. The launcher's answers are checked before they are used, and everything ends by a
+//! deadline.
 //!
-//! `unsafe` is here because the library is C, and because a descriptor's number in a variable is only a
-//! number.
+//! `unsafe` is needed to call the C library, and to use a descriptor whose number is in a variable.
 
 mod error;
 pub mod pmix;
@@ -20,13 +19,13 @@ pub mod wire;
 
 pub use error::{Error, Result};
 
-/// The longest text that is stored, in bytes: any launcher takes as much.
+/// The longest text that is stored, in bytes; every launcher accepts this length.
 pub const MAX_TEXT_BYTES: usize = 512;
 
 /// The key in the launcher's store.
 const KEY: &str = "brevity-rendezvous";
 
-/// Whether the text survives the line protocol: printable, without blanks and the signs that separate.
+/// Whether the text fits the line protocol: printable, without blanks and separators.
 fn is_plain(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"=;\"\\".contains(&byte);
     !text.is_empty() && text.len() <= MAX_TEXT_BYTES && text.bytes().all(plain)

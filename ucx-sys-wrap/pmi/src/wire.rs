@@ -1,12 +1,12 @@
-//! PMI-1 on a descriptor: lines of `name=value` pairs, a question and its answer at a time.
+//! PMI-1 on a descriptor: lines of `name=value` pairs, one request and its response at a time.
 //!
-//! | question | answer |
+//! | request | response |
 //! | --- | --- |
 //! | `cmd=init pmi_version=1 pmi_subversion=1` | `cmd=response_to_init rc=0 ...` |
 //! | `cmd=get_maxes` | `cmd=maxes kvsname_max=.. keylen_max=.. vallen_max=..` |
 //! | `cmd=get_my_kvsname` | `cmd=my_kvsname kvsname=..` |
 //! | `cmd=put kvsname=.. key=.. value=..` | `cmd=put_result rc=0 ...` |
-//! | `cmd=barrier_in` | `cmd=barrier_out`, once all ranks have asked |
+//! | `cmd=barrier_in` | `cmd=barrier_out`, once all ranks have sent it |
 //! | `cmd=get kvsname=.. key=..` | `cmd=get_result rc=0 value=..` |
 //! | `cmd=finalize` | `cmd=finalize_ack` |
 
@@ -19,25 +19,25 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::{Error, KEY, Result, check, is_plain};
 
-/// A longer line is no answer.
+/// A longer line is refused.
 const MAX_LINE_BYTES: usize = 4096;
 
 /// Gives rank 0's `text` to all ranks of the job, through the launcher that handed down descriptor number
 /// `descriptor`.
 ///
-/// Rank 0 brings the text, the others none. Blocks until all ranks of the job have called it, at most until
-/// `deadline`. Afterwards the launcher considers this process to be done with PMI: an MPI library can't use
-/// the descriptor any more. Costs seven questions to the launcher on this host.
+/// Rank 0 passes the text, the others `None`. Blocks until all ranks of the job have called it, at most until
+/// `deadline`. Afterwards the launcher considers this process done with PMI: an MPI library can't use the
+/// descriptor any more. Costs seven requests to the launcher on this host.
 ///
 /// # Errors
 /// [`Error::System`] when there is no such descriptor, [`Error::Late`] at the deadline, [`Error::Closed`]
-/// when the launcher goes away, [`Error::Refused`] and [`Error::Malformed`] by what it says.
+/// when the launcher goes away, [`Error::Refused`] and [`Error::Malformed`] by its responses.
 pub fn share(descriptor: i32, text: Option<&str>, deadline: Instant) -> Result<String> {
     let socket = adopt(descriptor)?;
     share_over(&socket, text, deadline)
 }
 
-/// The same over a socket that is there already.
+/// As [`share`], over an open socket.
 ///
 /// # Errors
 /// As [`share`].
@@ -64,21 +64,21 @@ pub fn share_over(socket: &impl AsFd, text: Option<&str>, deadline: Instant) -> 
     Ok(found)
 }
 
-/// This process's own copy of a descriptor that its launcher has left open.
+/// A duplicate of the descriptor that the launcher has left open.
 fn adopt(descriptor: i32) -> Result<OwnedFd> {
     if descriptor < 0 {
         return Err(Error::system("the launcher's descriptor", Errno::BADF));
     }
-    // SAFETY: the launcher says in this process's environment that it has left this descriptor open. If it
-    // has not, the only use that is made of the number, copying the descriptor, fails.
+    // SAFETY: the launcher guarantees, by a variable of this process's environment, that the descriptor is
+    // open. If it is not, duplicating it fails, which is the only use of the number.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     borrowed.try_clone_to_owned().map_err(|error| Error::system("the launcher's descriptor", error))
 }
 
-/// A conversation with the launcher.
+/// A connection with the launcher.
 struct Wire<'a> {
     socket: BorrowedFd<'a>,
-    /// What has arrived and belongs to no answer yet.
+    /// The bytes that have arrived and belong to no answer yet.
     inbox: Vec<u8>,
     deadline: Instant,
 }
@@ -91,18 +91,18 @@ struct Answer {
 }
 
 impl Wire<'_> {
-    /// Sends a question and waits for its answer, whose command must be `expected`.
+    /// Sends a request and waits for its answer, whose command must be `expected`.
     fn ask(&mut self, call: &'static str, question: &str, expected: &'static str) -> Result<Answer> {
         self.send(call, format!("{question}\n").as_bytes())?;
         let answer = Answer { call, line: self.receive(call)? };
         if answer.pair("cmd") == Some(expected) { Ok(answer) } else { Err(answer.malformed(expected)) }
     }
 
-    /// Refuses a text or key that is longer than the launcher stores.
+    /// Refuses a text or key that is too long for the launcher.
     fn make_sure_that_it_fits(&mut self, text: Option<&str>) -> Result<()> {
         let maxes = self.ask("get_maxes", "cmd=get_maxes", "maxes")?;
         for (name, length) in [("keylen_max", KEY.len()), ("vallen_max", text.map_or(0, str::len))] {
-            // Lengths count a closing zero.
+            // The lengths include a closing zero.
             if maxes.number(name)? <= length {
                 return Err(maxes.malformed("longer keys and values"));
             }
@@ -123,7 +123,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// The next line, without its end.
+    /// The next line, without its newline.
     fn receive(&mut self, call: &'static str) -> Result<String> {
         let mut space = [0; 1024];
         loop {
@@ -151,7 +151,7 @@ impl Wire<'_> {
         if left.is_zero() {
             return Err(Error::Late { call });
         }
-        // At least a millisecond, so that the last moments are not spent spinning.
+        // At least a millisecond, so that it does not spin at the end.
         let left = left.max(Duration::from_millis(1));
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::from_borrowed_fd(self.socket, flags)], Some(&timeout)) {
@@ -169,7 +169,7 @@ impl Answer {
             .find_map(|pair| pair.split_once('=').filter(|pair| pair.0 == name)?.1.into())
     }
 
-    /// Refuses an answer that says that it failed. Not every launcher says that it succeeded.
+    /// Refuses an answer with an error. Not every launcher confirms success.
     fn accepted(&self) -> Result<()> {
         match self.pair("rc") {
             None | Some("0") => Ok(()),
@@ -199,7 +199,7 @@ fn malformed(call: &'static str, found: &str, expected: &'static str) -> Error {
     Error::Malformed { call, found: cut(found).to_owned(), expected }
 }
 
-/// What of a launcher's words is shown.
+/// The part of an answer that messages show.
 fn cut(text: &str) -> &str {
     let end = (0..=text.len().min(120)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     &text[..end]

@@ -98,7 +98,7 @@ impl Acceptor {
         let mut proven = Vec::new();
         for caller in std::mem::take(&mut self.callers) {
             match caller.advance() {
-                Step::Pending(caller) if caller.since().elapsed() < PATIENCE => self.callers.push(caller),
+                Step::Pending(caller) if caller.since.elapsed() < PATIENCE => self.callers.push(caller),
                 Step::Pending(_) => tracing::debug!("dropped a caller that did not prove itself in time"),
                 Step::Proven(opening, channel) => proven.push((opening, channel)),
                 Step::Failed(Fault::WrongKey, peer) => {
@@ -126,7 +126,7 @@ impl Acceptor {
     ) {
         let full = self.callers.len() >= MAX_CALLERS;
         let longest = if self.more { longest.min(RETRY) } else { longest };
-        let oldest = self.callers.iter().map(Conversation::since).min();
+        let oldest = self.callers.iter().map(|caller| caller.since).min();
         let expiry = oldest.map_or(longest, |since| PATIENCE.saturating_sub(since.elapsed()));
         let listeners = if full { &[][..] } else { &self.listeners };
         let own = self.callers.iter_mut().map(Conversation::channel_mut);
@@ -171,10 +171,10 @@ impl Acceptor {
     /// Drops the caller that has been silent for longest, or else the oldest one, if its time is over.
     fn make_room(&mut self) -> bool {
         let oldest =
-            self.callers.iter().enumerate().min_by_key(|(_, caller)| (caller.has_opening(), caller.since()));
+            self.callers.iter().enumerate().min_by_key(|(_, caller)| (caller.has_opening(), caller.since));
         let Some((position, caller)) = oldest else { return false };
         let patience = if caller.has_opening() { PATIENCE_WHEN_FULL } else { SILENCE_WHEN_FULL };
-        let expired = caller.since().elapsed() >= patience;
+        let expired = caller.since.elapsed() >= patience;
         if expired {
             self.callers.remove(position);
         }

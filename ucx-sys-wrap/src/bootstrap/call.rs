@@ -66,7 +66,7 @@ impl Call {
         }
         let Some(conversation) = self.current.take() else { return Ok(None) };
         match conversation.advance() {
-            Step::Pending(conversation) if conversation.since().elapsed() < ATTEMPT => {
+            Step::Pending(conversation) if conversation.since.elapsed() < ATTEMPT => {
                 self.current = Some(conversation)
             }
             Step::Pending(conversation) => {
@@ -103,7 +103,7 @@ impl Call {
     /// The time until the next [`turn`](Self::turn) if nothing happens on the connection.
     pub(super) fn patience(&self) -> Duration {
         match &self.current {
-            Some(conversation) => ATTEMPT.saturating_sub(conversation.since().elapsed()),
+            Some(conversation) => ATTEMPT.saturating_sub(conversation.since.elapsed()),
             None => self.next_attempt.saturating_duration_since(Instant::now()),
         }
     }

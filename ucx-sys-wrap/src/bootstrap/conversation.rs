@@ -22,7 +22,7 @@ pub(super) struct Conversation {
     proven: bool,
     /// Whether a caller hangs up on an answerer of another job, before it has proven anything to it.
     is_choosy: bool,
-    since: Instant,
+    pub(super) since: Instant,
 }
 
 pub(super) enum Step {
@@ -70,10 +70,6 @@ impl Conversation {
         Self { channel, party, mine, theirs: None, proven: false, is_choosy, since }
     }
 
-    pub(super) fn since(&self) -> Instant {
-        self.since
-    }
-
     /// Whether the peer has sent a fitting opening.
     pub(super) fn has_opening(&self) -> bool {
         self.theirs.is_some()
@@ -91,12 +87,11 @@ impl Conversation {
     /// Makes as much progress as is possible without blocking.
     pub(super) fn advance(mut self) -> Step {
         match self.try_advance() {
-            Ok(true) => match self.theirs {
+            Ok(is_done) => match self.theirs.take_if(|_| is_done) {
                 Some(theirs) => Step::Proven(theirs, self.channel),
-                None => Step::Failed(Fault::Stranger, self.channel.peer()),
+                None if self.channel.ended() => Step::Failed(Fault::Gone, self.channel.peer()),
+                None => Step::Pending(self),
             },
-            Ok(false) if self.channel.ended() => Step::Failed(Fault::Gone, self.channel.peer()),
-            Ok(false) => Step::Pending(self),
             Err(fault) => Step::Failed(fault, self.channel.peer()),
         }
     }

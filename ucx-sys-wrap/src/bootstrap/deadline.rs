@@ -27,7 +27,7 @@ pub(super) struct Deadline {
     /// How long the process had stood still before that.
     stood_still: Duration,
     /// The time that messages show.
-    given: Duration,
+    pub(super) given: Duration,
     /// From the start to the end; shorter than `given` where time is reserved.
     lasts: Duration,
 }
@@ -53,10 +53,6 @@ impl Deadline {
 
     pub(super) fn passed(&self) -> bool {
         self.remaining().is_zero()
-    }
-
-    pub(super) fn given(&self) -> Duration {
-        self.given
     }
 
     /// The error for ranks that have joined, but could not be reached by others until then.
@@ -111,12 +107,12 @@ mod tests {
         let minute = Deadline::after(Duration::from_secs(60));
         assert!(minute.no_later_than(Duration::from_secs(5)).remaining() <= Duration::from_millis(5002));
         for (told, given) in [(500, 60), (60, 60), (59, 60), (58, 58), (5, 5)] {
-            let found = minute.no_later_than(Duration::from_secs(told)).given();
+            let found = minute.no_later_than(Duration::from_secs(told)).given;
             assert_eq!(found.as_secs(), given, "{told} s left");
         }
         assert!(minute.no_later_than(Duration::from_secs(59)).remaining() <= Duration::from_millis(59_002));
         assert!(Deadline::after(Duration::ZERO).passed());
-        assert_eq!(minute.before_report().given(), Duration::from_secs(60));
+        assert_eq!(minute.before_report().given, Duration::from_secs(60));
         assert!(minute.before_report().remaining() <= Duration::from_secs(58));
         assert!(
             minute.no_later_than(Duration::from_secs(2)).before_report().remaining() > Duration::from_secs(1)

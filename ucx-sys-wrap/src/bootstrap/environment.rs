@@ -6,6 +6,7 @@ use std::sync::Once;
 use super::choice::{Choice, ENCRYPT};
 use super::host::MAX_HOST_ID_BYTES;
 use super::identity::{ANNOUNCE, Identity, Introduction, MAX_JOB_BYTES, key_needed};
+use super::interface::{LOOPBACK, address_of};
 use super::job;
 use super::key::JobKey;
 use super::launcher::Nesting;
@@ -59,16 +60,9 @@ impl Identity {
 
     /// Reads the identity from the variables that `lookup` knows.
     ///
-    /// The first launcher with variables set counts, unless [`from_env`](Self::from_env) can see which is the
-    /// innermost:
-    ///
-    /// | launcher | rank and world size | where to meet, unless `BREVITY_MASTER` is set |
-    /// | --- | --- | --- |
-    /// | `brevity run`, or by hand | `BREVITY_RANK`, `BREVITY_WORLD_SIZE` | `BREVITY_MASTER` |
-    /// | `mpirun` of Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` | PMIx |
-    /// | `mpiexec` of MPICH, `srun --mpi=pmi2` | `PMI_RANK`, `PMI_SIZE` | PMI-1 on `PMI_FD` |
-    /// | `torchrun`, or by hand | `RANK`, `WORLD_SIZE` | `MASTER_ADDR`, one of the 16 ports after `MASTER_PORT` |
-    /// | `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` | PMIx with `--mpi=pmix`, else the first host of the step |
+    /// The first of these launchers with variables set counts, unless [`from_env`](Self::from_env) can see which
+    /// is the innermost: `brevity run`, Open MPI, PMI-1, torchrun, Slurm. `docs/launchers.md` lists their
+    /// variables and where their ranks meet unless `BREVITY_MASTER` is set.
     ///
     /// Without any of them this is a world of one rank, also in an MPI program that was started without a
     /// launcher. Further variables: `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds,
@@ -90,7 +84,8 @@ impl Identity {
     /// # Errors
     /// As [`from_lookup`](Self::from_lookup), and when this host does not have the named interface.
     pub(crate) fn check_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<()> {
-        super::interface::check(&Self::from_lookup(lookup)?)
+        let interface = Self::from_lookup(lookup)?.interface;
+        interface.map_or(Ok(()), |name| address_of(&name, LOOPBACK).map(drop))
     }
 
     fn read(variables: Variables<'_>, nesting: impl Fn() -> Nesting) -> Result<Self> {

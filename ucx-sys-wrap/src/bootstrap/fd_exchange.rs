@@ -92,42 +92,41 @@ impl FdExchange {
     ) -> Result<Vec<(Rank, Gift)>> {
         let mut received: Vec<(Rank, Gift)> = Vec::with_capacity(peers.len());
         let mut called = peers.iter().filter(|(rank, _)| rank.0 < party.rank).peekable();
-        let (mut call, mut answers) = (None, Vec::new());
+        let (mut call, mut answers): (Option<Link<'_>>, Vec<Link<'_>>) = (None, Vec::new());
         loop {
-            if call.is_none()
-                && let Some((rank, name)) = called.peek()
-            {
-                let stream = dial(name).map_err(failed);
-                call = Some(stream.and_then(|stream| Link::call(party, *rank, stream, self.user)));
-            }
-            match call.take().map(|link| link.and_then(|link| link.advance(give))) {
-                Some(Ok(Step::Pending(link))) => call = Some(Ok(link)),
-                Some(Ok(Step::Done(rank, gift))) => {
-                    received.push((rank, gift));
-                    called.next();
+            if let Some((rank, name)) = called.peek() {
+                let dial = || Link::call(party, *rank, dial(name).map_err(failed)?, self.user);
+                let link = call.take().map_or_else(dial, Ok);
+                match link.and_then(|mut link| Ok((link.advance(give)?, link))) {
+                    Ok((Some(done), _)) => {
+                        received.push(done);
+                        called.next();
+                    }
+                    Ok((None, link)) => call = Some(link),
+                    Err(error) => {
+                        tracing::debug!(%error, "can't get the shared memory of a local peer yet")
+                    }
                 }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "can't get the shared memory of a local peer yet")
-                }
-                None => {}
             }
             while answers.len() < MAX_CALLERS
                 && let Some(stream) = self.accept()
             {
                 answers.extend(Link::answer(party, stream));
             }
-            for link in take(&mut answers) {
-                match link.advance(give) {
-                    Ok(Step::Pending(link)) => answers.push(link),
-                    Ok(Step::Done(rank, gift)) => {
-                        let is_peer = peers.iter().any(|(peer, _)| *peer == rank);
-                        if is_peer && received.iter().all(|(sender, _)| *sender != rank) {
-                            received.push((rank, gift));
-                        }
+            answers.retain_mut(|link| match link.advance(give) {
+                Ok(None) => true,
+                Ok(Some((rank, gift))) => {
+                    let is_peer = peers.iter().any(|(peer, _)| *peer == rank);
+                    if is_peer && received.iter().all(|(sender, _)| *sender != rank) {
+                        received.push((rank, gift));
                     }
-                    Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
+                    false
                 }
-            }
+                Err(error) => {
+                    tracing::warn!(%error, "turned away a caller on this host");
+                    false
+                }
+            });
             let missing = peers.iter().map(|(rank, _)| *rank);
             let missing = missing.filter(|rank| received.iter().all(|(sender, _)| sender != rank));
             let missing: Vec<Rank> = missing.collect();
@@ -136,11 +135,11 @@ impl FdExchange {
             }
             if deadline.passed() {
                 let master = "their neighbours".into();
-                return Err(Error::MissingRanks { missing, deadline: deadline.given(), master });
+                return Err(Error::MissingRanks { missing, deadline: deadline.given, master });
             }
             check()?;
             let listener = (answers.len() < MAX_CALLERS).then_some(self.listener.as_fd());
-            let links = call.iter().flatten().chain(&answers).map(|link| link.stream.as_fd());
+            let links = call.iter().chain(&answers).map(|link| link.stream.as_fd());
             let events = links.chain(listener).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             let mut events: Vec<PollFd<'_>> = events.collect();
             // A signal makes the sleep shorter.
@@ -172,11 +171,6 @@ struct Link<'a> {
     descriptors: Vec<OwnedFd>,
 }
 
-enum Step<'a> {
-    Pending(Link<'a>),
-    Done(Rank, Gift),
-}
-
 impl<'a> Link<'a> {
     /// Begins to call `peer`, which must be of this user.
     fn call(party: &'a Party, peer: Rank, stream: UnixStream, user: u32) -> Result<Self> {
@@ -195,13 +189,13 @@ impl<'a> Link<'a> {
         Self { party, stream, since, mine, theirs: None, proven: false, arrived, descriptors }
     }
 
-    /// Makes as much progress as is possible without blocking.
-    fn advance(mut self, give: Give<'_>) -> Result<Step<'a>> {
-        match self.try_advance(give)? {
-            Some((rank, gift)) => Ok(Step::Done(rank, gift)),
-            None if self.since.elapsed() < PATIENCE => Ok(Step::Pending(self)),
-            None => Err(failed(ErrorKind::TimedOut.into())),
+    /// Makes as much progress as is possible without blocking; `Some` once both have sent their descriptors.
+    fn advance(&mut self, give: Give<'_>) -> Result<Option<(Rank, Gift)>> {
+        let done = self.try_advance(give)?;
+        if done.is_none() && self.since.elapsed() > PATIENCE {
+            return Err(failed(ErrorKind::TimedOut.into()));
         }
+        Ok(done)
     }
 
     fn try_advance(&mut self, give: Give<'_>) -> Result<Option<(Rank, Gift)>> {

@@ -31,7 +31,7 @@ pub(super) struct HostInfo {
     /// Whether this rank was asked to share memory; only rank 0's counts.
     pub(super) is_wanted: bool,
     /// `None` where the system does not tell.
-    host: Option<Host>,
+    pub(super) host: Option<Host>,
     /// Where its local peers connect to it.
     pub(super) socket_name: [u8; SOCKET_NAME_BYTES],
     /// A digest of this rank's warning of its key file.
@@ -42,7 +42,7 @@ pub(super) struct HostInfo {
 
 /// Ranks whose hosts are equal can share memory and connect to each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Host {
+pub(super) struct Host {
     /// Processes of another user are no local peers.
     user: u32,
     /// The network namespace, in which abstract sockets are visible.
@@ -73,11 +73,6 @@ impl HostInfo {
     /// The running kernel: its boot, and the host's id.
     fn kernel(&self) -> Option<(&[u8], &str)> {
         self.host.as_ref().map(|host| (&host.boot[..], &*host.id))
-    }
-
-    /// From now on the rank shares memory with no other.
-    pub(super) fn forget_host(&mut self) {
-        self.host = None;
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -19,11 +19,6 @@ pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<Ip
     if address.is_loopback() || serves_others { Ok(address) } else { Err(key_needed()) }
 }
 
-/// Checks that the interface that the user names exists, for launchers.
-pub(super) fn check(identity: &Identity) -> Result<()> {
-    identity.interface.as_deref().map_or(Ok(()), |name| address_of(name, LOOPBACK).map(drop))
-}
-
 /// The address of an interface, by its name or by the address itself; of several, one of the family of `like`.
 pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     let all = all_addresses()?;

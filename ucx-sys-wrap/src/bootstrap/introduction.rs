@@ -69,8 +69,9 @@ pub fn introduce(identity: &Identity) -> Result<Identity> {
 }
 
 fn learn(identity: &Identity) -> Result<(RootInfo, Option<(Socket, SocketAddr)>)> {
+    let share = |text| store::share(identity, text).map_err(|why| failed(identity, why));
     if identity.rank != Rank(0) {
-        let text = share(identity, None)?;
+        let text = share(None)?;
         let root = RootInfo::decode(&text);
         return Ok((root.ok_or_else(|| failed(identity, format!("rank 0 stored {text:?}")))?, None));
     }
@@ -81,7 +82,7 @@ fn learn(identity: &Identity) -> Result<(RootInfo, Option<(Socket, SocketAddr)>)
     let is_announced = identity.announce.is_some();
     let addresses = if is_announced { reached.iter().map(SocketAddr::ip).collect() } else { own };
     let root = RootInfo { key, port, addresses };
-    share(identity, Some(&root.encode()))?;
+    share(Some(&root.encode()))?;
     Ok((root, Some((reserved, listen))))
 }
 
@@ -171,11 +172,7 @@ fn reserve_port(identity: &Identity) -> Result<(Socket, SocketAddr, Vec<IpAddr>)
     Ok((port, listen, addresses))
 }
 
-/// Sends rank 0's text to all ranks through the launcher.
-fn share(identity: &Identity, text: Option<&str>) -> Result<String> {
-    store::share(identity, text).map_err(|why| failed(identity, why))
-}
-
+/// The launcher's store.
 #[cfg(feature = "pmi")]
 mod store {
     use std::path::PathBuf;
@@ -189,6 +186,7 @@ mod store {
 
     const REMEDY: &str = "install PMIx (package libpmix2), or set BREVITY_PMIX_LIB to its libpmix.so.2";
 
+    /// Sends rank 0's text to all ranks.
     pub(super) fn share(identity: &Identity, text: Option<&str>) -> Result<String, String> {
         let now = Instant::now();
         let deadline = now.checked_add(identity.join_timeout).unwrap_or(now);

@@ -31,7 +31,7 @@ pub(super) fn launched(launcher: Launcher, variables: Variables<'_>) -> Option<S
         Launcher::Torchrun => named("torchrun", RUN_ID.0),
         Launcher::OpenMpi => named("pmix", "PMIX_NAMESPACE"),
         Launcher::Pmi => named("pmi", "PMI_JOBID"),
-        Launcher::Slurm => slurm::step_name(variables),
+        Launcher::Slurm => slurm::step(variables).map(|(job, step)| format!("slurm {job}.{step}")),
     }
 }
 

@@ -23,7 +23,7 @@ const STAGGER: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) struct Leaf {
-    channel: Channel,
+    pub(super) channel: Channel,
     max_body: usize,
     world_size: u32,
     master: String,
@@ -71,10 +71,6 @@ impl Leaf {
             None => Ok(()),
             Some(_) => Err(unexpected()),
         }
-    }
-
-    pub(super) fn channel(&mut self) -> &mut Channel {
-        &mut self.channel
     }
 
     /// This host's address on the way to the others.
@@ -155,7 +151,7 @@ fn reach_root(
 }
 
 fn root_missing(deadline: Deadline, master: String) -> Error {
-    Error::MissingRanks { missing: vec![ROOT], deadline: deadline.given(), master }
+    Error::MissingRanks { missing: vec![ROOT], deadline: deadline.given, master }
 }
 
 fn unexpected() -> Error {

@@ -14,6 +14,7 @@ use super::proof::{Opening, Party, Purpose};
 use super::rendezvous::Rendezvous;
 use super::secrecy::encrypt;
 use crate::tcp::Wire;
+use crate::ucx::Meeting;
 use crate::{Error, Rank, Result};
 
 /// The most unreachable ranks that one rank reports, so that its report fits in a blob.
@@ -38,7 +39,7 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
         let expected = "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes its secrets of it";
         return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
     }
-    let party = rendezvous.party().clone();
+    let party = rendezvous.party.clone();
     let others = identity.world_size.saturating_sub(1) as usize;
     let acceptor =
         descriptors::check(&format!("can't connect to {others} ranks"), others + BESIDE_CONNECTIONS)
@@ -49,11 +50,15 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     let addresses = rendezvous.exchange(mine.join(",").as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
     let addresses = addresses
-        .map(|(text, rank)| parse_addresses(rank, text, rendezvous.deadline()))
+        .map(|(text, rank)| parse_addresses(rank, text, rendezvous.deadline))
         .collect::<Result<Vec<_>>>();
     let connected = acceptor.and_then(|(acceptor, _)| {
-        let deadline = rendezvous.deadline().before_report();
-        let channels = Mesh::new(&party, acceptor, &addresses?).connect(rendezvous, deadline)?;
+        let deadline = rendezvous.deadline.before_report();
+        let (addresses, channels) = (addresses?, Vec::from_iter((0..=others).map(|_| None)));
+        let below = (0..party.rank).zip(addresses);
+        let calls = below.map(|(to, at)| Call::new(&party, Purpose::Mesh, to, at)).collect();
+        let mesh = Mesh { party: party.clone(), acceptor, calls, channels };
+        let channels = mesh.connect(rendezvous, deadline)?;
         if identity.encrypt {
             return encrypt(&party, channels, deadline);
         }
@@ -71,13 +76,6 @@ struct Mesh {
 }
 
 impl Mesh {
-    fn new(party: &Arc<Party>, acceptor: Acceptor, addresses: &[Vec<SocketAddr>]) -> Self {
-        let below = (0..party.rank).zip(addresses);
-        let calls = below.map(|(to, at)| Call::new(party, Purpose::Mesh, to, at.clone())).collect();
-        let channels = addresses.iter().map(|_| None).collect();
-        Self { party: party.clone(), acceptor, calls, channels }
-    }
-
     /// Waits until all connections are made. Fails at once, before the deadline, when a rank leaves.
     fn connect(mut self, rendezvous: &mut Rendezvous, deadline: Deadline) -> Result<Vec<Option<Channel>>> {
         loop {
@@ -130,7 +128,7 @@ fn listen(
     rendezvous: &Rendezvous,
 ) -> Result<(Acceptor, Vec<SocketAddr>)> {
     let failed = |error| Error::system(format!("can't listen on {address}"), error);
-    let party = rendezvous.party();
+    let party = &rendezvous.party;
     let (acceptor, own) = match &identity.published {
         // A port range has this port already, and it is the one that is forwarded if any is.
         Some(published) if identity.rank == Rank(0) && identity.ports.are_limited() => {
@@ -139,7 +137,7 @@ fn listen(
         }
         _ => Acceptor::listen_within(party, Purpose::Mesh, address, identity.ports).map_err(failed)?,
     };
-    Ok((acceptor, identity.reached_at(own, &rendezvous.deadline())?))
+    Ok((acceptor, identity.reached_at(own, &rendezvous.deadline)?))
 }
 
 fn parse_addresses(rank: Rank, text: &[u8], deadline: Deadline) -> Result<Vec<SocketAddr>> {
@@ -171,5 +169,5 @@ fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<
     }
     missing.sort_unstable();
     missing.dedup();
-    if missing.is_empty() { Ok(connected) } else { Err(rendezvous.deadline().unreached(missing)) }
+    if missing.is_empty() { Ok(connected) } else { Err(rendezvous.deadline.unreached(missing)) }
 }

@@ -51,7 +51,6 @@ mod master;
 mod mesh;
 mod names;
 mod neighbours;
-mod network;
 mod open;
 mod place;
 mod proof;

@@ -11,6 +11,7 @@ use super::identity::Identity;
 use super::rendezvous::Rendezvous;
 use crate::process::PeerProcess;
 use crate::shm::{Neighbourhood, Prepared};
+use crate::ucx::Meeting;
 use crate::{Error, Rank, Result};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -20,10 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// wake receiver, and a call.
 const FOR_PEER: usize = 6;
 const FOR_RANK: usize = 4;
-
-/// A rank's report: it is ready (or has succeeded), or not.
-const YES: u8 = 1;
-const NO: u8 = 0;
 
 /// Sets up this rank's local group: `None` when no other rank is on its host, when rank 0 was told not to
 /// share memory, or when a rank of this host can't (the first that can't warns why). Either all ranks of a
@@ -66,7 +63,7 @@ fn meet_within(
     let socket = FdExchange::open(&own.socket_name);
     if let Err(error) = &socket {
         tracing::warn!(%error, "this rank shares no memory");
-        own.forget_host();
+        own.host = None;
     }
     let hosts = rendezvous.exchange(&own.encode())?;
     let hosts = Rank::all(identity.world_size).zip(&hosts).map(|(rank, bytes)| {
@@ -90,7 +87,7 @@ fn meet_within(
     });
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
         // All ranks of the job must take part in all exchanges.
-        rendezvous.exchange(&[NO])?;
+        rendezvous.exchange(&[u8::from(false)])?;
         return Ok(Host { neighbourhood: None, processes, is_crowded });
     };
     let connect = |(socket, prepared)| connect(patience, rendezvous, &socket, &ranks, &hosts, prepared);
@@ -106,8 +103,9 @@ fn together<T>(
     ranks: &[Rank],
     outcome: Result<T>,
 ) -> Result<Option<T>> {
-    let reports = rendezvous.exchange(&[if outcome.is_ok() { YES } else { NO }])?;
-    let has_succeeded = |rank: &&Rank| reports.get(rank.index()).is_some_and(|report| *report == [YES]);
+    let reports = rendezvous.exchange(&[outcome.is_ok().into()])?;
+    let has_succeeded =
+        |rank: &&Rank| reports.get(rank.index()).is_some_and(|report| *report == [u8::from(true)]);
     let first_failed = ranks.iter().find(|rank| !has_succeeded(rank));
     if let Err(error) = &outcome
         && first_failed == Some(&own)
@@ -126,12 +124,12 @@ fn connect(
     hosts: &[HostInfo],
     prepared: Prepared,
 ) -> Result<Neighbourhood> {
-    let party = rendezvous.party().clone();
+    let party = rendezvous.party.clone();
     let others = ranks.iter().filter(|rank| rank.0 != party.rank);
     let others = others.filter_map(|rank| Some((*rank, hosts.get(rank.index())?.socket_name)));
     let others: Vec<_> = others.collect();
     // At most half of the time left: the rank can join without shared memory.
-    let deadline = Deadline::after(patience.min(rendezvous.deadline().remaining() / 2));
+    let deadline = Deadline::after(patience.min(rendezvous.deadline.remaining() / 2));
     let give = |rank| prepared.gift(rank);
     let received = socket.exchange(&party, &others, &give, deadline, &mut || rendezvous.check())?;
     Neighbourhood::new(prepared, received)

@@ -1,5 +1,6 @@
 //! Opens the transport of an identity.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use super::WIRE_VERSION;
@@ -10,18 +11,24 @@ use super::identity::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
 use super::neighbours::{Host, meet_host};
-use super::network::{NO_RDMA, is_for_ucx};
 use super::rendezvous::Rendezvous;
 use crate::boot::MemoryOwner;
 use crate::shm::Neighbourhood;
 use crate::tcp::Tcp;
 use crate::transport::Transport;
-use crate::ucx::{Options, Prepared};
+use crate::ucx::{Options, Prepared, rdma_devices};
 use crate::{Error, Rank, Result, local};
 
 /// The setting that disables UCX's shared memory: where ranks can't reach each other's memory, UCX would fail
 /// to connect.
 const NO_SHARED_MEMORY: [&str; 2] = ["TLS", "^sm"];
+
+/// Variables that ask for UCX when set.
+const WISHES: [&str; 3] = ["UCX_TLS", "UCX_NET_DEVICES", "BREVITY_UCX_LIB"];
+
+/// The reason why "auto" does not take UCX.
+const NO_RDMA: &str = "no device for RDMA, and over TCP Brevity's own sockets are faster than UCX's (to take \
+                                  UCX all the same, set BREVITY_TRANSPORT=ucx for all ranks)";
 
 /// The result of joining a job.
 pub struct Opened {
@@ -71,7 +78,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
         (Selected::Ucx, Ok(prepared)) => {
             let interface = rendezvous.own_address(identity)?;
-            let join_timeout = rendezvous.deadline().remaining();
+            let join_timeout = rendezvous.deadline.remaining();
             let options = Options { interface, ports: identity.ports, join_timeout, ..Options::default() };
             let mut ucx = prepared.connect(&mut rendezvous, &options)?;
             // No rank leaves the rendezvous before all are connected: a rank that is gone there has died.
@@ -151,4 +158,27 @@ fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvo
         }
     }
     Ok(agreed)
+}
+
+/// Whether "auto" takes UCX where it can be loaded.
+fn is_for_ucx() -> bool {
+    is_wished(|name| std::env::var_os(name)) || !rdma_devices().is_empty()
+}
+
+fn is_wished(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    WISHES.iter().any(|name| variable(name).is_some_and(|value| !value.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_of_ucx_speaks_for_it() {
+        let set = |set: &'static str, value: &'static str| {
+            move |name: &str| (name == set).then(|| OsString::from(value))
+        };
+        assert!(is_wished(set("UCX_TLS", "rc")) && is_wished(set("BREVITY_UCX_LIB", "/opt/libucp.so.0")));
+        assert!(!is_wished(set("UCX_TLS", "")) && !is_wished(set("UCX_LOG_LEVEL", "info")));
+    }
 }

@@ -19,9 +19,9 @@ pub use super::wire::MAX_BLOB_BYTES;
 /// All ranks of a job, joined: each has proven to hold the job's key, and they agree on wire version, job and
 /// world size.
 pub struct Rendezvous {
-    party: Arc<Party>,
+    pub(super) party: Arc<Party>,
     /// The earliest of all ranks' deadlines.
-    deadline: Deadline,
+    pub(super) deadline: Deadline,
     side: Side,
     failure: Option<Error>,
 }
@@ -94,36 +94,13 @@ impl Rendezvous {
         blobs.inspect_err(|error| self.failure = Some(error.clone()))
     }
 
-    /// Checks that all ranks are still there, between two exchanges. Does not block.
-    ///
-    /// # Errors
-    /// The same on every rank that is still there: [`Error::PeerLost`] when a rank has gone, or rank 0's
-    /// verdict.
-    pub(super) fn check(&mut self) -> Result<()> {
-        self.failure.clone().map_or(Ok(()), Err)?;
-        let checked = match &mut self.side {
-            Side::Alone => Ok(()),
-            Side::Root(root) => root.check(),
-            Side::Leaf(leaf) => leaf.check(),
-        };
-        checked.inspect_err(|error| self.failure = Some(error.clone()))
-    }
-
     /// The channels to poll: when one is ready, [`check`](Self::check) may fail.
     pub(super) fn channels(&mut self) -> Vec<&mut Channel> {
         match &mut self.side {
             Side::Alone => Vec::new(),
             Side::Root(root) => root.channels().collect(),
-            Side::Leaf(leaf) => vec![leaf.channel()],
+            Side::Leaf(leaf) => vec![&mut leaf.channel],
         }
-    }
-
-    pub(super) fn deadline(&self) -> Deadline {
-        self.deadline
-    }
-
-    pub(super) fn party(&self) -> &Arc<Party> {
-        &self.party
     }
 
     /// The address of this host on which this rank serves its peers; loopback when there is no key.
@@ -142,8 +119,15 @@ impl Meeting for Rendezvous {
         Self::exchange(self, mine)
     }
 
+    /// Checks that all ranks are still there, between two exchanges. Does not block.
     fn check(&mut self) -> Result<()> {
-        Self::check(self)
+        self.failure.clone().map_or(Ok(()), Err)?;
+        let checked = match &mut self.side {
+            Side::Alone => Ok(()),
+            Side::Root(root) => root.check(),
+            Side::Leaf(leaf) => leaf.check(),
+        };
+        checked.inspect_err(|error| self.failure = Some(error.clone()))
     }
 }
 

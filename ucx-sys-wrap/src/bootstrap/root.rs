@@ -177,7 +177,7 @@ impl Root {
     /// Sleeps until one of these channels is ready; at the deadline it fails, with `ranks` missing.
     fn wait(&mut self, ranks: Vec<u32>, is_awaited: fn(&Channel) -> bool, deadline: &Deadline) -> Result<()> {
         if deadline.passed() {
-            return Err(self.fail(Verdict::Missing { ranks, waited: deadline.given() }));
+            return Err(self.fail(Verdict::Missing { ranks, waited: deadline.given }));
         }
         wait_for(&[], self.channels().filter(|channel| is_awaited(channel)), deadline.remaining());
         Ok(())
@@ -210,7 +210,7 @@ impl Assembly {
                 Some(verdict) => self.verdict = Some(verdict),
                 None if missing.is_empty() => return self.welcome(),
                 None if self.deadline.passed() => {
-                    let waited = self.deadline.given();
+                    let waited = self.deadline.given;
                     self.root.master += &self.acceptor.hint();
                     if self.is_hidden {
                         self.root.master += &format!(" ({LOOPBACK_ALONE})");

@@ -25,17 +25,17 @@ pub(super) fn listen(
     party: &Arc<Party>,
     deadline: &Deadline,
 ) -> Result<(Acceptor, Master)> {
+    let mut ports = identity.other_ports.iter();
     let mut here = identity.clone();
-    let mut acceptor = listen_on_port(&here, party, deadline);
-    for &port in &identity.other_ports {
-        match &acceptor {
-            Err(Error::System { source, .. }) if source.kind() == ErrorKind::AddrInUse => {}
-            _ => break,
+    loop {
+        let acceptor = listen_on_port(&here, party, deadline);
+        match (&acceptor, ports.next()) {
+            (Err(Error::System { source, .. }), Some(&port)) if source.kind() == ErrorKind::AddrInUse => {
+                here.master.port = port;
+            }
+            _ => return acceptor.map(|acceptor| (acceptor, here.master)),
         }
-        here.master.port = port;
-        acceptor = listen_on_port(&here, party, deadline);
     }
-    acceptor.map(|acceptor| (acceptor, here.master))
 }
 
 /// Listens on the master's port. Waits a while for a taken port, unless there are other ports.

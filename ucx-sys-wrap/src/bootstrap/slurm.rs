@@ -15,8 +15,11 @@ const DERIVED: Ports = Ports { first: 20_000, last: 29_999 };
 /// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables are
 /// incomplete.
 pub(super) fn host_and_ports(variables: Variables<'_>) -> Result<(String, Vec<u16>)> {
-    let found = step(variables).zip(host(variables));
-    let (step, host) = found.ok_or_else(|| not_set("BREVITY_MASTER", MASTER))?;
+    let host = match on_one_host(variables) {
+        true => Some("127.0.0.1".into()),
+        false => (variables.lookup)("SLURM_STEP_NODELIST").and_then(|list| first_host(list.to_str()?)),
+    };
+    let (step, host) = step(variables).zip(host).ok_or_else(|| not_set("BREVITY_MASTER", MASTER))?;
     let reserved = (variables.lookup)("SLURM_STEP_RESV_PORTS").and_then(|ports| ports_of(ports.to_str()?));
     let ports = match reserved.filter(|ports| !ports.is_empty()) {
         Some(ports) => ports,
@@ -25,19 +28,8 @@ pub(super) fn host_and_ports(variables: Variables<'_>) -> Result<(String, Vec<u1
     Ok((host, ports))
 }
 
-pub(super) fn step_name(variables: Variables<'_>) -> Option<String> {
-    step(variables).map(|(job, step)| format!("slurm {job}.{step}"))
-}
-
-fn step(variables: Variables<'_>) -> Option<(u32, u32)> {
+pub(super) fn step(variables: Variables<'_>) -> Option<(u32, u32)> {
     Some((variables.number("SLURM_JOB_ID")?, variables.number("SLURM_STEP_ID")?))
-}
-
-fn host(variables: Variables<'_>) -> Option<String> {
-    if on_one_host(variables) {
-        return Some("127.0.0.1".into());
-    }
-    first_host((variables.lookup)("SLURM_STEP_NODELIST")?.to_str()?)
 }
 
 /// Whether all ranks of the step are on this host.

@@ -48,12 +48,8 @@ pub(super) enum Subject {
     Processes,
 }
 
-const SUBJECTS: [(Subject, &str); 4] = [
-    (Subject::WireVersion, "wire version"),
-    (Subject::Job, "job"),
-    (Subject::WorldSize, "world size"),
-    (Subject::Processes, "processes of one rank"),
-];
+const SUBJECTS: [Subject; 4] = [Subject::WireVersion, Subject::Job, Subject::WorldSize, Subject::Processes];
+const SUBJECT_NAMES: [&str; 4] = ["wire version", "job", "world size", "processes of one rank"];
 
 impl Frame {
     /// The longest body that a frame may have in a world of `world_size`.
@@ -104,7 +100,7 @@ impl Verdict {
             },
             Self::Lost { rank } => Error::PeerLost { rank: Rank(rank) },
             Self::Disagreement { subject, rank, found, expected } => {
-                let what = SUBJECTS.iter().find(|(known, _)| *known == subject).map_or("", |(_, name)| name);
+                let what = SUBJECT_NAMES[subject as usize];
                 Error::Disagreement { what, rank: Rank(rank), found, expected }
             }
         }
@@ -134,7 +130,7 @@ impl Verdict {
             2 => Self::Lost { rank: fields.u32()? },
             3 => {
                 let (subject, rank, length) = (fields.u32()?, fields.u32()?, fields.u32()?);
-                let (subject, _) = SUBJECTS.into_iter().find(|(known, _)| *known as u32 == subject)?;
+                let subject = *SUBJECTS.get(subject as usize)?;
                 let (found, expected) = std::mem::take(&mut fields.0).split_at_checked(length as usize)?;
                 let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
                 Self::Disagreement { subject, rank, found: text(found)?, expected: text(expected)? }
@@ -172,7 +168,7 @@ mod tests {
     fn frames() -> impl Strategy<Value = Frame> {
         let time = || any::<u32>().prop_map(|milliseconds| Duration::from_millis(milliseconds.into()));
         let blob = || proptest::collection::vec(any::<u8>(), 0..300);
-        let subject = (0..SUBJECTS.len()).prop_map(|at| SUBJECTS[at].0);
+        let subject = (0..SUBJECTS.len()).prop_map(|at| SUBJECTS[at]);
         let missing = (proptest::collection::vec(any::<u32>(), 0..40), time())
             .prop_map(|(ranks, waited)| Verdict::Missing { ranks, waited });
         let disagreement =

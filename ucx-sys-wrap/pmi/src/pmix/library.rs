@@ -10,7 +10,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use super::raw;
 use crate::{Error, Result};
 
-/// What is looked for unless a path is given: the name is the same for PMIx 2 to 6.
+/// The default file name, the same for PMIx 2 to 6.
 pub const DEFAULT_NAME: &str = "libpmix.so.2";
 
 /// The functions of a PMIx library, which stays loaded for the life of the process.

@@ -1,4 +1,4 @@
-//! PMIx: the same through `libpmix`, which talks to the launcher's server on this host.
+//! PMIx through `libpmix`, which connects to the launcher's server on this host.
 
 mod library;
 mod raw;
@@ -17,22 +17,22 @@ use crate::{Error, KEY, Result, check, is_plain};
 
 /// Gives rank 0's `text` to all ranks of the job, through the PMIx server that the environment names.
 ///
-/// `library` is the file to load, else [`DEFAULT_NAME`]. Rank 0 brings the text, the others none. Blocks
-/// until all ranks of the job have called it, at most until `deadline`: the library knows no deadlines, so it
-/// works on a thread of its own, which stays behind when the deadline passes. Init and finalize are counted
-/// by the library, so this does not disturb an MPI library that is initialised at the time. Costs a fence
-/// over all ranks of the job.
+/// `library` is the file to load, else [`DEFAULT_NAME`]. Rank 0 passes the text, the others `None`. Blocks
+/// until all ranks of the job have called it, at most until `deadline`: the library has no deadlines, so it
+/// runs on a thread of its own, which is left behind when the deadline passes. The library counts init and
+/// finalize, so this does not disturb an MPI library that is initialised. Costs a fence over all ranks of the
+/// job.
 ///
 /// # Errors
 /// [`Error::NotLoaded`] and [`Error::Incomplete`] when there is no such library, [`Error::Late`] at the
-/// deadline, [`Error::OtherRank`] when the server does not know this process as `rank`, [`Error::Refused`] by
-/// what it says.
+/// deadline, [`Error::OtherRank`] when this process is not `rank` to the server, [`Error::Refused`] by its
+/// answers.
 pub fn share(library: Option<&Path>, rank: u32, text: Option<&str>, deadline: Instant) -> Result<String> {
     text.map_or(Ok(()), check)?;
     let (library, text) = (library.map(Path::to_owned), text.map(str::to_owned));
     let (sender, receiver) = mpsc::channel();
     let work = move || {
-        // Nobody listens any more when the deadline has passed.
+        // The receiver is gone when the deadline has passed.
         let _ = sender.send(share_here(library, rank, text));
     };
     let thread = std::thread::Builder::new().name("brevity-pmix".into()).spawn(work);
@@ -45,7 +45,7 @@ pub fn share(library: Option<&Path>, rank: u32, text: Option<&str>, deadline: In
     })
 }
 
-/// Whether there is a PMIx library; loads it.
+/// Loads the PMIx library, to check that it can be used.
 ///
 /// # Errors
 /// [`Error::NotLoaded`] and [`Error::Incomplete`].
@@ -56,7 +56,7 @@ pub fn available(library: Option<&Path>) -> Result<()> {
 fn share_here(library: Option<PathBuf>, rank: u32, text: Option<String>) -> Result<String> {
     let client = Client::init(library.as_deref())?;
     let found = client.share(rank, text);
-    // What went wrong first counts.
+    // The first error counts.
     let left = client.finalize();
     let found = found?;
     left?;
@@ -103,7 +103,7 @@ impl Client {
         self.table.check("PMIx_Commit", status)
     }
 
-    /// Waits for all ranks of this job, and has their values brought to this host.
+    /// Waits for all ranks of this job, and collects their values on this host.
     fn fence(&self) -> Result<()> {
         let collect = Info::flag(PMIX_COLLECT_DATA);
         // SAFETY: no list of ranks means all of this job; `collect` outlives the call, which blocks.
@@ -111,7 +111,7 @@ impl Client {
         self.table.check("PMIx_Fence", status)
     }
 
-    /// What rank 0 has stored.
+    /// The text of rank 0.
     fn get(&self) -> Result<String> {
         let key = c_string(KEY)?;
         let root = Process { rank: 0, ..self.own };
@@ -136,7 +136,7 @@ impl Client {
 struct Found(*mut Value);
 
 impl Found {
-    /// Its text, if that is what it is.
+    /// Its text, if it is of this type.
     fn text(&self) -> Option<String> {
         let string = self.string()?;
         // SAFETY: a value of type string holds a closed string, owned by the value, which lives as long as
@@ -148,8 +148,7 @@ impl Found {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: the library returned this pointer with success, so that it leads to a value, owned by
-        // `self`.
+        // SAFETY: the library returned this pointer with success, so it points to a value, which `self` owns.
         let value = unsafe { *self.0 };
         if value.kind != PMIX_STRING {
             return None;
