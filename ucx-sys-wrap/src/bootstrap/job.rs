@@ -38,7 +38,7 @@ pub(super) fn launched(launcher: Launcher, variables: Variables<'_>) -> Option<S
 /// The name of a job without a key that neither the user nor the launcher has named.
 ///
 /// # Errors
-/// [`Error::Environment`] when nothing identifies the job.
+/// [`Error::Environment`](crate::Error::Environment) when nothing identifies the job.
 pub(super) fn of_starter(
     launcher: Launcher,
     variables: Variables<'_>,
