@@ -53,7 +53,7 @@ mod without_snow;
 
 pub use envelope::{Arrival, Envelope, Lengths, MAX_PARTS, Mark, Signature};
 pub use error::{Error, Failure, Result};
-pub use one_sided::{GetId, OneSided, PutId, RegionKey, Remote};
+pub use one_sided::{AccessId, AccessParts, OneSided, PostedAccess, RegionKey, Remote};
 pub use process::{Owner, STANDSTILL};
 pub use rank::Rank;
 pub use tag::{MAX_WORLD_SIZE, Tag};

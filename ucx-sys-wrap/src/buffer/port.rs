@@ -16,7 +16,7 @@ use crate::exit::{self, Leave};
 use crate::pollable::wait_for;
 use crate::told::{self, TellLast};
 use crate::transport::{RecvId, SendId, Transport};
-use crate::{Failure, GetId, Owner, PutId, Rank, Statistics};
+use crate::{AccessId, Failure, Owner, Rank, Statistics};
 
 /// How long a scope waits for its canceled operations before the transport is torn down.
 pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
@@ -75,8 +75,7 @@ struct InFlight {
 pub enum OperationId {
     Send(SendId),
     Recv(RecvId),
-    Put(PutId),
-    Get(GetId),
+    Access(AccessId),
 }
 
 /// A buffer kept only so that it outlives its operation; dropping it frees it.
@@ -410,13 +409,9 @@ impl InFlight {
                 transport.cancel_recv(id);
                 transport.test_recv(id).is_some()
             }
-            OperationId::Put(id) => {
-                transport.one_sided().cancel_put(id);
-                transport.one_sided().test_put(id).is_some()
-            }
-            OperationId::Get(id) => {
-                transport.one_sided().cancel_get(id);
-                transport.one_sided().test_get(id).is_some()
+            OperationId::Access(id) => {
+                transport.one_sided().cancel_access(id);
+                transport.one_sided().test_access(id).is_some()
             }
         }
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::comm::Comm;
-use super::memory::{RecvBuffer, SendBuffer};
+use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::operation::{Direction, Leaf};
 use super::port::{OperationId, Port};
-use crate::one_sided::{GetId, PutId, RegionKey, Remote, get_bytes, put_bytes};
-use crate::transport::{Posted, RecvParts, SendParts, Transport};
+use crate::one_sided::{AccessId, AccessParts, RegionKey, Remote};
+use crate::transport::{Posted, RecvParts, SendParts, Transport, check_peer};
 use crate::{Error, Rank, Result, Tag};
 
 /// A peer's [`Region`](super::Region), ready to be put to and got from.
@@ -30,7 +30,10 @@ impl RemoteRegion {
     /// failure if it is closed.
     pub fn open(port: &Arc<Port>, peer: Rank, key: &[u8]) -> Result<Self> {
         let key = RegionKey::from_bytes(key, peer)?;
-        let number = port.enter().transport.borrow_mut().one_sided().attach(&key)?;
+        let inner = port.enter();
+        let mut transport = inner.transport.borrow_mut();
+        check_peer(peer, transport.rank(), transport.world_size())?;
+        let number = transport.one_sided().attach(&key)?;
         Ok(Self { port: Arc::clone(port), remote: Remote { key, number } })
     }
 
@@ -76,13 +79,7 @@ impl<'env> Comm<'env> {
         let mut parts = SendParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&raw, &mut parts) };
-        let (key, offset) = (&to.remote.key, offset as u64);
-        let inner = self.port().enter();
-        let posted = match self.check(to).and_then(|()| key.check(offset, put_bytes(&parts))) {
-            Err(error) => Posted::Done(Err(error)),
-            Ok(()) => inner.transport.borrow_mut().one_sided().post_put(&to.remote, offset, parts),
-        };
-        Leaf::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
+        self.access(to, offset, raw, AccessParts::Put(parts))
     }
 
     /// Fills a buffer's parts, one after another, from a peer's region from byte `offset` on.
@@ -99,13 +96,7 @@ impl<'env> Comm<'env> {
         let mut parts = RecvParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&mut raw, &mut parts) };
-        let (key, offset) = (&from.remote.key, offset as u64);
-        let inner = self.port().enter();
-        let posted = match self.check(from).and_then(|()| key.check(offset, get_bytes(&parts))) {
-            Err(error) => Posted::Done(Err(error)),
-            Ok(()) => inner.transport.borrow_mut().one_sided().post_get(&from.remote, offset, parts),
-        };
-        Leaf::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
+        self.access(from, offset, raw, AccessParts::Get(parts))
     }
 
     /// Resolves when all puts to `to` that were posted before have reached its memory: a message that is sent
@@ -119,24 +110,38 @@ impl<'env> Comm<'env> {
         Flush(Leaf::new(self, (to, tag(to)), (), self.note(&inner, posted)))
     }
 
-    /// A region can only be accessed through the port that it was opened at.
-    fn check(&self, remote: &RemoteRegion) -> Result<()> {
-        if Arc::ptr_eq(self.port(), &remote.port) {
-            return Ok(());
-        }
-        Err(Error::NoSuchRegion { rank: remote.owner() })
+    /// Posts a put or get of the leases of `raw`.
+    fn access<B: Buffer + 'env>(
+        &self,
+        region: &RemoteRegion,
+        offset: usize,
+        raw: B::Raw,
+        parts: AccessParts,
+    ) -> Leaf<'_, 'env, B, AccessId> {
+        let (key, offset) = (&region.remote.key, offset as u64);
+        let inner = self.port().enter();
+        // A region can only be accessed through the port that it was opened at.
+        let checked = match Arc::ptr_eq(self.port(), &region.port) {
+            true => key.check(offset, parts.bytes()),
+            false => Err(Error::NoSuchRegion { rank: key.owner }),
+        };
+        let posted = match checked {
+            Ok(()) => inner.transport.borrow_mut().one_sided().post_access(&region.remote, offset, parts),
+            Err(error) => Posted::Done(Err(error)),
+        };
+        Leaf::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
     }
 }
 
 /// A put in flight; see [`Comm::put`].
-pub type Put<'comm, 'env, B> = Leaf<'comm, 'env, B, PutId>;
+pub type Put<'comm, 'env, B> = Leaf<'comm, 'env, B, AccessId>;
 
 /// A get in flight; see [`Comm::get`].
-pub type Get<'comm, 'env, B> = Leaf<'comm, 'env, B, GetId>;
+pub type Get<'comm, 'env, B> = Leaf<'comm, 'env, B, AccessId>;
 
 /// A flush under way; see [`Comm::flush`].
 #[must_use = "a flush that is dropped says nothing"]
-pub struct Flush<'comm, 'env>(Leaf<'comm, 'env, (), PutId>);
+pub struct Flush<'comm, 'env>(Leaf<'comm, 'env, (), AccessId>);
 
 impl Future for Flush<'_, '_> {
     type Output = Result<()>;
@@ -151,34 +156,18 @@ fn tag(peer: Rank) -> Tag {
     Tag::new(peer, 0, 0, 0)
 }
 
-impl Direction for PutId {
+impl Direction for AccessId {
     type Outcome = ();
 
     fn operation(self) -> OperationId {
-        OperationId::Put(self)
+        OperationId::Access(self)
     }
 
     fn test(self, transport: &mut dyn Transport, _: u32) -> Option<Result<()>> {
-        transport.one_sided().test_put(self)
+        transport.one_sided().test_access(self)
     }
 
     fn cancel(self, transport: &mut dyn Transport) {
-        transport.one_sided().cancel_put(self);
-    }
-}
-
-impl Direction for GetId {
-    type Outcome = ();
-
-    fn operation(self) -> OperationId {
-        OperationId::Get(self)
-    }
-
-    fn test(self, transport: &mut dyn Transport, _: u32) -> Option<Result<()>> {
-        transport.one_sided().test_get(self)
-    }
-
-    fn cancel(self, transport: &mut dyn Transport) {
-        transport.one_sided().cancel_get(self);
+        transport.one_sided().cancel_access(self);
     }
 }

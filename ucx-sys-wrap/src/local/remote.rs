@@ -7,8 +7,8 @@ use parking_lot::RwLock;
 
 use super::Local;
 use crate::buffer::RegionMemory;
-use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Regions, Remote, get_bytes, put_bytes};
-use crate::transport::{Posted, RecvParts, SendParts, check_peer, count_copy};
+use crate::one_sided::{AccessId, AccessParts, OneSided, PostedAccess, RegionKey, Regions, Remote};
+use crate::transport::{Posted, count_copy};
 use crate::{Rank, Result};
 
 /// The regions of all ranks of a world.
@@ -27,63 +27,44 @@ impl OneSided for Local {
         true
     }
 
-    fn attach(&mut self, key: &RegionKey) -> Result<u64> {
-        check_peer(key.owner, self.rank, self.world.regions.len() as u32)?;
-        key.check_plain()?;
-        Ok(0)
-    }
-
-    fn detach(&mut self, _: &Remote) {}
-
-    fn post_put(&mut self, remote: &Remote, offset: u64, parts: SendParts) -> Posted<PutId, Result<()>> {
-        Posted::Done(self.put(&remote.key, offset, &parts))
-    }
-
-    fn post_get(&mut self, remote: &Remote, offset: u64, mut parts: RecvParts) -> Posted<GetId, Result<()>> {
-        Posted::Done(self.get(&remote.key, offset, &mut parts))
+    fn post_access(&mut self, remote: &Remote, offset: u64, mut parts: AccessParts) -> PostedAccess {
+        Posted::Done(self.access(&remote.key, offset, &mut parts))
     }
 
     /// A put has reached the peer's memory when it is posted.
-    fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>> {
+    fn post_flush(&mut self, to: Rank) -> PostedAccess {
         Posted::Done(self.check_owner(to))
     }
 
-    fn test_put(&mut self, _: PutId) -> Option<Result<()>> {
+    fn test_access(&mut self, _: AccessId) -> Option<Result<()>> {
         None
     }
 
-    fn test_get(&mut self, _: GetId) -> Option<Result<()>> {
-        None
-    }
-
-    fn cancel_put(&mut self, _: PutId) {}
-
-    fn cancel_get(&mut self, _: GetId) {}
+    fn cancel_access(&mut self, _: AccessId) {}
 }
 
 impl Local {
-    fn put(&mut self, key: &RegionKey, offset: u64, parts: &SendParts) -> Result<()> {
+    fn access(&mut self, key: &RegionKey, offset: u64, parts: &mut AccessParts) -> Result<()> {
         self.check_owner(key.owner)?;
         let regions = self.world.regions[key.owner.index()].read();
-        let (memory, mut offset) = regions.find(key, offset, put_bytes(parts))?;
-        for part in parts {
-            // The copy that a put is.
-            memory.write(offset, part.bytes());
-            offset += part.len();
-            count_copy(&mut self.statistics, part.len());
-        }
-        Ok(())
-    }
-
-    fn get(&mut self, key: &RegionKey, offset: u64, parts: &mut RecvParts) -> Result<()> {
-        self.check_owner(key.owner)?;
-        let regions = self.world.regions[key.owner.index()].read();
-        let (memory, mut offset) = regions.find(key, offset, get_bytes(parts))?;
-        for part in parts {
-            // The copy that a get is.
-            memory.read(offset, part.bytes_mut());
-            offset += part.len();
-            count_copy(&mut self.statistics, part.len());
+        let (memory, mut offset) = regions.find(key, offset, parts.bytes())?;
+        match parts {
+            AccessParts::Put(parts) => {
+                for part in parts {
+                    // The copy that a put is.
+                    memory.write(offset, part.bytes());
+                    offset += part.len();
+                    count_copy(&mut self.statistics, part.len());
+                }
+            }
+            AccessParts::Get(parts) => {
+                for part in parts {
+                    // The copy that a get is.
+                    memory.read(offset, part.bytes_mut());
+                    offset += part.len();
+                    count_copy(&mut self.statistics, part.len());
+                }
+            }
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(crate) enum RemoteFrame {
 }
 
 /// Where in the receiver's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) region: u64,
     pub(crate) nonce: Nonce,

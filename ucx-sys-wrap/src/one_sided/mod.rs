@@ -3,23 +3,40 @@
 
 pub(crate) mod frame;
 mod regions;
+pub(crate) mod requests;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 pub(crate) use regions::Regions;
 
-use crate::memory::{ReadLease, RegionMemory};
+use crate::memory::RegionMemory;
 use crate::transport::{Posted, RecvParts, SendParts};
 use crate::{Error, Rank, Result};
 
-/// A posted put or flush, until [`OneSided::test_put`] has reported its end.
+/// A posted put, get or flush, until [`OneSided::test_access`] has reported its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PutId(pub u64);
+pub struct AccessId(pub u64);
 
-/// A posted get, until [`OneSided::test_get`] has reported its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GetId(pub u64);
+/// The parts of a put, which are written one after another to the peer's memory, or of a get, which are
+/// filled one after another from there.
+#[derive(Debug)]
+pub enum AccessParts {
+    /// To be written.
+    Put(SendParts),
+    /// To be filled.
+    Get(RecvParts),
+}
+
+impl AccessParts {
+    /// Bytes of all parts.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Put(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+            Self::Get(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+        }
+    }
+}
 
 /// Names one registration of memory by one rank; peers that hold it can put to and get from that memory.
 ///
@@ -176,33 +193,31 @@ pub trait OneSided {
     ///
     /// # Errors
     /// [`Error::Protocol`] for a key that is not of this transport; when the transport is closed.
-    fn attach(&mut self, key: &RegionKey) -> Result<u64>;
+    fn attach(&mut self, key: &RegionKey) -> Result<u64> {
+        key.check_plain().map(|()| 0)
+    }
 
     /// Forgets what [`attach`](Self::attach) has made; operations that are under way go on.
-    fn detach(&mut self, remote: &Remote);
+    fn detach(&mut self, remote: &Remote) {
+        let _ = remote;
+    }
 
-    /// Writes the parts one after another to the peer's memory, from `offset` on.
-    fn post_put(&mut self, remote: &Remote, offset: u64, parts: SendParts) -> Posted<PutId, Result<()>>;
-
-    /// Fills the parts one after another from the peer's memory, from `offset` on.
-    fn post_get(&mut self, remote: &Remote, offset: u64, parts: RecvParts) -> Posted<GetId, Result<()>>;
+    /// Puts or gets, from byte `offset` of the peer's memory on.
+    fn post_access(&mut self, remote: &Remote, offset: u64, parts: AccessParts) -> PostedAccess;
 
     /// Ends when all puts to `to` that were posted before have reached its memory.
-    fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>>;
+    fn post_flush(&mut self, to: Rank) -> PostedAccess;
 
-    /// Asks whether a put or flush has ended: its leases are dropped then, and the id is no longer valid.
-    fn test_put(&mut self, id: PutId) -> Option<Result<()>>;
+    /// Asks whether an operation has ended: its leases are dropped then, and the id is no longer valid.
+    fn test_access(&mut self, id: AccessId) -> Option<Result<()>>;
 
-    /// Asks whether a get has ended: its leases are dropped then, and the id is no longer valid.
-    fn test_get(&mut self, id: GetId) -> Option<Result<()>>;
-
-    /// Asks a put or flush to end early; any part of a put may have been written, or may yet be. It must
-    /// still be tested.
-    fn cancel_put(&mut self, id: PutId);
-
-    /// Asks a get to end early. It must still be tested.
-    fn cancel_get(&mut self, id: GetId);
+    /// Asks an operation to end early; any part of a put may have been written, or may yet be. It must still
+    /// be tested.
+    fn cancel_access(&mut self, id: AccessId);
 }
+
+/// An operation that was posted, or has ended at once.
+pub type PostedAccess = Posted<AccessId, Result<()>>;
 
 /// Which of the puts to one peer have ended; they end in any order.
 #[derive(Debug, Default)]
@@ -233,16 +248,6 @@ impl PutOrder {
     pub(crate) fn has_reached(&self, place: u64) -> bool {
         self.open.first().is_none_or(|first| *first >= place)
     }
-}
-
-/// Bytes of all parts.
-pub(crate) fn put_bytes(parts: &SendParts) -> u64 {
-    parts.iter().map(|part| ReadLease::len(part) as u64).sum()
-}
-
-/// Bytes of all parts.
-pub(crate) fn get_bytes(parts: &RecvParts) -> u64 {
-    parts.iter().map(|part| part.len() as u64).sum()
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use super::Sim;
 use super::network::{Cargo, Event, Network};
 use crate::buffer::RegionMemory;
 use crate::local::matching::HEADER_BYTES;
-use crate::one_sided::{GetId, OneSided, PutId, PutOrder, RegionKey, Regions, Remote, get_bytes, put_bytes};
+use crate::one_sided::{AccessId, AccessParts, OneSided, PostedAccess, PutOrder, RegionKey, Regions, Remote};
 use crate::table::Table;
-use crate::transport::{Posted, RecvParts, SendParts, check_peer, count_copy};
+use crate::transport::{Posted, RecvParts, count_copy};
 use crate::{Error, Failure, Rank, Result};
 
 /// What travels.
@@ -84,12 +84,6 @@ impl Accesses {
             if matches!(flush.kind, Kind::Flush(before) if order.has_reached(before)) {
                 flush.end(Ok(()));
             }
-        }
-    }
-
-    fn cancel(&mut self, number: u64) {
-        if let Some(operation) = self.operations.get_mut(number) {
-            operation.end(Err(Error::Canceled));
         }
     }
 }
@@ -172,41 +166,32 @@ impl OneSided for Sim {
         true
     }
 
-    fn attach(&mut self, key: &RegionKey) -> Result<u64> {
-        check_peer(key.owner, self.rank, self.cluster.world_size)?;
-        key.check_plain()?;
-        Ok(0)
-    }
-
-    fn detach(&mut self, _: &Remote) {}
-
-    fn post_put(&mut self, remote: &Remote, offset: u64, parts: SendParts) -> Posted<PutId, Result<()>> {
-        let number = match self.begin(remote.key.owner, |order| Kind::Put(order.begin())) {
+    fn post_access(&mut self, remote: &Remote, offset: u64, parts: AccessParts) -> PostedAccess {
+        let (key, length) = (remote.key.clone(), parts.bytes());
+        let mut bytes = Vec::new();
+        if let AccessParts::Put(parts) = &parts {
+            // Copy: the bytes travel while their owner goes on.
+            parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
+        }
+        let is_put = matches!(parts, AccessParts::Put(_));
+        let begun = self.begin(key.owner, |order| match parts {
+            AccessParts::Put(_) => Kind::Put(order.begin()),
+            AccessParts::Get(parts) => Kind::Get(parts),
+        });
+        let number = match begun {
             Ok(number) => number,
             Err(error) => return Posted::Done(Err(error)),
         };
-        // Copy: the bytes travel while their owner goes on.
-        let mut bytes = Vec::with_capacity(put_bytes(&parts) as usize);
-        parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
         self.with_node(|node| count_copy(&mut node.statistics, bytes.len()));
-        let key = remote.key.clone();
-        self.request(key.owner, Request::Put { number, key, offset, bytes });
-        Posted::Pending(PutId(number))
+        let request = match is_put {
+            true => Request::Put { number, key, offset, bytes },
+            false => Request::Get { number, key, offset, length },
+        };
+        self.request(remote.key.owner, request);
+        Posted::Pending(AccessId(number))
     }
 
-    fn post_get(&mut self, remote: &Remote, offset: u64, parts: RecvParts) -> Posted<GetId, Result<()>> {
-        let length = get_bytes(&parts);
-        match self.begin(remote.key.owner, |_| Kind::Get(parts)) {
-            Ok(number) => {
-                let key = remote.key.clone();
-                self.request(key.owner, Request::Get { number, key, offset, length });
-                Posted::Pending(GetId(number))
-            }
-            Err(error) => Posted::Done(Err(error)),
-        }
-    }
-
-    fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>> {
+    fn post_flush(&mut self, to: Rank) -> PostedAccess {
         let mut is_done = false;
         let begun = self.begin(to, |order| {
             is_done = order.has_reached(order.next());
@@ -217,25 +202,24 @@ impl OneSided for Sim {
                 self.with_node(|node| node.accesses.operations.remove_if(number, |_| true));
                 Posted::Done(Ok(()))
             }
-            Ok(number) => Posted::Pending(PutId(number)),
+            Ok(number) => Posted::Pending(AccessId(number)),
             Err(error) => Posted::Done(Err(error)),
         }
     }
 
-    fn test_put(&mut self, id: PutId) -> Option<Result<()>> {
-        self.test_access(id.0)
+    fn test_access(&mut self, id: AccessId) -> Option<Result<()>> {
+        self.with_node(|node| {
+            let done = node.accesses.operations.remove_if(id.0, |operation| operation.done.is_some())?.done;
+            node.has_acted = true;
+            done
+        })
     }
 
-    fn test_get(&mut self, id: GetId) -> Option<Result<()>> {
-        self.test_access(id.0)
-    }
-
-    fn cancel_put(&mut self, id: PutId) {
-        self.with_node(|node| node.accesses.cancel(id.0));
-    }
-
-    fn cancel_get(&mut self, id: GetId) {
-        self.with_node(|node| node.accesses.cancel(id.0));
+    fn cancel_access(&mut self, id: AccessId) {
+        self.with_node(|node| {
+            let operation = node.accesses.operations.get_mut(id.0);
+            operation.into_iter().for_each(|operation| operation.end(Err(Error::Canceled)));
+        });
     }
 }
 
@@ -259,13 +243,5 @@ impl Sim {
         network.nodes[self.rank.index()].statistics.bytes_sent +=
             HEADER_BYTES + request.payload_bytes() as u64;
         network.send(self.rank, to, Cargo::Request(request));
-    }
-
-    fn test_access(&mut self, number: u64) -> Option<Result<()>> {
-        self.with_node(|node| {
-            let done = node.accesses.operations.remove_if(number, |operation| operation.done.is_some())?.done;
-            node.has_acted = true;
-            done
-        })
     }
 }

@@ -106,7 +106,7 @@ impl Prepared {
             rank,
             world_size,
             sends: Sends::new(),
-            accesses: Accesses::new(),
+            accesses: Accesses::default(),
             engine,
             liveness,
             failure_flag,

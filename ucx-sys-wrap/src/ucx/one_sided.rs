@@ -16,10 +16,9 @@ use sha2::Sha256;
 
 use super::Ucx;
 use super::failure_flag::Token;
-use super::remote::Memory;
 use crate::buffer::RegionMemory;
-use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Remote};
-use crate::transport::{Posted, RecvParts, SendParts};
+use crate::one_sided::{AccessId, AccessParts, OneSided, PostedAccess, RegionKey, Remote};
+use crate::transport::{Posted, join, split};
 use crate::{Error, Rank, Result};
 
 const MAC_BYTES: usize = 32;
@@ -102,77 +101,64 @@ impl OneSided for Ucx {
         self.accesses.detach(&self.engine, remote.number);
     }
 
-    fn post_put(&mut self, remote: &Remote, offset: u64, parts: SendParts) -> Posted<PutId, Result<()>> {
-        let posted = match self.check_open(remote.key.owner) {
+    fn post_access(&mut self, remote: &Remote, offset: u64, parts: AccessParts) -> PostedAccess {
+        let owner = remote.key.owner;
+        match self.check_open(owner) {
             Err(error) => Posted::Done(Err(error)),
-            Ok(()) if self.is_reached[remote.key.owner.index()] => {
-                self.begin(remote, offset, Memory::Put(parts))
-            }
+            Ok(()) if self.is_reached[owner.index()] => self.begin(remote, offset, parts),
             Ok(()) => {
-                let number = self.engine.requests().begin_put(&remote.key, offset, parts, self.round);
-                self.ask(number)
+                let number = self.engine.requests().begin(&remote.key, offset, parts, self.round);
+                self.ask(owner, number)
             }
-        };
-        with_id(posted, PutId)
+        }
     }
 
-    fn post_get(&mut self, remote: &Remote, offset: u64, parts: RecvParts) -> Posted<GetId, Result<()>> {
-        let posted = match self.check_open(remote.key.owner) {
-            Err(error) => Posted::Done(Err(error)),
-            Ok(()) if self.is_reached[remote.key.owner.index()] => {
-                self.begin(remote, offset, Memory::Get(parts))
-            }
-            Ok(()) => {
-                let number = self.engine.requests().begin_get(&remote.key, offset, parts, self.round);
-                self.ask(number)
-            }
-        };
-        with_id(posted, GetId)
-    }
-
-    fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>> {
-        let posted = match self.check_open(to) {
+    fn post_flush(&mut self, to: Rank) -> PostedAccess {
+        match self.check_open(to) {
             Err(error) => Posted::Done(Err(error)),
             Ok(()) if self.is_reached[to.index()] => self.begin_flush(to),
-            Ok(()) => {
-                let number = self.engine.requests().begin_flush(to, self.round);
-                self.ask(number)
+            Ok(()) => match self.engine.requests().begin_flush(to, self.round) {
+                Posted::Done(result) => Posted::Done(result),
+                Posted::Pending(number) => self.ask(to, number),
+            },
+        }
+    }
+
+    fn test_access(&mut self, id: AccessId) -> Option<Result<()>> {
+        match id.0 & ASKED {
+            0 => self.test_reached(id.0),
+            _ => self.test_asked(id.0 & !ASKED),
+        }
+    }
+
+    /// UCX can't take a put or get back, nor can the peer that was asked for one: it ends by itself. A flush
+    /// ends at once.
+    fn cancel_access(&mut self, id: AccessId) {
+        match id.0 & ASKED {
+            0 => self.accesses.cancel(id.0),
+            _ => {
+                let (peer, number) = split(id.0 & !ASKED);
+                self.engine.requests().of(Rank(peer as u32)).cancel(number);
             }
-        };
-        with_id(posted, PutId)
-    }
-
-    fn test_put(&mut self, id: PutId) -> Option<Result<()>> {
-        self.test_any(id.0)
-    }
-
-    fn test_get(&mut self, id: GetId) -> Option<Result<()>> {
-        self.test_any(id.0)
-    }
-
-    /// UCX can't take a put back, nor can who has asked for one: it ends by itself. A flush ends at once.
-    fn cancel_put(&mut self, id: PutId) {
-        self.cancel_any(id.0);
-    }
-
-    /// A get likewise ends when the peer's bytes have come.
-    fn cancel_get(&mut self, id: GetId) {
-        self.cancel_any(id.0);
+        }
     }
 }
 
 impl Ucx {
     /// Asks the peer for what has just begun.
-    fn ask(&mut self, number: usize) -> Posted<u64, Result<()>> {
-        self.engine.do_errands();
-        match self.test_asked(number) {
+    fn ask(&mut self, peer: Rank, number: usize) -> PostedAccess {
+        let id = join(peer, number);
+        match self.test_asked(id) {
             Some(result) => Posted::Done(result),
-            None => Posted::Pending(number as u64 | ASKED),
+            None => Posted::Pending(AccessId(id | ASKED)),
         }
     }
 
-    fn test_asked(&mut self, number: usize) -> Option<Result<()>> {
-        let (peer, mut result, is_fetched) = self.engine.take_ended_request(number)?;
+    fn test_asked(&mut self, id: u64) -> Option<Result<()>> {
+        let (index, number) = split(id);
+        let peer = Rank(index as u32);
+        self.has_moved |= self.engine.run_errands();
+        let (mut result, is_fetched) = self.engine.requests().take_ended(peer, number)?;
         if is_fetched
             && result.is_ok()
             && let Some(error) = self.has_taken_back(peer)
@@ -182,39 +168,18 @@ impl Ucx {
         Some(self.judge_access(peer, result))
     }
 
-    fn test_any(&mut self, number: u64) -> Option<Result<()>> {
-        match number & ASKED {
-            0 => self.test_access(number),
-            _ => self.test_asked((number & !ASKED) as usize),
-        }
-    }
-
-    fn cancel_any(&mut self, number: u64) {
-        match number & ASKED {
-            0 => self.accesses.cancel(number),
-            _ => self.engine.requests().cancel((number & !ASKED) as usize),
-        }
-    }
-
-    /// An operation that failed may have moved any part of its bytes: the transport is closed. A refusal
+    /// An operation that failed may have moved any part of its bytes: the transport is closed. The cause is
+    /// that of the transport: UCX names the peer of the operation, and another may have died first. A refusal
     /// fails nothing else.
     pub(super) fn judge_access(&mut self, peer: Rank, result: Result<()>) -> Result<()> {
         match result {
             Err(Error::Canceled | Error::NoSuchRegion { .. } | Error::OutOfRegion { .. }) => result,
-            Err(error) if self.closed.is_none() => {
+            Err(error) => {
                 self.close_for_peer(peer, error);
                 self.check_open(peer)
             }
-            result => result,
+            Ok(()) => Ok(()),
         }
-    }
-}
-
-/// With an id for the number.
-fn with_id<Id>(posted: Posted<u64, Result<()>>, id: impl FnOnce(u64) -> Id) -> Posted<Id, Result<()>> {
-    match posted {
-        Posted::Done(result) => Posted::Done(result),
-        Posted::Pending(number) => Posted::Pending(id(number)),
     }
 }
 

@@ -10,12 +10,13 @@ use super::engine::Engine;
 use super::mapping::{Direction, Mapping, Unpacked};
 use super::ucp_request::UcpRequest;
 use crate::buffer::{ReadLease, RegionMemory, WriteLease};
-use crate::one_sided::Remote;
+use crate::one_sided::{AccessId, AccessParts, PostedAccess, Remote};
 use crate::table::Table;
-use crate::transport::{Posted, RecvParts, SendParts};
+use crate::transport::Posted;
 use crate::{Error, MAX_PARTS, Rank, Result};
 
 /// What one rank has registered with UCX, the keys of peers, and the operations under way.
+#[derive(Default)]
 pub(super) struct Accesses {
     /// By number. Keeps the memory until after UCX.
     regions: HashMap<u64, Exposed>,
@@ -59,25 +60,15 @@ struct Access {
     peer: Rank,
     /// The key's number; none for a flush.
     key: Option<u64>,
-    memory: Memory,
+    /// None for a flush.
+    memory: Option<AccessParts>,
     requests: ArrayVec<UcpRequest, MAX_PARTS>,
     posted_in: u32,
     is_canceled: bool,
     result: Result<()>,
 }
 
-pub(super) enum Memory {
-    Put(SendParts),
-    Get(RecvParts),
-    Flush,
-}
-
 impl Accesses {
-    pub(super) fn new() -> Self {
-        let (regions, idle) = (HashMap::new(), HashMap::new());
-        Self { regions, idle, keys: Table::default(), operations: Table::default(), forgotten: Vec::new() }
-    }
-
     /// Registers the memory of a region, which lies at `start`; returns the key that peers unpack.
     pub(super) fn expose(
         &mut self,
@@ -134,7 +125,7 @@ impl Accesses {
     /// Cancels an operation. UCX can't take one back, but a flush ends at once.
     pub(super) fn cancel(&mut self, number: u64) {
         let Some(access) = self.operations.get_mut(number) else { return };
-        if matches!(access.memory, Memory::Flush) && access.result.is_ok() {
+        if access.memory.is_none() && access.result.is_ok() {
             self.forgotten.extend(access.requests.drain(..));
             access.result = Err(Error::Canceled);
         }
@@ -196,12 +187,12 @@ impl Accesses {
 
 impl Ucx {
     /// Begins a put or get: one UCX operation a part.
-    pub(super) fn begin(&mut self, remote: &Remote, offset: u64, memory: Memory) -> Posted<u64, Result<()>> {
+    pub(super) fn begin(&mut self, remote: &Remote, offset: u64, memory: AccessParts) -> PostedAccess {
         // `attach` made the number, which is valid until its region is dropped.
         let Some(key) = self.accesses.keys.get_mut(remote.number) else {
             return Posted::Done(Err(Error::Closed));
         };
-        let mut access = Access::new(remote.key.owner, Some(remote.number), memory, self.round);
+        let mut access = Access::new(remote.key.owner, Some(remote.number), Some(memory), self.round);
         if let Some(unpacked) = &key.unpacked {
             // SAFETY: `access` keeps the memory and uses the key from here on, and the offset was checked
             // against the key's length, which the key's maker vouches for.
@@ -211,23 +202,23 @@ impl Ucx {
         self.track(access)
     }
 
-    pub(super) fn begin_flush(&mut self, to: Rank) -> Posted<u64, Result<()>> {
+    pub(super) fn begin_flush(&mut self, to: Rank) -> PostedAccess {
         let request = self.engine.ucp_requests().take();
         self.engine.flush(to, &request);
-        let mut access = Access::new(to, None, Memory::Flush, self.round);
+        let mut access = Access::new(to, None, None, self.round);
         access.requests.push(request);
         self.track(access)
     }
 
     /// Keeps an operation unless it is over already.
-    fn track(&mut self, mut access: Access) -> Posted<u64, Result<()>> {
+    fn track(&mut self, mut access: Access) -> PostedAccess {
         if access.is_over(&mut self.engine) {
             return Posted::Done(self.finish(access));
         }
-        Posted::Pending(self.accesses.operations.insert(access))
+        Posted::Pending(AccessId(self.accesses.operations.insert(access)))
     }
 
-    pub(super) fn test_access(&mut self, number: u64) -> Option<Result<()>> {
+    pub(super) fn test_reached(&mut self, number: u64) -> Option<Result<()>> {
         if !self.accesses.operations.get_mut(number)?.is_over(&mut self.engine) {
             return None;
         }
@@ -246,7 +237,7 @@ impl Ucx {
 }
 
 impl Access {
-    fn new(peer: Rank, key: Option<u64>, memory: Memory, posted_in: u32) -> Self {
+    fn new(peer: Rank, key: Option<u64>, memory: Option<AccessParts>, posted_in: u32) -> Self {
         let (requests, is_canceled, result) = (ArrayVec::new(), false, Ok(()));
         Self { peer, key, memory, requests, posted_in, is_canceled, result }
     }
@@ -258,15 +249,15 @@ impl Access {
     /// bytes from `address` on lie in the memory of the key.
     unsafe fn start(&mut self, engine: &mut Engine, key: &Unpacked, mut address: u64) {
         let (direction, parts): (_, ArrayVec<_, MAX_PARTS>) = match &mut self.memory {
-            Memory::Put(parts) => {
+            Some(AccessParts::Put(parts)) => {
                 let range = |part: &ReadLease| (part.bytes().as_ptr().cast_mut(), part.len());
                 (Direction::Put, parts.iter().map(range).collect())
             }
-            Memory::Get(parts) => {
+            Some(AccessParts::Get(parts)) => {
                 let range = |part: &mut WriteLease| (part.bytes_mut().as_mut_ptr(), part.len());
                 (Direction::Get, parts.iter_mut().map(range).collect())
             }
-            Memory::Flush => return,
+            None => return,
         };
         for (start, length) in parts.into_iter().filter(|(_, length)| *length > 0) {
             let request = engine.ucp_requests().take();
@@ -283,9 +274,9 @@ impl Access {
         let Self { requests, memory, result, peer, .. } = self;
         engine.reap_all(requests, |engine, status| {
             let call = match memory {
-                Memory::Put(_) => "ucp_put_nbx",
-                Memory::Get(_) => "ucp_get_nbx",
-                Memory::Flush => "ucp_ep_flush_nbx",
+                Some(AccessParts::Put(_)) => "ucp_put_nbx",
+                Some(AccessParts::Get(_)) => "ucp_get_nbx",
+                None => "ucp_ep_flush_nbx",
             };
             if result.is_ok() {
                 *result = Err(engine.error(*peer, call, status));

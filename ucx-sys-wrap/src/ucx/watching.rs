@@ -213,8 +213,7 @@ impl Ucx {
     pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
         let awaits_neighbours = self.links.iter().any(|links| links.waits().next().is_some());
         // Peers' puts and gets count where they may write the memory themselves.
-        let serves =
-            !self.teardown_ends_access && !self.engine.handler_context_ref().requests.carried.is_empty();
+        let serves = !self.teardown_ends_access && self.engine.handler_context_ref().requests.serves();
         let is_under_way = awaits_neighbours || serves || self.waits().next().is_some();
         if !is_library_there {
             self.engine.forget();

@@ -13,7 +13,7 @@ use super::reading::Target;
 use super::remote::Accesses;
 use super::wire::Wire;
 use crate::buffer::ReadLease;
-use crate::one_sided::Regions;
+use crate::one_sided::{AccessParts, Regions};
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts, check_message};
 use crate::{Arrival, Envelope, Error, Rank, RegionKey, Result, Statistics};
 use parking_lot::Mutex;
@@ -156,32 +156,17 @@ impl Connection {
         Posted::Done(RecvDone { parts, result: Ok(arrival) })
     }
 
-    pub(super) fn post_put(
+    pub(super) fn post_access(
         &mut self,
         key: &RegionKey,
         offset: u64,
-        parts: SendParts,
+        parts: AccessParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, Result<()>> {
         if self.wire.is_none() {
             return Posted::Done(Err(self.lost()));
         }
-        let number = self.incoming.accesses.post_put(key, offset, parts);
-        self.pump(statistics);
-        Posted::Pending(number)
-    }
-
-    pub(super) fn post_get(
-        &mut self,
-        key: &RegionKey,
-        offset: u64,
-        parts: RecvParts,
-        statistics: &mut Statistics,
-    ) -> Posted<usize, Result<()>> {
-        if self.wire.is_none() {
-            return Posted::Done(Err(self.lost()));
-        }
-        let number = self.incoming.accesses.post_get(key, offset, parts);
+        let number = self.incoming.accesses.requests.post(key, offset, parts, 0);
         self.pump(statistics);
         Posted::Pending(number)
     }
@@ -190,7 +175,7 @@ impl Connection {
         if self.wire.is_none() {
             return Posted::Done(Err(self.lost()));
         }
-        self.incoming.accesses.post_flush()
+        self.incoming.accesses.requests.post_flush(0)
     }
 
     pub(super) fn test_access(&mut self, number: usize) -> Option<Result<()>> {
@@ -229,7 +214,7 @@ impl Connection {
     pub(super) fn has_operations(&self) -> bool {
         self.incoming.receives.has_operations()
             || self.outgoing.has_operations()
-            || self.incoming.accesses.has_operations()
+            || self.incoming.accesses.requests.has_operations()
     }
 
     /// Whether the wire holds bytes that the poller does not know of.

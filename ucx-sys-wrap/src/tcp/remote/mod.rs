@@ -1,36 +1,32 @@
 //! Puts and gets on one connection: requests that the peer carries out, and those that are carried out for
 //! it.
 //!
-//! A put is cut into frames of at most [`PIECE_BYTES`]; two at most wait to be written, so that messages get
-//! in between. The payload is read into the region's memory where it can be, under the lock of the region. A
+//! The pieces of a put have at most [`PIECE_BYTES`]; two at most wait to be written, so that messages get in
+//! between. The payload is read into the region's memory where it can be, under the lock of the region. A
 //! get is answered with copies of the region's memory, one frame at a time, as fast as the requester reads:
 //! what is kept for a peer stays bounded. Both are checked against the key and the bounds of the region
 //! before a byte is moved.
 
 mod landing;
-mod requests;
 mod serving;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use slab::Slab;
 
 use landing::Landing;
-use requests::Operation;
 use serving::Served;
 
 use super::outgoing::Outgoing;
 use super::sizes::{HEADER_BYTES, PIECE_BYTES};
 use super::wire::Wire;
+use crate::memory::ReadLease;
+use crate::one_sided::Regions;
 use crate::one_sided::frame::{Outcome, RemoteFrame};
-use crate::one_sided::{PutOrder, Regions};
+use crate::one_sided::requests::{MAX_REQUESTS, PeerRequests, Request};
 use crate::transport::{SendParts, Statistics};
 use crate::{Error, Rank, Result};
-
-/// Frames that wait for their answer, at most; more are held back, and more of a peer's are not taken.
-const MAX_REQUESTS: usize = 1 << 14;
 
 /// Turns for which a connection is still looked at after the peer has put or got something: more may follow
 /// at once, and nothing here waits for it. Turns take some 0.3 us then.
@@ -46,17 +42,9 @@ pub(super) struct Accesses {
     peer: Rank,
     /// The memory of this rank that peers may access; all connections share the table.
     regions: Arc<Mutex<Regions>>,
-    operations: Slab<Operation>,
-    order: PutOrder,
-    /// Flushes that nobody has been told the end of.
-    flushes: usize,
-    /// Operations that have something to send, in order.
-    unsent: VecDeque<usize>,
+    pub(super) requests: PeerRequests,
     /// Pieces that are written or about to be: the operation, and the send of `Outgoing`.
     writing: VecDeque<(usize, usize)>,
-    unanswered: usize,
-    /// Operations that nobody has been told the end of.
-    pending: usize,
     /// What the payload that is arriving is for.
     landing: Option<Landing>,
     answers: VecDeque<RemoteFrame>,
@@ -73,13 +61,8 @@ impl Accesses {
             own,
             peer,
             regions,
-            operations: Slab::new(),
-            order: PutOrder::default(),
-            flushes: 0,
-            unsent: VecDeque::new(),
+            requests: PeerRequests::new(peer, PIECE_BYTES),
             writing: VecDeque::new(),
-            unanswered: 0,
-            pending: 0,
             landing: None,
             answers: VecDeque::new(),
             served: VecDeque::new(),
@@ -100,16 +83,10 @@ impl Accesses {
         self.attentive_turns = self.attentive_turns.saturating_sub(1);
     }
 
-    /// Whether an operation has not ended.
-    #[inline]
-    pub(super) fn has_operations(&self) -> bool {
-        self.pending > 0
-    }
-
     /// Whether there is something to send.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
-        !self.answers.is_empty() || !self.served.is_empty() || self.may_send()
+        !self.answers.is_empty() || !self.served.is_empty() || self.requests.may_send()
     }
 
     /// Sends what there is to send, as far as the queue takes it, about `quota` bytes at most.
@@ -126,7 +103,7 @@ impl Accesses {
             sent += if let Some(answer) = self.answers.pop_front() {
                 outgoing.post_one_sided(wire, answer.encode(self.own), SendParts::new(), statistics);
                 HEADER_BYTES
-            } else if !self.served.is_empty() && (self.serves_next || !self.may_send()) {
+            } else if !self.served.is_empty() && (self.serves_next || !self.requests.may_send()) {
                 self.serves_next = false;
                 self.serve_piece(outgoing, wire, statistics)
             } else {
@@ -143,8 +120,7 @@ impl Accesses {
         }
         match frame {
             RemoteFrame::Put(number, place, length) => {
-                let found = self.find(&place, length as u64)?;
-                let (memory, outcome) = match found {
+                let (memory, outcome) = match self.find(&place, length as u64)? {
                     Ok(found) => (Some(found), Outcome::Done),
                     Err(outcome) => (None, outcome),
                 };
@@ -156,53 +132,68 @@ impl Accesses {
                 match self.find(&place, length)? {
                     // What was found is no longer than memory can be.
                     Ok((memory, offset)) => {
-                        self.served.push_back(Served {
-                            number,
-                            region,
-                            memory,
-                            offset,
-                            rest: length as usize,
-                        });
+                        let rest = length as usize;
+                        self.served.push_back(Served { number, region, memory, offset, rest });
                     }
                     Err(outcome) => self.answers.push_back(RemoteFrame::Ended(number, outcome)),
                 }
                 Ok(None)
             }
-            RemoteFrame::Bytes(number, length) => self.take_up_bytes(number, length).map(Some),
-            RemoteFrame::Ended(number, outcome) => self.take_up_end(number, outcome).map(|()| None),
+            RemoteFrame::Bytes(number, length) => {
+                self.landing = Some(Landing::Got(self.requests.take_up_bytes(number, length)?));
+                Ok(Some(length))
+            }
+            RemoteFrame::Ended(number, outcome) => self.requests.take_up_end(number, outcome).map(|()| None),
+        }
+    }
+
+    /// The end of an operation of this rank, once it is over.
+    pub(super) fn test(&mut self, number: usize, outgoing: &mut Outgoing) -> Option<Result<()>> {
+        self.collect(outgoing);
+        self.requests.test(number).map(|(result, _)| result)
+    }
+
+    /// Ends an operation early: what is being written is copied, and what is arriving goes nowhere.
+    pub(super) fn cancel(&mut self, number: usize, outgoing: &mut Outgoing, statistics: &mut Statistics) {
+        self.requests.cancel(number);
+        for (_, send) in self.writing.iter().filter(|(operation, _)| *operation == number) {
+            outgoing.cancel(*send, Error::Canceled, statistics);
+        }
+        self.collect(outgoing);
+        if matches!(&self.landing, Some(Landing::Got(target)) if target.number == number) {
+            self.landed();
         }
     }
 
     /// Ends every operation with `error`, once `outgoing` has ended all its sends; nothing more is sent.
     pub(super) fn end_all(&mut self, error: &Error, outgoing: &mut Outgoing) {
         self.collect(outgoing);
-        self.unsent.clear();
+        self.requests.end_all(error);
+        self.landed();
         self.answers.clear();
         self.served.clear();
-        self.landing = None;
-        let numbers: Vec<_> = self.operations.iter().map(|(number, _)| number).collect();
-        for number in numbers {
-            if let Some(operation) = self.operations.get_mut(number) {
-                operation.unanswered = 0;
-            }
-            self.end(number, Err(error.clone()));
-            self.forget(number);
-        }
-        self.unanswered = 0;
     }
 
-    /// Whether this rank has a put or get to send, and may.
-    #[inline]
-    fn may_send(&self) -> bool {
-        !self.unsent.is_empty() && self.unanswered < MAX_REQUESTS
+    /// Sends the next frame of this rank's puts and gets; gives its bytes.
+    fn send_piece(&mut self, outgoing: &mut Outgoing, wire: &mut Wire, statistics: &mut Statistics) -> usize {
+        let Some(Request { number, frame, payload }) = self.requests.next_request() else { return 0 };
+        let bytes = HEADER_BYTES + payload.as_ref().map_or(0, ReadLease::len);
+        let parts = payload.into_iter().collect();
+        match outgoing.post_one_sided(wire, frame.encode(self.own), parts, statistics) {
+            Some(send) => self.writing.push_back((number, send)),
+            None => self.requests.release(number, false),
+        }
+        bytes
     }
 
     /// Takes leases back whose bytes are written.
     fn collect(&mut self, outgoing: &mut Outgoing) {
-        self.writing.retain(|(_, send)| outgoing.take_ended(*send).is_none());
-    }
-
-    fn refuse<T>(&self, what: String) -> Result<T> {
-        Err(Error::Protocol { rank: self.peer, what })
+        self.writing.retain(|(number, send)| {
+            let is_written = outgoing.take_ended(*send).is_some();
+            if is_written {
+                self.requests.release(*number, false);
+            }
+            !is_written
+        });
     }
 }

@@ -2,12 +2,13 @@
 
 use super::landing::Landing;
 use super::{Accesses, MAX_REQUESTS, PIECE_BYTES};
-use crate::buffer::RegionMemory;
+use crate::memory::RegionMemory;
 use crate::one_sided::frame::{Outcome, Place, RemoteFrame};
 use crate::tcp::outgoing::Outgoing;
 use crate::tcp::sizes::HEADER_BYTES;
 use crate::tcp::wire::Wire;
-use crate::{Result, Statistics};
+use crate::transport::count_copy;
+use crate::{Error, Result, Statistics};
 
 /// A get of the peer.
 pub(super) struct Served {
@@ -31,8 +32,7 @@ impl Accesses {
         let mut bytes = vec![0; length];
         // A copy: the region's memory may change while these bytes wait for the socket.
         served.memory.read(served.offset, &mut bytes);
-        statistics.copies += u64::from(length > 0);
-        statistics.bytes_copied += length as u64;
+        count_copy(statistics, length);
         served.offset += length;
         served.rest -= length;
         let frame = RemoteFrame::Bytes(served.number, length);
@@ -50,8 +50,8 @@ impl Accesses {
         length: u64,
     ) -> Result<std::result::Result<(RegionMemory, usize), Outcome>> {
         if self.answers.len() + self.served.len() > MAX_REQUESTS {
-            return self
-                .refuse(format!("more than {MAX_REQUESTS} puts and gets without reading the answers"));
+            let what = format!("more than {MAX_REQUESTS} puts and gets without reading the answers");
+            return Err(Error::Protocol { rank: self.peer, what });
         }
         Ok(self.regions.lock().look_up(self.own, place, length))
     }
@@ -63,12 +63,12 @@ impl Accesses {
         {
             (*memory, *outcome) = (None, Outcome::NoSuchRegion);
         }
-        for served in std::mem::take(&mut self.served) {
-            if served.region == concealed {
+        self.served.retain(|served| {
+            let is_there = served.region != concealed;
+            if !is_there {
                 self.answers.push_back(RemoteFrame::Ended(served.number, Outcome::NoSuchRegion));
-            } else {
-                self.served.push_back(served);
             }
-        }
+            is_there
+        });
     }
 }

@@ -6,13 +6,12 @@
 //! messages do.
 //!
 //! A put is one message for each part that has bytes, answered once the bytes are in the region's memory; a
-//! get is one for each part, answered with the bytes. What is not long comes with its message and is copied
-//! to its place; what is long is offered, and UCX fetches it straight there.
+//! get is one for each part, answered with the bytes (`one_sided/requests.rs`). What is not long comes with
+//! its message and is copied to its place; what is long is offered, and UCX fetches it straight there.
 //!
 //! Like the inbox this does not call UCX: handlers bring what arrives, and what UCX is to do stands in a list
 //! (`errands.rs`), which is done before anything else arrives.
 
-mod request;
 mod taking;
 #[cfg(test)]
 mod tests;
@@ -20,40 +19,29 @@ mod tests;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
-use brevity_ucx_sys::ucs_status_t;
-use slab::Slab;
-
-use request::{Kind, Request};
-
 use super::payload::Rts;
 use super::ucp_request::UcpRequest;
-use crate::buffer::RegionMemory;
-use crate::one_sided::frame::{Extent, Outcome, Place, RemoteFrame};
-use crate::one_sided::{PutOrder, RegionKey, Regions, get_bytes, put_bytes};
-use crate::transport::{RecvParts, SendParts};
-use crate::{Error, MAX_PARTS, Rank, Result};
-
-/// Messages to one peer that wait for their answer, at most; more are held back.
-const MAX_REQUESTS: usize = 1 << 14;
+use crate::buffer::{ReadLease, RegionMemory};
+use crate::one_sided::frame::{Outcome, RemoteFrame};
+use crate::one_sided::requests::{MAX_REQUESTS, PeerRequests, Request, Target};
+use crate::one_sided::{AccessParts, RegionKey, Regions};
+use crate::transport::Posted;
+use crate::{Error, Rank, Result};
 
 /// Puts and gets of one peer that are under way here, at most. It may ask for more as soon as it has begun to
 /// fetch.
 const MAX_SERVED: usize = 4 * MAX_REQUESTS;
-
-/// Bits of an operation's number on the wire that say which part it is.
-const PART_BITS: u32 = 2;
 
 /// What one rank asks of others' memory, and others of its own.
 pub(super) struct Requests {
     own: Rank,
     /// The memory of this rank that peers may ask for.
     pub(super) regions: Regions,
-    operations: Slab<Request>,
     peers: Vec<Peer>,
-    /// Parts to be asked for: operation and part.
-    unasked: VecDeque<(usize, usize)>,
-    errands: VecDeque<Errand>,
-    /// What UCX does for peers.
+    /// Operations of this rank whose end was not reported.
+    pending: usize,
+    pub(super) errands: VecDeque<Errand>,
+    /// What UCX does on memory, or sends.
     pub(super) carried: Vec<Carried>,
     /// Peers to whom an answer could not be sent: they have gone, or will wait for it in vain.
     pub(super) unanswered: Vec<Rank>,
@@ -62,13 +50,8 @@ pub(super) struct Requests {
     pub(super) is_torn_down: bool,
 }
 
-#[derive(Default)]
 struct Peer {
-    order: PutOrder,
-    /// Parts that it was asked for, or is about to be, and has not answered; and those that wait until it
-    /// has.
-    unanswered: usize,
-    held_back: VecDeque<(usize, usize)>,
+    requests: PeerRequests,
     /// Its puts and gets whose answer UCX has not sent yet.
     served: usize,
 }
@@ -76,17 +59,9 @@ struct Peer {
 /// What UCX is to do.
 pub(super) enum Errand {
     /// To send a frame, and these bytes behind it if it is a put or brings bytes.
-    Send {
-        to: Rank,
-        frame: RemoteFrame,
-        bytes: Bytes,
-    },
+    Send(Rank, RemoteFrame, Bytes, Then),
     /// To fetch what a peer offers.
-    Fetch {
-        offer: Rts,
-        into: Bytes,
-        answer: Option<(Rank, u32)>,
-    },
+    Fetch(Rts, Bytes, Then),
     Release(Rts),
 }
 
@@ -100,16 +75,20 @@ pub(super) enum Bytes {
         offset: usize,
         length: usize,
     },
-    /// A part of an operation.
-    Part(usize, usize),
+    /// A piece of a put of this rank.
+    Lent(ReadLease),
+    /// Of a get of this rank, from this peer.
+    Got(Rank, Target),
 }
 
-/// UCX's work for a peer, on a region's memory or on none.
+/// UCX's work on memory, or on none.
 ///
-/// Invariant: `bytes` stays here until the flight is reaped.
+/// Invariant: `bytes` stays here until the flight is reaped, and the parts of a get until it is released.
 pub(super) struct Carried {
     pub(super) flight: UcpRequest,
     pub(super) bytes: Bytes,
+    /// Bytes that are to be fetched.
+    pub(super) expected: usize,
     pub(super) then: Then,
 }
 
@@ -120,24 +99,18 @@ pub(super) enum Then {
     Answer(Rank, u32),
     /// Nothing: the peer was answered.
     Served(Rank),
-}
-
-/// An operation that has ended: its peer, its result, and UCX's work to be reaped.
-pub(super) struct EndedRequest {
-    pub(super) peer: Rank,
-    pub(super) result: Result<()>,
-    pub(super) is_canceled: bool,
-    pub(super) flights: request::Flights,
+    /// An operation of this rank, asked of this peer, goes on.
+    Asked(Rank, usize),
 }
 
 impl Requests {
     pub(super) fn new(own: Rank, world_size: u32) -> Self {
+        let requests = |rank| PeerRequests::new(Rank(rank), usize::MAX);
         Self {
             own,
             regions: Regions::default(),
-            operations: Slab::new(),
-            peers: (0..world_size).map(|_| Peer::default()).collect(),
-            unasked: VecDeque::new(),
+            peers: (0..world_size).map(|rank| Peer { requests: requests(rank), served: 0 }).collect(),
+            pending: 0,
             errands: VecDeque::new(),
             carried: Vec::new(),
             unanswered: Vec::new(),
@@ -146,215 +119,118 @@ impl Requests {
         }
     }
 
-    pub(super) fn begin_put(
-        &mut self,
-        key: &RegionKey,
-        offset: u64,
-        parts: SendParts,
-        posted_in: u32,
-    ) -> usize {
-        let bytes = put_bytes(&parts);
-        let order = self.peers[key.owner.index()].order.begin();
-        self.begin(
-            key,
-            Extent { offset, bytes, region_bytes: key.length },
-            Kind::Put(parts, order),
-            posted_in,
-        )
-    }
-
-    pub(super) fn begin_get(
-        &mut self,
-        key: &RegionKey,
-        offset: u64,
-        parts: RecvParts,
-        posted_in: u32,
-    ) -> usize {
-        let bytes = get_bytes(&parts);
-        self.begin(key, Extent { offset, bytes, region_bytes: key.length }, Kind::Get(parts), posted_in)
-    }
-
-    pub(super) fn begin_flush(&mut self, peer: Rank, posted_in: u32) -> usize {
-        let before = self.peers[peer.index()].order.next();
-        let place = Place { region: 0, nonce: [0; 16], offset: 0 };
-        self.operations.insert(Request::new(peer, Kind::Flush(before), place, Extent::default(), posted_in))
-    }
-
-    fn begin(&mut self, key: &RegionKey, extent: Extent, kind: Kind, posted_in: u32) -> usize {
-        let mut request = Request::new(key.owner, kind, Place::of(key, extent.offset), extent, posted_in);
-        // Where there are no bytes, one message asks whether the region is there.
-        let is_meant = |part: &usize| request.length(*part) > 0 || extent.bytes == 0 && *part == 0;
-        request.open = (0..MAX_PARTS).filter(is_meant).fold(0, |open, part| open | 1 << part);
-        let (open, peer) = (request.open, &mut self.peers[key.owner.index()]);
-        let number = self.operations.insert(request);
-        for part in (0..MAX_PARTS).filter(|part| open & 1 << part != 0) {
-            if peer.unanswered < MAX_REQUESTS {
-                peer.unanswered += 1;
-                self.unasked.push_back((number, part));
-            } else {
-                peer.held_back.push_back((number, part));
-            }
-        }
+    pub(super) fn begin(&mut self, key: &RegionKey, offset: u64, parts: AccessParts, round: u32) -> usize {
+        let number = self.of(key.owner).post(key, offset, parts, round);
+        self.pending += 1;
+        self.ask(key.owner);
         number
     }
 
-    /// Asks an operation to end: it has once UCX does not use its parts any more. What the peer was not asked
-    /// for it never is.
-    pub(super) fn cancel(&mut self, number: usize) {
-        let Some(request) = self.operations.get_mut(number).filter(|request| !request.is_canceled) else {
-            return;
-        };
-        request.is_canceled = true;
-        if matches!(request.kind, Kind::Flush(_)) {
-            request.close_part(0, Err(Error::Canceled));
-            return;
-        }
-        let held_back = &mut self.peers[request.peer.index()].held_back;
-        if request.open & !request.asked == 0 || held_back.is_empty() {
-            return;
-        }
-        held_back.retain(|(held, part)| {
-            if *held == number {
-                request.close_part(*part, Ok(()));
-            }
-            *held != number
-        });
-        self.end_put(number);
+    pub(super) fn begin_flush(&mut self, peer: Rank, round: u32) -> Posted<usize, Result<()>> {
+        let posted = self.of(peer).post_flush(round);
+        self.pending += usize::from(matches!(posted, Posted::Pending(_)));
+        posted
     }
 
-    /// Takes the end of an operation that is over.
-    pub(super) fn take_ended(&mut self, number: usize) -> Option<EndedRequest> {
-        let request = self.operations.get_mut(number).filter(|request| !request.is_left)?;
-        let (peer, is_canceled) = (request.peer, request.is_canceled);
-        if !request.is_over(&self.peers[peer.index()].order) {
-            return None;
-        }
-        let (result, flights) = request.leave();
-        self.forget(number);
-        Some(EndedRequest { peer, result, is_canceled, flights })
+    /// What is asked of one peer.
+    pub(super) fn of(&mut self, peer: Rank) -> &mut PeerRequests {
+        &mut self.peers[peer.index()].requests
+    }
+
+    /// Takes the end of an operation that is over, and whether bytes were fetched for it.
+    pub(super) fn take_ended(&mut self, peer: Rank, number: usize) -> Option<(Result<()>, bool)> {
+        let ended = self.of(peer).test(number)?;
+        self.pending -= 1;
+        Some(ended)
     }
 
     /// The peers of operations that are not over, each with the round that it was posted in.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
-        let is_over =
-            |request: &Request| request.is_left || request.is_over(&self.peers[request.peer.index()].order);
-        let pending = self.operations.iter().filter(move |(_, request)| !is_over(request));
-        pending.map(|(_, request)| (request.peer, request.posted_in))
+        self.peers.iter().flat_map(|peer| peer.requests.waits())
     }
 
     /// Whether nothing is under way, of this rank or for others.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.operations.is_empty() && self.carried.is_empty() && self.errands.is_empty()
+        self.pending == 0 && self.carried.is_empty() && self.errands.is_empty()
+    }
+
+    /// Whether UCX moves bytes for peers.
+    pub(super) fn serves(&self) -> bool {
+        self.carried.iter().any(|carried| !matches!(carried.then, Then::Asked(..)))
     }
 
     /// Lets peers access a region no more. Says whether UCX does not use its memory any more either.
     pub(super) fn conceal(&mut self, key: &RegionKey) -> bool {
         self.regions.remove(key);
         let is_to_be_used = |errand: &Errand| match errand {
-            Errand::Send { bytes, .. } | Errand::Fetch { into: bytes, .. } => bytes.is_of(key),
+            Errand::Send(_, _, bytes, _) | Errand::Fetch(_, bytes, _) => bytes.is_of(key),
             Errand::Release(_) => false,
         };
         !self.errands.iter().any(is_to_be_used)
             && !self.carried.iter().any(|carried| carried.bytes.is_of(key))
     }
 
-    /// A put that is put, or never will be, is waited for by flushes no longer.
-    fn end_put(&mut self, number: usize) {
-        if let Some(request) = self.operations.get(number)
-            && request.open == 0
-            && let Kind::Put(_, order) = request.kind
-        {
-            self.peers[request.peer.index()].order.end(order);
-        }
-    }
-
-    /// Lets go of an operation whose end was told, once all answers have come.
-    fn forget(&mut self, number: usize) {
-        if let Some(request) = self.operations.get(number)
-            && request.is_left
-            && (request.asked == 0 && !self.unasked.iter().any(|(unasked, _)| *unasked == number)
-                || self.is_closed)
-        {
-            self.operations.remove(number);
+    /// Sends what may be sent of what is asked of a peer.
+    fn ask(&mut self, to: Rank) {
+        while let Some(Request { number, frame, payload }) = self.of(to).next_request() {
+            let bytes = payload.map_or(Bytes::None, Bytes::Lent);
+            self.errands.push_back(Errand::Send(to, frame, bytes, Then::Asked(to, number)));
         }
     }
 
     /// Tells a peer what has become of its put or get.
-    pub(super) fn answer(&mut self, to: Rank, number: u32, outcome: Outcome) {
+    fn answer(&mut self, to: Rank, number: u32, outcome: Outcome) {
         let frame = RemoteFrame::Ended(number, outcome);
-        self.errands.push_back(Errand::Send { to, frame, bytes: Bytes::None });
-    }
-
-    /// A peer has its answer.
-    pub(super) fn end_served(&mut self, peer: Rank) {
-        if let Some(peer) = self.peers.get_mut(peer.index()) {
-            peer.served = peer.served.saturating_sub(1);
-        }
+        self.errands.push_back(Errand::Send(to, frame, Bytes::None, Then::Served(to)));
     }
 
     /// Whether UCX has something to do, or has had.
     #[inline]
     pub(super) fn has_errands(&self) -> bool {
-        !self.errands.is_empty() || !self.carried.is_empty() || !self.unasked.is_empty()
-    }
-
-    /// What UCX is to do next.
-    pub(super) fn next_errand(&mut self) -> Option<Errand> {
-        if let Some(errand) = self.errands.pop_front() {
-            return Some(errand);
-        }
-        let (number, part) = self.unasked.pop_front()?;
-        let request = self.operations.get_mut(number)?;
-        request.asked |= 1 << part;
-        let before: u64 = (0..part).map(|part| request.length(part) as u64).sum();
-        let place = Place { offset: request.place.offset + before, ..request.place };
-        let (length, on_wire) = (request.length(part), (number as u32) << PART_BITS | part as u32);
-        let frame = match request.kind {
-            Kind::Get(_) => RemoteFrame::Get(on_wire, place, length as u64),
-            _ => RemoteFrame::Put(on_wire, place, length),
-        };
-        Some(Errand::Send { to: request.peer, frame, bytes: Bytes::Part(number, part) })
+        !self.errands.is_empty() || !self.carried.is_empty()
     }
 
     /// Where bytes lie that are to be sent, if there are any: they stay there until the flight is reaped that
-    /// is then handed to [`keep`](Self::keep).
+    /// is then [kept](Carried).
     pub(super) fn source(&self, bytes: &Bytes) -> Option<(*const u8, usize)> {
         match bytes {
-            Bytes::None => None,
+            Bytes::None | Bytes::Got(..) => None,
             Bytes::Region { .. } => {
                 bytes.in_region().map(|(start, length)| (start.as_ptr().cast_const(), length))
             }
-            Bytes::Part(number, part) => match &self.operations.get(*number)?.kind {
-                Kind::Put(parts, _) => parts.get(*part).map(|part| (part.bytes().as_ptr(), part.len())),
-                _ => None,
-            },
+            Bytes::Lent(lease) => Some((lease.bytes().as_ptr(), lease.len())),
         }
     }
 
     /// Where bytes go that are fetched; likewise.
-    pub(super) fn target(&mut self, bytes: &Bytes) -> Option<(*mut u8, usize)> {
+    pub(super) fn target(&mut self, bytes: &Bytes) -> Option<(NonNull<u8>, usize)> {
         match bytes {
-            Bytes::None => None,
-            Bytes::Region { .. } => bytes.in_region().map(|(start, length)| (start.as_ptr(), length)),
-            Bytes::Part(number, part) => match &mut self.operations.get_mut(*number)?.kind {
-                Kind::Get(parts) => {
-                    parts.get_mut(*part).map(|part| (part.bytes_mut().as_mut_ptr(), part.len()))
-                }
-                _ => None,
-            },
+            Bytes::None | Bytes::Lent(_) => None,
+            Bytes::Region { .. } => bytes.in_region(),
+            Bytes::Got(peer, target) => {
+                let place = self.of(*peer).place(target)?;
+                let length = place.len();
+                Some((NonNull::from(place).cast(), length))
+            }
         }
     }
 
-    /// Keeps UCX's work, with the memory that it is on, until it is over; `fetched` bytes are to come.
-    pub(super) fn keep(&mut self, flight: UcpRequest, bytes: Bytes, fetched: usize, then: Then) {
-        let Bytes::Part(number, part) = bytes else {
-            return self.carried.push(Carried { flight, bytes, then });
-        };
-        if let Some(request) = self.operations.get_mut(number) {
-            request.flights.push((flight, fetched));
-            if fetched > 0 {
-                request.close_part(part, Ok(()));
+    /// UCX has done this work, with `result`, and `is_fetched` if it has fetched bytes.
+    pub(super) fn end_work(&mut self, then: Then, result: Result<()>, is_fetched: bool) {
+        match then {
+            Then::Asked(peer, number) => {
+                if let Err(error) = result {
+                    self.of(peer).fail(number, error);
+                }
+                self.of(peer).release(number, is_fetched);
+            }
+            Then::Answer(to, number) if result.is_ok() => self.answer(to, number, Outcome::Done),
+            Then::Answer(peer, _) | Then::Served(peer) => {
+                self.peers[peer.index()].served -= 1;
+                if result.is_err() && !self.is_torn_down && !self.unanswered.contains(&peer) {
+                    self.unanswered.push(peer);
+                }
             }
         }
     }
@@ -363,18 +239,15 @@ impl Requests {
     /// down. Nothing more is taken, or asked for.
     pub(super) fn close(&mut self, error: &Error, is_torn_down: bool) {
         (self.is_closed, self.is_torn_down) = (true, is_torn_down);
-        self.errands.clear();
-        self.unasked.clear();
-        self.operations.retain(|_, request| !request.is_left);
-        for (_, request) in &mut self.operations {
-            if !request.is_whole(&self.peers[request.peer.index()].order) && request.result.is_ok() {
-                request.result = Err(error.clone());
+        for peer in &mut self.peers {
+            peer.requests.end_all(error);
+        }
+        for errand in std::mem::take(&mut self.errands) {
+            if let Errand::Send(_, _, _, then) | Errand::Fetch(_, _, then) = errand
+                && let Then::Asked(peer, number) = then
+            {
+                self.of(peer).release(number, false);
             }
-            (request.open, request.asked) = (0, 0);
-            let flights = request.flights.iter().map(|(flight, _)| flight).filter(|flight| !flight.is_over());
-            flights
-                .filter(|_| is_torn_down)
-                .for_each(|flight| flight.record().end(ucs_status_t::UCS_ERR_CANCELED, 0));
         }
     }
 }

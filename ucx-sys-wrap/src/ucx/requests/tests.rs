@@ -5,12 +5,12 @@ use std::ptr::NonNull;
 use brevity_ucx_sys::ucs_status_t;
 use proptest::prelude::*;
 
-use super::{Errand, MAX_REQUESTS, MAX_SERVED, Requests, Then};
+use super::{Carried, Errand, MAX_REQUESTS, MAX_SERVED, Requests};
 use crate::buffer::testing::{lend_to_receive, lent_to_send};
 use crate::buffer::{Buffer, RegionMemory};
-use crate::one_sided::RegionKey;
 use crate::one_sided::frame::{FRAME_BYTES, Outcome, Place, RemoteFrame};
-use crate::transport::{RecvParts, Statistics};
+use crate::one_sided::{AccessParts, RegionKey};
+use crate::transport::{Posted, RecvParts, Statistics};
 use crate::ucx::payload::{Payload, Rts};
 use crate::ucx::ucp_request::UcpRequests;
 use crate::{Error, Rank};
@@ -51,29 +51,31 @@ impl Pair {
     /// Does what `rank` has for UCX to do, and brings what it sends. Says whether there was anything.
     fn carry(&mut self, rank: usize) -> bool {
         self.end_carried(rank);
-        let Some(errand) = self.ranks[rank].next_errand() else { return false };
+        let Some(errand) = self.ranks[rank].errands.pop_front() else { return false };
         match errand {
-            Errand::Send { to, frame, bytes } => {
+            Errand::Send(to, frame, bytes, then) => {
                 let (start, length) =
                     self.ranks[rank].source(&bytes).unwrap_or((NonNull::dangling().as_ptr(), 0));
-                // SAFETY: memory that the errand, or the operation of its part, keeps.
+                // SAFETY: memory that the errand keeps.
                 let sent = unsafe { std::slice::from_raw_parts(start, length) }.to_vec();
                 let flight = self.flights.take();
                 flight.record().end(ucs_status_t::UCS_OK, 0);
-                self.ranks[rank].keep(flight, bytes, 0, Then::Served(to));
+                self.ranks[rank].carried.push(Carried { flight, bytes, expected: 0, then });
                 self.bring(to, &frame.encode(Rank(rank as u32)), &sent);
             }
-            Errand::Fetch { offer, into, answer } => {
+            Errand::Fetch(offer, into, then) => {
                 let target = self.ranks[rank].target(&into);
                 let bytes = self.take_back(offer);
-                let Some((place, length)) = target else { return true };
+                let Some((place, length)) = target else {
+                    self.ranks[rank].end_work(then, Ok(()), false);
+                    return true;
+                };
                 assert_eq!(length, bytes.len());
                 // SAFETY: memory that the errand, or the operation of its part, keeps, of so many bytes.
-                unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), length) };
+                unsafe { place.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), length) };
                 let flight = self.flights.take();
                 flight.record().end(ucs_status_t::UCS_OK, length);
-                let then = answer.map_or(Then::Served(OWNER), |(to, number)| Then::Answer(to, number));
-                self.ranks[rank].keep(flight, into, length, then);
+                self.ranks[rank].carried.push(Carried { flight, bytes: into, expected: length, then });
             }
             Errand::Release(offer) => drop(self.take_back(offer)),
         }
@@ -81,12 +83,19 @@ impl Pair {
     }
 
     fn end_carried(&mut self, rank: usize) {
-        for carried in std::mem::take(&mut self.ranks[rank].carried) {
-            self.flights.put(carried.flight);
-            match carried.then {
-                Then::Answer(to, number) => self.ranks[rank].answer(to, number, Outcome::Done),
-                Then::Served(peer) => self.ranks[rank].end_served(peer),
+        let requests = &mut self.ranks[rank];
+        let is_torn_down = requests.is_torn_down;
+        let is_over = |carried: &mut Carried| is_torn_down || carried.flight.is_over();
+        let over: Vec<_> = requests.carried.extract_if(.., is_over).collect();
+        for Carried { flight, expected, then, .. } in over {
+            let is_done = flight.has_succeeded();
+            assert!(!is_done || flight.record().bytes.get() == expected);
+            let result = if is_done { Ok(()) } else { Err(Error::PeerLost { rank: OWNER }) };
+            if !flight.is_over() {
+                flight.record().end(ucs_status_t::UCS_ERR_CANCELED, 0);
             }
+            self.flights.put(flight);
+            self.ranks[rank].end_work(then, result, expected > 0);
         }
     }
 
@@ -116,24 +125,35 @@ impl Pair {
 
     /// How an operation of the visitor has ended.
     fn end(&mut self, number: usize) -> Option<Result<(), String>> {
-        let ended = self.ranks[0].take_ended(number)?;
-        for (flight, expected) in ended.flights {
-            assert_eq!(flight.record().bytes.get(), expected);
-            self.flights.put(flight);
+        self.end_carried(0);
+        let (result, _) = self.ranks[0].take_ended(OWNER, number)?;
+        Some(result.map_err(|error| error.to_string()))
+    }
+
+    fn flush(&mut self) -> usize {
+        match self.ranks[0].begin_flush(OWNER, 0) {
+            Posted::Pending(number) => number,
+            Posted::Done(_) => panic!("there are puts"),
         }
-        let canceled = if ended.is_canceled { Err(Error::Canceled) } else { Ok(()) };
-        Some(ended.result.and(canceled).map_err(|error| error.to_string()))
+    }
+
+    fn is_flushed(&mut self) -> bool {
+        matches!(self.ranks[0].begin_flush(OWNER, 0), Posted::Done(Ok(())))
+    }
+
+    fn cancel(&mut self, number: usize) {
+        self.ranks[0].of(OWNER).cancel(number);
     }
 
     /// A get into `place`, which the caller keeps.
     fn get(&mut self, key: &RegionKey, offset: u64, place: &mut [u8]) -> usize {
         let (mut raw, mut parts) = (place.into_raw(), RecvParts::new());
         lend_to_receive::<&mut [u8]>(&mut raw, &mut parts);
-        self.ranks[0].begin_get(key, offset, parts, 0)
+        self.ranks[0].begin(key, offset, AccessParts::Get(parts), 0)
     }
 
     fn put(&mut self, key: &RegionKey, offset: u64, buffers: &[Vec<u8>]) -> usize {
-        self.ranks[0].begin_put(key, offset, lent_to_send(buffers), 0)
+        self.ranks[0].begin(key, offset, AccessParts::Put(lent_to_send(buffers)), 0)
     }
 }
 
@@ -155,7 +175,7 @@ fn parts_are_put_and_got_one_behind_the_other_short_and_long() {
         let buffers: Vec<Vec<u8>> = (1..).zip(lengths).map(|(value, length)| vec![value; length]).collect();
         let put = pair.put(&key, 9, &buffers);
         assert_eq!(pair.ranks[0].waits().collect::<Vec<_>>(), [(OWNER, 0)]);
-        let flush = pair.ranks[0].begin_flush(OWNER, 0);
+        let flush = pair.flush();
         assert!(pair.end(put).is_none() && pair.end(flush).is_none());
         pair.settle();
         assert_eq!((pair.end(put), pair.end(flush)), (Some(Ok(())), Some(Ok(()))));
@@ -167,7 +187,7 @@ fn parts_are_put_and_got_one_behind_the_other_short_and_long() {
         let mut parts = RecvParts::new();
         let mut raws: Vec<_> = places.iter_mut().map(|place| place.as_mut_slice().into_raw()).collect();
         raws.iter_mut().for_each(|raw| lend_to_receive::<&mut [u8]>(raw, &mut parts));
-        let get = pair.ranks[0].begin_get(&key, 9, parts, 0);
+        let get = pair.ranks[0].begin(&key, 9, AccessParts::Get(parts), 0);
         pair.settle();
         assert_eq!(pair.end(get), Some(Ok(())));
         assert_eq!(places.concat(), sent, "{lengths:?}");
@@ -198,8 +218,7 @@ fn what_is_not_inside_or_names_no_region_is_refused_and_nothing_is_written() {
         };
         assert_eq!(pair.end(outside), failed(&expected));
         assert_eq!(read(&memory), [0; REGION_BYTES]);
-        let flush = pair.ranks[0].begin_flush(OWNER, 0);
-        assert_eq!(pair.end(flush), Some(Ok(())), "what was refused is not waited for");
+        assert!(pair.is_flushed(), "what was refused is not waited for");
         assert!(pair.offered.is_empty(), "the offer was given back");
     }
 }
@@ -241,8 +260,8 @@ fn more_than_a_peer_takes_is_held_back() {
     let bytes = [vec![1u8; 1]];
     let puts: Vec<usize> = (0..MAX_REQUESTS + 10).map(|_| pair.put(&key, 0, &bytes)).collect();
     while pair.carry(0) {}
-    let has_come = |errand: &Errand| matches!(errand, Errand::Send { .. });
-    let answers = std::iter::from_fn(|| pair.ranks[1].next_errand()).filter(has_come).count();
+    let has_come = |errand: &Errand| matches!(errand, Errand::Send(..));
+    let answers = std::iter::from_fn(|| pair.ranks[1].errands.pop_front()).filter(has_come).count();
     assert_eq!(answers, MAX_REQUESTS);
     assert!(pair.violation.is_none());
     pair.ranks[0].close(&Error::Closed, true);
@@ -258,9 +277,9 @@ fn what_is_held_back_is_asked_for_as_answers_come_and_in_the_end_all_is_done() {
     let bytes = [vec![1u8; 1]];
     let puts: Vec<usize> = (0..MAX_REQUESTS + 10).map(|_| pair.put(&key, 0, &bytes)).collect();
     let (canceled, others) = puts.split_last().unwrap();
-    pair.ranks[0].cancel(*canceled);
+    pair.cancel(*canceled);
     assert_eq!(pair.end(*canceled), failed(&Error::Canceled), "it was not asked for");
-    let flush = pair.ranks[0].begin_flush(OWNER, 0);
+    let flush = pair.flush();
     pair.settle();
     for put in others.iter().chain([&flush]) {
         assert_eq!(pair.end(*put), Some(Ok(())));
@@ -287,24 +306,27 @@ fn what_ucx_could_not_send_fails_and_is_not_waited_for() {
     let (_, key) = pair.expose(REGION_BYTES);
     let mut place = vec![0; 8];
     let get = pair.get(&key, 0, &mut place);
-    let Some(Errand::Send { to, bytes, .. }) = pair.ranks[0].next_errand() else { panic!("a request") };
+    let Some(Errand::Send(_, _, bytes, then)) = pair.ranks[0].errands.pop_front() else {
+        panic!("a request")
+    };
     let flight = pair.flights.take();
     flight.record().begin();
-    pair.ranks[0].keep(flight, bytes, 0, Then::Served(to));
-    assert!(pair.ranks[0].take_ended(get).is_none());
+    pair.ranks[0].carried.push(Carried { flight, bytes, expected: 0, then });
+    assert!(pair.end(get).is_none());
     pair.ranks[0].close(&Error::Closed, false);
-    assert!(pair.ranks[0].take_ended(get).is_none(), "UCX still has it");
+    assert!(pair.end(get).is_none(), "UCX still has it");
     pair.ranks[0].close(&Error::Closed, true);
     assert_eq!(pair.end(get), failed(&Error::Closed));
 
     let mut pair = Pair::new();
     let get = pair.get(&key, 0, &mut place);
-    let Some(Errand::Send { to, bytes, .. }) = pair.ranks[0].next_errand() else { panic!("a request") };
+    let Some(Errand::Send(_, _, bytes, then)) = pair.ranks[0].errands.pop_front() else {
+        panic!("a request")
+    };
     let flight = pair.flights.take();
     flight.record().end(ucs_status_t::UCS_ERR_CONNECTION_RESET, 0);
-    pair.ranks[0].keep(flight, bytes, 0, Then::Served(to));
-    let ended = pair.ranks[0].take_ended(get).expect("what failed is over");
-    assert_eq!(ended.flights[0].0.record().status.get(), ucs_status_t::UCS_ERR_CONNECTION_RESET);
+    pair.ranks[0].carried.push(Carried { flight, bytes, expected: 0, then });
+    assert_eq!(pair.end(get), failed(&Error::PeerLost { rank: OWNER }));
 }
 
 #[test]
@@ -319,7 +341,7 @@ fn what_a_closed_rank_had_begun_has_ended_and_what_comes_later_is_not_taken() {
             break;
         }
     }
-    let flush = pair.ranks[0].begin_flush(OWNER, 0);
+    let flush = pair.flush();
     pair.ranks[0].close(&Error::PeerLost { rank: OWNER }, true);
     for operation in [put, flush] {
         assert_eq!(pair.end(operation), failed(&Error::PeerLost { rank: OWNER }));
@@ -337,24 +359,25 @@ fn a_canceled_operation_ends_once_ucx_has_done_with_its_memory_and_late_answers_
         let mut place = vec![9; length];
         let put = pair.put(&key, 0, &bytes);
         let get = pair.get(&key, 0, &mut place);
-        let flush = pair.ranks[0].begin_flush(OWNER, 0);
+        let flush = pair.flush();
         while pair.carry(0) {}
         for operation in [put, get, flush] {
             assert!(pair.end(operation).is_none());
-            pair.ranks[0].cancel(operation);
-            pair.ranks[0].cancel(operation);
+            pair.cancel(operation);
+            pair.cancel(operation);
             assert_eq!(pair.end(operation), failed(&Error::Canceled));
             assert!(pair.end(operation).is_none(), "told once");
         }
         assert_eq!(pair.ranks[0].waits().count(), 0);
-        let flush = pair.ranks[0].begin_flush(OWNER, 0);
+        let flush = pair.flush();
         assert!(pair.end(flush).is_none(), "the put is still on its way");
         pair.settle();
         assert_eq!(pair.end(flush), Some(Ok(())));
         assert_eq!(place, vec![9; length], "nothing is written that was given back");
         assert_eq!(read(&memory)[..length], bytes[0]);
         assert!(pair.violation.is_none() && pair.offered.is_empty());
-        assert!(pair.ranks.iter().all(Requests::is_idle), "nothing is left of it");
+        assert!(pair.ranks.iter().all(Requests::is_idle));
+        assert!(pair.ranks[0].of(OWNER).is_empty(), "nothing is left of it");
     }
 }
 
@@ -457,7 +480,7 @@ proptest! {
                     operations.push(pair.get(&key, offset, &mut place));
                     places.push(place);
                 }
-                Step::Cancel(index) => operations.get(index).into_iter().for_each(|number| pair.ranks[0].cancel(*number)),
+                Step::Cancel(index) => operations.get(index).into_iter().for_each(|number| pair.cancel(*number)),
                 Step::Carry(rank) => drop(pair.carry(rank)),
                 Step::Frame(frame, bytes) => {
                     pair.bring(VISITOR, &frame.encode(OWNER), &vec![2; bytes]);
