@@ -10,8 +10,8 @@
 //! | 6, 7 | payload | payload | lengths of parts 2, 3 | lengths of parts 2, 3 | | |
 //! | 8..16 | payload | payload | | [`Rts`] | | |
 //!
-//! The first fragment of a First is in the ring already. The stamp has 32 bits of the descriptor's position plus one, 8 bits of [`Kind`], 8 bits of the number of
-//! parts, and 16 bits called *extra*.
+//! The first fragment of a First is in the ring already. The stamp has 32 bits of the descriptor's position
+//! plus one, 8 bits of [`Kind`], 8 bits of the number of parts, and 16 bits called *extra*.
 //!
 //! The payload of an Eager or EagerShort message that does not fit its descriptor lies in the fast box.
 

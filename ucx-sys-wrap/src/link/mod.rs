@@ -8,7 +8,7 @@
 //! | 0..8 | not zero while this rank sleeps and has something to send that finds no room |
 //! | 8..16 | not zero if this rank can read the peer's memory |
 //! | 128..160 | acknowledged so far: descriptors, bytes of the ring, eager bytes, bytes of the fast box |
-//! | 256..768 | 64 guard words: each has the serial number of a message that may be read, or zero |
+//! | 256..768 | 64 guard words: the serial number of a message that may be read; zero once it is canceled |
 //! | 4096..12288 | 64 descriptors of 128 bytes, see `descriptor.rs` |
 //! | 12288..28672 | the fast box: a small ring for payload |
 //! | 28672.. | the ring for payload, a power of two |

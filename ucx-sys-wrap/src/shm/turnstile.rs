@@ -82,7 +82,7 @@ impl<T, Q: Hold<T>> Ticket<T, Q> {
 
     /// The value, if it is this ticket's turn. There is no notification: ask again.
     #[inline]
-    pub fn value(&mut self) -> Option<&mut T> {
+    pub fn thing(&mut self) -> Option<&mut T> {
         self.has_turn = self.has_turn || self.queue.has_come_to(self.number);
         // SAFETY: it is this ticket's turn, and nobody else's until it is dropped; the ticket is borrowed as
         // long as the value.
@@ -116,16 +116,16 @@ mod tests {
     fn tickets_have_the_value_in_order() {
         let turnstile = Turnstile::new(7);
         let [mut first, mut second, third, mut fourth] = std::array::from_fn(|_| Ticket::take(&turnstile));
-        assert!(first.value() == Some(&mut 7) && second.value().is_none());
+        assert!(first.thing() == Some(&mut 7) && second.thing().is_none());
         drop(third);
-        assert!(fourth.value().is_none());
+        assert!(fourth.thing().is_none());
         drop(first);
-        assert!(fourth.value().is_none() && second.value().is_some());
+        assert!(fourth.thing().is_none() && second.thing().is_some());
         drop(second);
-        assert!(fourth.value().is_some(), "the third does not want it any more");
+        assert!(fourth.thing().is_some(), "the third does not want it any more");
         drop(fourth);
         drop(Ticket::take(&turnstile));
-        assert!(Ticket::take(&turnstile).value().is_some());
+        assert!(Ticket::take(&turnstile).thing().is_some());
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
                     continue;
                 }
                 loop {
-                    if let Some((one, other)) = ticket.value() {
+                    if let Some((one, other)) = ticket.thing() {
                         assert_eq!(one, other);
                         (*one, *other) = (*one + 1, *other + 1);
                         break;
@@ -155,6 +155,6 @@ mod tests {
         });
         let expected =
             (0..3).flat_map(|seed| (0..TURNS).map(move |turn| turn + seed)).filter(|sum| sum % 3 != 0);
-        assert_eq!(Ticket::take(&*turnstile).value().unwrap().0, expected.count());
+        assert_eq!(Ticket::take(&*turnstile).thing().unwrap().0, expected.count());
     }
 }

@@ -100,7 +100,7 @@ impl Sender {
             && (self.fast_box_taken..=self.fast_box_written).contains(&fast_box);
         if !is_true {
             let what = format!(
-                "{descriptors} descriptors, {ring}, {fast_box} and {eager} bytes acknowledged, of {}, {}, {} and {}",
+                "{descriptors} descriptors, {ring}, {fast_box} and {eager} bytes taken, of {}, {}, {} and {}",
                 self.position, self.ring_written, self.fast_box_written, self.eager_sent
             );
             return Err(self.protocol_error(what));
