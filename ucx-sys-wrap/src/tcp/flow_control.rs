@@ -15,7 +15,7 @@ pub(super) struct FlowControl {
     /// The part of `consumed` that the peer has been told.
     reported: u64,
     /// Announced messages by the number of their RTS; `None` until a receive matches.
-    transfers: HashMap<u32, Option<Transfer>>,
+    pub(super) transfers: HashMap<u32, Option<Transfer>>,
     /// Frames to send to the peer.
     pub(super) replies: VecDeque<Frame>,
 }
@@ -94,11 +94,6 @@ impl FlowControl {
                 .violated(format!("{bytes} bytes of data for RTS {number}, of which {missing} are missing"));
         }
         Ok(transfer)
-    }
-
-    /// Puts a transfer back of which more is to come.
-    pub(super) fn put_back(&mut self, number: u32, transfer: Transfer) {
-        self.transfers.insert(number, Some(transfer));
     }
 
     /// Discards what comes for a receive that has ended early.

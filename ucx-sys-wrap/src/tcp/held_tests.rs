@@ -107,7 +107,7 @@ impl Pair {
         let done = self.near.outgoing.take_ended(self.keys[2]).unwrap();
         assert!(matches!(done.result, Err(Error::Canceled)));
         drop(done);
-        // Its memory is its owner's again, who writes something else there.
+        // Its memory belongs to the caller again, which writes something else there.
         self.messages[2][0].iter_mut().for_each(|byte| *byte = !*byte);
     }
 

@@ -294,7 +294,7 @@ impl Incoming {
             Frame::Rts(number, header) => {
                 self.flow_control.announce(number)?;
                 match self.matched(&header) {
-                    Target::Kept => self.receives.keep(header, Body::Rts(number)),
+                    Target::Kept => self.receives.unexpected.push_back((header, Body::Rts(number))),
                     Target::Posted(key) => self.flow_control.answer(number, header, Some(key)),
                     Target::Remote | Target::Discarded => self.flow_control.answer(number, header, None),
                 }
@@ -325,7 +325,7 @@ impl Incoming {
         let target = self.matched(&header);
         self.flow_control.receive(payload_bytes);
         if target == Target::Kept {
-            self.receives.keep(header, Body::Bytes(Vec::new()));
+            self.receives.unexpected.push_back((header, Body::Bytes(Vec::new())));
         } else {
             self.flow_control.consume(payload_bytes);
         }
@@ -372,7 +372,7 @@ impl Incoming {
                 if received < header.payload_bytes() =>
             {
                 let receive = if let Target::Posted(key) = target { Some(key) } else { None };
-                self.flow_control.put_back(number, Transfer { header, receive, received });
+                self.flow_control.transfers.insert(number, Some(Transfer { header, receive, received }));
             }
             Some(Arriving { header, target: Target::Posted(key), .. }) => {
                 statistics.messages_received += 1;

@@ -66,7 +66,7 @@ fn the_looks_of_a_turn_do_not_grow_with_the_world() {
             transport.progress();
         }
         assert!(transport.looks - before <= 1000, "{} looks in 1000 turns", transport.looks - before);
-        // Those that nobody waits for are heard too, and answered from what was kept.
+        // Connections that are not awaited are served too; their messages are kept.
         for from in 1..=PEERS {
             send(&mut others[from as usize - 1], from);
         }
@@ -93,7 +93,7 @@ fn what_every_turn_reads_is_watched_again_before_a_sleep_and_heard_without() {
         send(&mut others[from as usize - 1], from);
         receive(&mut transport, id);
     }
-    // Nobody waits for the first any more, nor after this for anybody.
+    // No receive waits for the first any more, nor after this for any.
     let (start, before) = (Instant::now(), transport.statistics.bytes_received);
     send(&mut others[0], 1);
     while transport.statistics.bytes_received == before {

@@ -22,9 +22,10 @@ pub(super) struct Receives {
     peer: Rank,
     operations: Slab<Receive>,
     /// Posted receives without a message, in order of posting.
-    waiting: VecDeque<(Tag, usize)>,
-    /// Messages without a receive, in order of arrival; the last may still be arriving.
-    unexpected: VecDeque<(Header, Body)>,
+    pub(super) waiting: VecDeque<(Tag, usize)>,
+    /// Messages without a receive, in order of arrival; the last may still be arriving. No memory is taken
+    /// for bytes that have not come.
+    pub(super) unexpected: VecDeque<(Header, Body)>,
     /// Receives that have not ended.
     pending: usize,
     /// Receives posted so far.
@@ -91,11 +92,6 @@ impl Receives {
         true
     }
 
-    #[inline]
-    pub(super) fn has_nothing_kept(&self) -> bool {
-        self.unexpected.is_empty()
-    }
-
     /// Registers a receive that waits for its message.
     pub(super) fn post(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         let key = self.post_matched(envelope, parts);
@@ -116,10 +112,6 @@ impl Receives {
 
     pub(super) fn has_operations(&self) -> bool {
         self.pending > 0
-    }
-
-    pub(super) fn first_waiting(&self) -> Option<(Tag, usize)> {
-        self.waiting.front().copied()
     }
 
     /// The bytes that each part of a receive has room for.
@@ -192,10 +184,6 @@ impl Receives {
         may_have_later(cut, pending.map(posted), self.posted)
     }
 
-    pub(super) fn forget_unexpected(&mut self) {
-        self.unexpected = VecDeque::new();
-    }
-
     /// The places in the receive's parts for at most `limit` bytes of a message of `lengths`, behind its
     /// first `received` bytes.
     pub(super) fn places(
@@ -222,11 +210,6 @@ impl Receives {
         if let Some(Receive { parts, outcome: None, .. }) = self.operations.get_mut(key) {
             scatter(parts, &header.lengths, received, bytes, statistics);
         }
-    }
-
-    /// Keeps an unexpected message. No memory is taken for bytes that have not come.
-    pub(super) fn keep(&mut self, header: Header, body: Body) {
-        self.unexpected.push_back((header, body));
     }
 
     /// The bytes of the unexpected message that is arriving.

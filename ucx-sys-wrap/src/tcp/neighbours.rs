@@ -104,7 +104,7 @@ mod tests {
         transport.looks - before
     }
 
-    /// Nobody waits for it here, and messages go another way: but who puts or gets waits for each answer.
+    /// No operation waits here, and messages do not use the socket, but the peer waits for each answer.
     #[test]
     fn after_a_get_the_next_is_looked_for_in_every_turn_for_a_while() {
         let (mut transport, mut stranger) = with_stranger();

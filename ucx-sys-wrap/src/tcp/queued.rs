@@ -50,11 +50,6 @@ impl Queued {
         HEADER_BYTES + self.end - self.start
     }
 
-    /// Bytes of payload that this frame or a later one still carries.
-    pub(super) fn payload_left(&self) -> usize {
-        self.payload.len() - self.start
-    }
-
     /// Whether later frames carry more of the payload.
     pub(super) fn has_more(&self) -> bool {
         self.end < self.payload.len()
@@ -113,7 +108,7 @@ impl Queued {
 }
 
 impl Payload {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::Leased(parts) => parts.iter().map(|part| part.len()).sum(),
             Self::Copied(rest) => rest.len(),

@@ -133,7 +133,7 @@ impl Confidence {
         if !staging.staged().is_empty() {
             return None;
         }
-        let (tag, key) = receives.first_waiting()?;
+        let (tag, key) = receives.waiting.front().copied()?;
         let capacities = receives.capacities(key);
         if capacities.total() <= STAGED_PAYLOAD {
             return None;

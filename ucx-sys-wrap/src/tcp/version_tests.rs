@@ -1,4 +1,4 @@
-//! Holds what travels on a connection: whoever changes it bumps the version.
+//! Pins the wire format: a change of it must bump the version.
 
 use sha2::{Digest, Sha256};
 

@@ -1,5 +1,7 @@
 //! How a connection ends: in good order, with a cause that the peer is told, or at once.
 
+use std::collections::VecDeque;
+
 use super::Connection;
 use crate::tag::Posted;
 use crate::tcp::frame::Frame;
@@ -87,6 +89,6 @@ impl Connection {
     fn forget_received(&mut self, error: &Error) {
         self.incoming.redirect(Target::Discarded);
         self.incoming.receives.end_all(error);
-        self.incoming.receives.forget_unexpected();
+        self.incoming.receives.unexpected = VecDeque::new();
     }
 }

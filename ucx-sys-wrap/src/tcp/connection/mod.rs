@@ -106,7 +106,7 @@ impl Connection {
         parts: RecvParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        if self.incoming.receives.has_nothing_kept() && self.wire.is_some() {
+        if self.incoming.receives.unexpected.is_empty() && self.wire.is_some() {
             return Posted::Pending(self.incoming.receives.post(envelope, parts));
         }
         let posted = match self.incoming.take_unexpected(envelope.tag) {

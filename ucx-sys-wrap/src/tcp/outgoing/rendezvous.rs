@@ -127,7 +127,7 @@ impl Outgoing {
 
 /// Makes `data` a frame of the next fragment of its payload.
 fn with_next_fragment(mut data: Queued, number: u32, own: Rank) -> Queued {
-    let bytes = data.payload_left().min(SEGMENT_BYTES);
+    let bytes = (data.payload.len() - data.start).min(SEGMENT_BYTES);
     data.header = encode(&Frame::Data(number, bytes as u64), own);
     data.end = data.start + bytes;
     data

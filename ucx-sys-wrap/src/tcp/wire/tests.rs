@@ -1,5 +1,4 @@
-//! A wire brings its bytes, whole and in order, or ends with a clear reason; and shows nothing where it is
-//! encrypted.
+//! A wire delivers its bytes whole and in order, or ends with a clear reason; an encrypted one shows nothing.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -147,7 +146,7 @@ fn a_short_read_means_that_nothing_is_left() {
         let (mut near, mut far) = wires(encrypt);
         let message = bytes(300_000);
         assert_eq!(write(&mut near, &message), message.len());
-        // Nothing is hidden from who sleeps on the sockets, unless the wire says so.
+        // What the kernel no longer has, the wire reports as unread: so a sleep on the socket misses nothing.
         let mut got = read_anything(&mut far, 1000).unwrap();
         let start = Instant::now();
         while got.len() < message.len() {
