@@ -75,7 +75,7 @@ impl<'a> HostCall<'a> {
         around: &'a Surroundings<'a>,
         place: &'a Place,
     ) -> Option<Self> {
-        let slots = ticket.value().filter(|_| !around.course.is_closed.load(Ordering::Relaxed))?;
+        let slots = ticket.thing().filter(|_| !around.course.is_closed.load(Ordering::Relaxed))?;
         Some(Self { slots, around, place, first: 0, is_whole: false })
     }
 
@@ -91,12 +91,12 @@ impl<'a> HostCall<'a> {
     ) -> Result<Self> {
         poll_fn(|context| match around.end(place, around.port.rank(), 0) {
             Some(error) => Poll::Ready(Err(error)),
-            None if ticket.value().is_some() => Poll::Ready(Ok(())),
+            None if ticket.thing().is_some() => Poll::Ready(Ok(())),
             None => next_turn(context),
         })
         .await?;
         let slots =
-            ticket.value().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
+            ticket.thing().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
         Ok(Self { slots, around, place, first: 0, is_whole: false })
     }
 
