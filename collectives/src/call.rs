@@ -1,4 +1,4 @@
-//! One collective call on one rank: what it sends and receives carries its number and its description.
+//! One collective call of one rank. Its messages carry its number and description.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,54 +11,54 @@ use ucx_sys_wrap::{Envelope, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag
 
 use crate::description::Description;
 use crate::element::Element;
-use crate::error::{Error, Place, Result};
+use crate::error::{CallSite, Error, Result};
 use crate::host::{Claim, Inside};
 use crate::poison::Poison;
 
-/// What every algorithm works with: who takes part, and sends and receives that belong to this call.
+/// The interface of algorithms to their group: the ranks, and sends and receives that belong to this call.
 ///
-/// Several collectives may run one after the other inside one call ([`describe`](Self::describe)): their
-/// messages are matched in order.
+/// Several collectives may run in sequence inside one call ([`describe`](Self::describe)): their messages match
+/// in order.
 pub struct Call<'comm, 'env> {
     comm: &'comm Comm<'env>,
     identity: Identity,
-    place: Place,
+    site: CallSite,
     signature: Signature,
     shared: &'comm Shared,
 }
 
-/// What all collectives inside a call have in common.
+/// The state shared by all collectives inside a call.
 #[derive(Default)]
 pub(crate) struct Shared {
     mark: AtomicU64,
     broken: AtomicBool,
-    /// For a call whose collectives may use the slots of the host.
+    /// Set if the call's collectives may use the slots of the host.
     inside: Option<Inside>,
 }
 
 impl Shared {
-    /// For a call that may use the slots of the host, if there are any.
+    /// For a call that may use the slots of the host if `inside` is set.
     pub(crate) fn new(inside: Option<Inside>) -> Self {
         Self { inside, ..Self::default() }
     }
 
-    /// Whether a peer has broken the call's rules, so that this rank left the call early.
+    /// Whether a peer has violated the call's protocol, so that this rank left the call early.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Says that a peer has broken the call's rules.
+    /// Notes that a peer has violated the call's protocol.
     pub(crate) fn set_broken(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
 
-    /// The largest mark that was set or heard.
+    /// The largest mark that was set or received.
     #[inline]
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.mark.load(Ordering::Relaxed))
     }
 
-    /// Takes note of a peer's mark.
+    /// Merges a peer's mark.
     #[inline]
     pub(crate) fn hear(&self, mark: Mark) {
         if mark != Mark::NONE {
@@ -66,14 +66,14 @@ impl Shared {
         }
     }
 
-    /// The error of a peer that has sent what the call's rules do not allow; the call is broken.
+    /// The error of a peer that has violated the call's protocol, which breaks the call.
     fn refuse(&self, rank: u32, what: String) -> Error {
         self.set_broken();
         Error::Payload { rank: Rank(rank), what }
     }
 
-    /// The call's error for a transport's.
-    pub(crate) fn error(&self, place: &Place, error: ucx_sys_wrap::Error) -> Error {
+    /// Converts a transport's error to one of this call.
+    pub(crate) fn error(&self, site: &CallSite, error: ucx_sys_wrap::Error) -> Error {
         use ucx_sys_wrap::Error as Transport;
         if matches!(
             error,
@@ -81,11 +81,11 @@ impl Shared {
         ) {
             self.set_broken();
         }
-        Error::at(place, error)
+        Error::at(site, error)
     }
 }
 
-/// What is fixed when a call is made, before it is first polled.
+/// What is fixed when a call is made, before its first poll.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     pub(crate) group: u16,
@@ -100,19 +100,19 @@ impl<'comm, 'env> Call<'comm, 'env> {
         description: Description,
         shared: &'comm Shared,
     ) -> Self {
-        let place = Place { description, sequence: identity.sequence };
-        Self { comm, identity, place, signature: description.encode(), shared }
+        let site = CallSite { description, sequence: identity.sequence };
+        Self { comm, identity, site, signature: description.encode(), shared }
     }
 
-    /// A collective inside this call; its messages say so.
+    /// A collective inside this call, whose messages carry `description`.
     #[must_use]
     pub fn describe(&self, description: Description) -> Call<'comm, 'env> {
         Call::new(self.comm, self.identity, description, self.shared)
     }
 
-    /// What a collective on vectors of `bytes` needs to use the slots of the host, if it is to.
+    /// The claim to the slots of the host for a collective on vectors of `bytes`, if it should use them.
     pub(crate) fn claim(&self, bytes: usize) -> Option<Claim<'_>> {
-        self.shared.inside.as_ref()?.claim(bytes, self.comm, &self.place, self.shared)
+        self.shared.inside.as_ref()?.claim(bytes, self.comm, &self.site, self.shared)
     }
 
     /// This rank.
@@ -121,33 +121,33 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.comm.port().rank().0
     }
 
-    /// Ranks in the group.
+    /// The number of ranks in the group.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.comm.port().world_size()
     }
 
-    /// What this rank says that it calls.
+    /// The description of this call.
     #[must_use]
     pub fn description(&self) -> Description {
-        self.place.description
+        self.site.description
     }
 
-    /// Says that this rank has a value that is not finite in tensor `tensor` of the call. It spreads with the
-    /// call's messages, so this rank must take part in the call all the same, with nothing to say.
+    /// Reports a value of this rank that is not finite, in tensor `tensor` of the call. This spreads with the
+    /// call's messages, so the rank must still take part in the call, with neutral data.
     pub fn set_poison(&self, tensor: u32) {
         let poison = Poison { rank: self.rank(), tensor };
         self.shared.mark.fetch_max(poison.mark().0, Ordering::Relaxed);
     }
 
-    /// Whether any rank has set poison, as far as this rank has heard. After a collective whose result
-    /// depends on every rank, all ranks get the same answer.
+    /// The poison of any rank, as far as this rank knows. After a collective whose result depends on every
+    /// rank, all ranks get the same answer.
     #[must_use]
     pub fn poison(&self) -> Option<Poison> {
         Poison::from_mark(self.mark())
     }
 
-    /// Fails if any rank has set poison, as far as this rank has heard.
+    /// Fails if any rank has set poison, as far as this rank knows.
     ///
     /// # Errors
     /// [`Error::NonFinite`].
@@ -155,25 +155,25 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.poison().map_or(Ok(()), |poison| Err(poison.into()))
     }
 
-    /// The error of a peer that has sent what the call's rules do not allow. The group is closed when the
-    /// call ends, since this rank leaves it early.
+    /// The error of a peer that has violated the call's protocol. It closes the group when the call ends,
+    /// because this rank leaves early.
     pub(crate) fn refuse(&self, rank: u32, what: String) -> Error {
         self.shared.refuse(rank, what)
     }
 
-    /// Fails in a closed group of one rank: no message is there to fail.
+    /// Fails if a group of one rank is closed, since no message can fail there.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.world_size() > 1 {
             return Ok(());
         }
         let failure = self.comm.port().failure();
-        failure.map_or(Ok(()), |failure| Err(self.shared.error(&self.place, failure.into())))
+        failure.map_or(Ok(()), |failure| Err(self.shared.error(&self.site, failure.into())))
     }
 
-    /// Memory for `count` elements that are to be received.
+    /// Allocates `count` elements to receive into.
     ///
-    /// Without it this rank leaves the call, and the group is closed when the call ends, for others may have
-    /// more.
+    /// Without memory, this rank leaves the call. The group is closed when the call ends, because others may
+    /// have enough.
     pub(crate) fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>> {
         bytemuck::allocation::try_zeroed_vec(count).map_err(|()| {
             self.shared.set_broken();
@@ -187,20 +187,20 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.shared.mark()
     }
 
-    /// Posts a message; the buffer comes back when the bytes are on their way.
+    /// Posts a message; the buffer comes back when it may be reused.
     pub fn send<B: SendBuffer + 'env>(&self, to: u32, round: u32, buffer: B) -> Sending<'_, 'env, B> {
         let leaf = self.comm.send(Rank(to), self.envelope(self.rank(), round, self.mark()), buffer);
-        Sending { leaf, place: &self.place, shared: self.shared }
+        Sending { leaf, site: &self.site, shared: self.shared }
     }
 
-    /// Posts a receive whose parts are as long as their places.
+    /// Posts a receive whose parts must fill their buffers.
     pub fn recv<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> Receiving<'_, 'env, B> {
         let (leaf, expected) =
             self.comm.recv_with_room(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
-        Receiving { up_to: ReceivingUpTo { leaf, place: &self.place, shared: self.shared, from }, expected }
+        Receiving { up_to: ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }, expected }
     }
 
-    /// Posts a receive whose parts are at most as long as their places; resolves with their lengths in bytes.
+    /// Posts a receive whose parts may be shorter than their buffers; also returns their lengths in bytes.
     pub fn recv_up_to<B: RecvBuffer + 'env>(
         &self,
         from: u32,
@@ -208,7 +208,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
         buffer: B,
     ) -> ReceivingUpTo<'_, 'env, B> {
         let leaf = self.comm.recv(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
-        ReceivingUpTo { leaf, place: &self.place, shared: self.shared, from }
+        ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }
     }
 
     fn envelope(&self, source: u32, round: u32, mark: Mark) -> Envelope {
@@ -217,11 +217,11 @@ impl<'comm, 'env> Call<'comm, 'env> {
     }
 }
 
-/// A message on its way; see [`Call::send`].
+/// A send in flight; see [`Call::send`].
 #[must_use = "a send that is dropped is canceled"]
 pub struct Sending<'a, 'env, B: SendBuffer + 'env> {
     leaf: Leaf<'a, 'env, B, SendId>,
-    place: &'a Place,
+    site: &'a CallSite,
     shared: &'a Shared,
 }
 
@@ -230,15 +230,15 @@ impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
         let ended = ready!(Pin::new(&mut self.leaf).poll(context));
-        Poll::Ready(ended.map(|(buffer, ())| buffer).map_err(|error| self.shared.error(self.place, error)))
+        Poll::Ready(ended.map(|(buffer, ())| buffer).map_err(|error| self.shared.error(self.site, error)))
     }
 }
 
-/// A message awaited; see [`Call::recv_up_to`].
+/// A receive in flight; see [`Call::recv_up_to`].
 #[must_use = "a receive that is dropped is canceled"]
 pub struct ReceivingUpTo<'a, 'env, B: RecvBuffer + 'env> {
     leaf: Leaf<'a, 'env, B, RecvId>,
-    place: &'a Place,
+    site: &'a CallSite,
     shared: &'a Shared,
     from: u32,
 }
@@ -252,12 +252,12 @@ impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
                 self.shared.hear(arrival.mark);
                 Ok((buffer, arrival.lengths))
             }
-            Err(error) => Err(self.shared.error(self.place, error)),
+            Err(error) => Err(self.shared.error(self.site, error)),
         })
     }
 }
 
-/// A message of a known size awaited; see [`Call::recv`].
+/// A receive of known size in flight; see [`Call::recv`].
 #[must_use = "a receive that is dropped is canceled"]
 pub struct Receiving<'a, 'env, B: RecvBuffer + 'env> {
     up_to: ReceivingUpTo<'a, 'env, B>,

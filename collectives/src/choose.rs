@@ -1,10 +1,10 @@
-//! What an algorithm will cost, and which one is chosen.
+//! The cost model and the choice of algorithms.
 
 use brevity_compress::in_standard_float_mode;
 
 use crate::pattern::doubling_rounds;
 
-/// The latency and the inverse bandwidth of the network, the same on all ranks.
+/// The latency and inverse bandwidth of the network, equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Seconds per message.
@@ -13,28 +13,28 @@ pub struct Cost {
     pub beta: f64,
 }
 
-/// Loopback sockets on one host, roughly.
+/// Roughly loopback sockets on one host.
 impl Default for Cost {
     fn default() -> Self {
         Self { alpha: 20e-6, beta: 0.5e-9 }
     }
 }
 
-/// Seconds to see what a rank of the same host has published, and per byte to read it; as measured on two
-/// cores that share no cache.
+/// Seconds to see what a rank of the same host has published, and per byte to read it, for cores that share no
+/// cache.
 const SLOTS_ALPHA: f64 = 0.1e-6;
 const SLOTS_BETA: f64 = 0.12e-9;
 
 /// The algorithms for a dense all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseAllReduce {
-    /// [`ring`](crate::dense::ring): least bytes.
+    /// [`ring`](crate::dense::ring): fewest bytes.
     Ring,
-    /// [`recursive_doubling`](crate::dense::recursive_doubling): least rounds.
+    /// [`recursive_doubling`](crate::dense::recursive_doubling): fewest rounds.
     RecursiveDoubling,
 }
 
-/// What all ranks must decide alike is decided in the standard floating-point mode.
+/// Choices are computed in the standard floating-point mode, so that all ranks choose alike.
 impl Cost {
     /// The cheapest dense all-reduce of `bytes` among `world_size` ranks.
     #[must_use]
@@ -45,8 +45,8 @@ impl Cost {
         if is_ring_cheaper { DenseAllReduce::Ring } else { DenseAllReduce::RecursiveDoubling }
     }
 
-    /// Whether ranks of one host do better to all-reduce over the memory that they share than by messages; so
-    /// too for the other collectives of dense vectors.
+    /// Whether an all-reduce over shared memory is faster than by messages among ranks of one host. The same
+    /// holds for the other collectives on dense vectors.
     #[must_use]
     pub fn prefers_slots(&self, world_size: u32, bytes: usize) -> bool {
         in_standard_float_mode(|| {
@@ -56,11 +56,10 @@ impl Cost {
         })
     }
 
-    /// Whether [`prefers_slots`](Self::prefers_slots) says yes for every length, so that nobody need ask
-    /// again.
+    /// Whether [`prefers_slots`](Self::prefers_slots) holds for every length.
     #[must_use]
     pub fn always_prefers_slots(&self, world_size: u32) -> bool {
-        // All three are linear in the length, so the shortest and the longest decide.
+        // The costs are linear in the length, so the shortest and the longest decide.
         in_standard_float_mode(|| {
             let slope = |of: &dyn Fn(usize) -> f64| of(1 << 40) - of(0);
             let slots = slope(&|bytes| Self::slots_all_reduce(world_size, bytes));
@@ -70,7 +69,7 @@ impl Cost {
         })
     }
 
-    /// Seconds of an all-reduce over slots: everybody waits for everybody, and reads the slices of all.
+    /// Seconds of an all-reduce over slots: each rank waits for all others and reads their slices.
     #[must_use]
     pub fn slots_all_reduce(world_size: u32, bytes: usize) -> f64 {
         let others = f64::from(world_size.saturating_sub(1));

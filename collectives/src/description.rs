@@ -1,4 +1,4 @@
-//! What a call is: ranks that make different calls must find out.
+//! Descriptions of calls, by which ranks detect that they make different calls.
 
 use std::fmt;
 
@@ -26,28 +26,27 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Nobody leaves before everybody has come.
+    /// No rank leaves before all ranks have entered.
     BARRIER = 1, "barrier";
-    /// One rank's data to all.
+    /// One rank's data, to all ranks.
     BROADCAST = 2, "broadcast";
-    /// The elementwise reduction of all ranks' data, to all.
+    /// The elementwise reduction of all ranks' data, to all ranks.
     ALL_REDUCE = 3, "all-reduce";
-    /// All ranks' data, to all.
+    /// All ranks' data, to all ranks.
     ALL_GATHER = 4, "all-gather";
-    /// All ranks' sparse vectors, to all.
+    /// All ranks' sparse vectors, to all ranks.
     SPARSE_ALL_GATHER = 5, "sparse all-gather";
-    /// The sum of all ranks' sparse vectors, to all.
+    /// The sum of all ranks' sparse vectors, to all ranks.
     TOPK_ALL_REDUCE = 6, "top-k all-reduce";
-    /// The largest entries of the sum of all ranks' sparse vectors, to all.
+    /// The largest entries of the sum of all ranks' sparse vectors, to all ranks.
     GTOPK_ALL_REDUCE = 7, "gtop-k all-reduce";
-    /// The mean of all ranks' matrices, by low-rank factors.
+    /// The mean of all ranks' matrices, as low-rank factors.
     LOW_RANK_ALL_REDUCE = 8, "low-rank all-reduce";
     /// A point-to-point message.
     MESSAGE = 9, "message";
     /// One step of a gradient exchange.
     EXCHANGE = 10, "gradient exchange";
-    /// One rank's data to all, in buffers that are shared: by messages alone, so another call than a
-    /// broadcast.
+    /// One rank's data in shared buffers, to all ranks. It uses messages only, so it differs from a broadcast.
     SHARED_BROADCAST = 11, "shared broadcast";
 }
 
@@ -66,58 +65,57 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// Of an element type, by its [number](crate::Element::NUMBER).
+/// The name of an element type by its [number](crate::Element::NUMBER).
 pub(crate) fn element_name(number: u8) -> Option<&'static str> {
     ["f32", "f64", "i32", "i64", "u32", "u64", "u8"].get(usize::from(number).checked_sub(1)?).copied()
 }
 
-/// Of a [reduction](crate::Reduction), by its number.
+/// The name of a [reduction](crate::Reduction) by its number.
 pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
     ["sum", "average", "max", "min"].get(usize::from(number).checked_sub(1)?).copied()
 }
 
-/// What all ranks of a call must agree on. How many entries a sparse vector keeps is not part of it.
+/// What all ranks of a call must agree on. The number of entries of a sparse vector is not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The operation.
     pub operation: Operation,
-    /// The element type's number; 0 where there is none.
+    /// The element type's number, or 0.
     pub element: u8,
-    /// The reduction's number; 0 where there is none.
+    /// The reduction's number, or 0.
     pub reduction: u8,
-    /// The root, where there is one.
+    /// The root, if there is one.
     pub root: Option<Rank>,
-    /// Elements of the dense vector; of a [plan](Self::of_plan) its digest.
+    /// The number of elements of a dense vector, or the digest of a [plan](Self::of_plan).
     pub count: u64,
-    /// 0 for a call of its own, and for what goes by messages, whose tags say it. For a collective over
-    /// shared memory inside the body of a call: one more than that call's number modulo 255.
+    /// 0 for a call of its own and for messages, whose tags name the call. For a collective over shared memory
+    /// inside the body of a call: one more than that call's number modulo 255.
     pub inside: u8,
 }
 
 impl Description {
-    /// An operation on `count` elements of a type.
+    /// An operation on `count` elements of type `T`.
     #[must_use]
     pub const fn new(operation: Operation, element: u8, count: usize) -> Self {
         Self { operation, element, reduction: 0, root: None, count: count as u64, inside: 0 }
     }
 
-    /// The same inside the body of call number `sequence`.
+    /// The same operation inside the body of call number `sequence`.
     pub(crate) const fn inside(self, sequence: u32) -> Self {
         Self { inside: (sequence % 255) as u8 + 1, ..self }
     }
 
-    /// An operation of several steps, that are described by `bytes`.
+    /// An operation of several steps that `bytes` describe.
     #[must_use]
     pub fn of_plan(operation: Operation, bytes: &[u8]) -> Self {
-        // Fowler, Noll and Vo's hash, variant 1a: no secret, only unlikely to be the same for different
-        // plans.
+        // The hash FNV-1a: different plans are unlikely to collide.
         let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |digest, byte| {
             (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
         Self { count: digest, ..Self::new(operation, 0, 0) }
     }
 
-    /// The sixteen bytes that travel with every message.
+    /// The 16 bytes that travel with every message.
     #[must_use]
     pub fn encode(&self) -> Signature {
         let mut bytes = [0; 16];
@@ -130,7 +128,7 @@ impl Description {
         Signature(bytes)
     }
 
-    /// What a peer says that it calls; any bytes are a description.
+    /// The description of a peer's call. Any bytes are valid.
     #[must_use]
     pub fn decode(Signature(bytes): Signature) -> Self {
         let [operation, element, reduction, inside, root0, root1, root2, root3, count @ ..] = bytes;
@@ -148,7 +146,7 @@ impl Description {
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No other operations are described by plans, and a plan has no elements.
+        // Only exchanges are described by plans, which have no elements.
         if self.element == 0
             && [Operation::EXCHANGE, Operation::LOW_RANK_ALL_REDUCE].contains(&self.operation)
         {

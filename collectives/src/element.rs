@@ -1,4 +1,4 @@
-//! Element types and how they are reduced.
+//! Element types and their reductions.
 
 use std::ops::Add;
 
@@ -7,22 +7,22 @@ use bytemuck::Pod;
 
 use crate::error::{Error, Result};
 
-/// How the elements of all ranks become one.
+/// How the elements of all ranks are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reduction {
-    /// The sum; integers wrap.
+    /// The sum; integers wrap around.
     Sum,
-    /// The sum divided by the number of ranks, once; floating-point types only.
+    /// The sum, divided once by the number of ranks; floating-point types only.
     Average,
-    /// The largest; NaN where any is NaN.
+    /// The largest element; NaN if any is NaN.
     Max,
-    /// The smallest; NaN where any is NaN.
+    /// The smallest element; NaN if any is NaN.
     Min,
 }
 
 impl Reduction {
-    /// Whether vectors of `T` can be reduced like this.
+    /// Checks that vectors of `T` can be reduced this way.
     ///
     /// # Errors
     /// [`Error::Reduction`] for an average of integers.
@@ -43,8 +43,8 @@ impl Reduction {
     }
 }
 
-/// A type that collectives work on. The same bits on every rank, whatever the order of two operands, but for
-/// which NaN the sum of two is: processors take the first operand's, or one of their own.
+/// A type that collectives work on. Results have the same bits on every rank, in any order of two operands,
+/// except for the payload of a sum of two NaN.
 pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug + private::Sealed {
     /// The type's number on the wire.
     const NUMBER: u8;
@@ -53,12 +53,12 @@ pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug + private::Se
     /// Whether an average is defined.
     const IS_FLOAT: bool;
 
-    /// `into[i] = into[i] (+, max, min) from[i]`; [`Reduction::Average`] adds. Slices have equal lengths.
-    /// Computes in the floating-point mode of the thread, as [`divide`](Self::divide) does: collectives call
-    /// both inside [`in_standard_float_mode`](brevity_compress::in_standard_float_mode).
+    /// `into[i] = into[i] (+, max, min) from[i]`; [`Reduction::Average`] adds. The lengths are equal. Like
+    /// [`divide`](Self::divide), it uses the thread's floating-point mode, so collectives call both inside
+    /// [`in_standard_float_mode`](brevity_compress::in_standard_float_mode).
     fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]);
 
-    /// Divides every element by `count`; nothing for integers.
+    /// Divides every element by `count`; does nothing for integers.
     fn divide(values: &mut [Self], count: u32);
 }
 
@@ -73,12 +73,11 @@ fn zip_with<T: Copy>(into: &mut [T], from: &[T], combine: impl Fn(T, T) -> T) {
     }
 }
 
-/// Vectors of so many bytes are added by the kernel for the instructions that this CPU has, which asks for
-/// memory ahead. What is in the nearest cache, such as the blocks of 512 bytes of ranks of one host, is added
-/// sooner here.
+/// From this length on, the SIMD kernel of this CPU adds vectors, with prefetching. Shorter vectors, which are
+/// mostly in the nearest cache, are added faster by a plain loop.
 const LONG_BYTES: usize = 64 << 10;
 
-/// `into += from`, in order; lengths are equal.
+/// `into += from`, in order; the lengths are equal.
 fn add<T: compress::Element + Add<Output = T>>(into: &mut [T], from: &[T]) {
     if size_of_val(into) < LONG_BYTES || compress::add_assign(into, from).is_err() {
         zip_with(into, from, |a, b| a + b);
@@ -101,7 +100,7 @@ macro_rules! float_element {
                     Reduction::Min => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_le())),
                 }
 
-                /// One of the two; NaN when either is.
+                /// One of the two; NaN if either is.
                 fn pick(a: $type, b: $type, first: bool) -> $type {
                     if a.is_nan() || b.is_nan() {
                         <$type>::NAN
@@ -168,8 +167,7 @@ mod tests {
                     f32::combine(reduction, &mut ab, &[b]);
                     f32::combine(reduction, &mut ba, &[a]);
                     let same_bits = ab[0].to_bits() == ba[0].to_bits();
-                    // Processors make a sum of two NaN one of them, as a rule the first. Maxima and minima
-                    // are made to agree.
+                    // The payload of a sum of two NaN depends on the order. Maxima and minima do not.
                     let any_nan = reduction == Reduction::Sum && ab[0].is_nan() && ba[0].is_nan();
                     assert!(same_bits || any_nan, "{reduction:?} {a} {b}");
                 }
@@ -177,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Long vectors, which kernels add, and short ones.
+    /// Long vectors, which the kernels add, and short ones.
     #[test]
     fn sums_of_every_length_are_exact() {
         for length in [0, 1, 63, 64, 127, 128, 129, 1000, 70_001] {

@@ -1,4 +1,4 @@
-//! What can go wrong in a collective, with who and where.
+//! Errors of collectives: what failed, with the rank and the call.
 
 use std::time::Duration;
 
@@ -6,16 +6,15 @@ use ucx_sys_wrap::Rank;
 
 use crate::description::{Description, Operation};
 
-/// A collective's result.
+/// The result of a collective.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a collective failed.
 ///
-/// After [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted), [`Timeout`](Self::Timeout),
-/// [`Mismatch`](Self::Mismatch) and [`Payload`](Self::Payload) the group is closed on all ranks, and after
-/// [`Transport`](Self::Transport) where the system has no memory for what is received or a peer has sent what
-/// is no message of this call. Unless a call says otherwise, its inputs are unchanged after an error and its
-/// output is unspecified.
+/// The group is closed on all ranks after [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted),
+/// [`Timeout`](Self::Timeout), [`Mismatch`](Self::Mismatch) and [`Payload`](Self::Payload), and after a
+/// [`Transport`](Self::Transport) error for lack of memory or an invalid message of a peer. Unless a call
+/// states otherwise, an error leaves its inputs unchanged and its output unspecified.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,14 +25,14 @@ pub enum Error {
         rank: Rank,
     },
 
-    /// A rank closed the group, on purpose or in an earlier call for which it had waited too long.
+    /// A rank closed the group, on purpose or because an earlier call timed out.
     #[error("the group is closed: rank {rank} aborted it, or a call of rank {rank} timed out")]
     Aborted {
         /// The rank that closed it.
         rank: Rank,
     },
 
-    /// The time of a call was over, of this one or of one of another rank, while this call waited.
+    /// The deadline of this call, or of a call of another rank, passed while this call waited.
     #[error(
         "{operation} (call {sequence}, round {round}) timed out after {:.3} s, while it waited for rank {rank}: \
          is it alive, and does it make the same calls?",
@@ -48,11 +47,11 @@ pub enum Error {
         round: u32,
         /// The rank waited for.
         rank: Rank,
-        /// How long this rank had waited in the call. Less than its timeout where another rank's was over first.
+        /// How long this rank had waited in the call; less than its timeout if another rank's expired first.
         after: Duration,
     },
 
-    /// A peer makes another call than this rank.
+    /// A peer makes a different call.
     #[error(
         "rank {rank} calls {found}, expected {expected}: do all ranks make the same calls in the same order?"
     )]
@@ -65,17 +64,16 @@ pub enum Error {
         found: Description,
     },
 
-    /// A rank has a value that is not finite, handed in or summed up; the same error on all ranks, nothing
-    /// was applied.
+    /// A rank has a value or a sum that is not finite. All ranks get this error, and nothing was applied.
     #[error("rank {rank} has a value or a sum that is not finite in tensor {tensor}: nothing was applied")]
     NonFinite {
-        /// The rank whose value it is.
+        /// The rank that has the value.
         rank: Rank,
         /// The tensor's position in the call, from 0.
         tensor: u32,
     },
 
-    /// A sum over all ranks is not finite, on all of them alike; nothing was applied.
+    /// A sum over all ranks is not finite. All ranks get this error, and nothing was applied.
     #[error("the sum over all ranks is not finite in tensor {tensor}: nothing was applied")]
     Overflow {
         /// The tensor's position in the call, from 0.
@@ -85,18 +83,18 @@ pub enum Error {
     /// A length does not fit the call.
     #[error("{what} has {found} elements, expected {expected}")]
     Length {
-        /// Which argument.
+        /// The argument.
         what: &'static str,
         /// Its length.
         found: usize,
-        /// The length that it must have.
+        /// The expected length.
         expected: usize,
     },
 
     /// The root is no rank of the group.
     #[error("root {root} is no rank of a group of {world_size}")]
     NoSuchRoot {
-        /// The root that was named.
+        /// The given root.
         root: Rank,
         /// Ranks in the group.
         world_size: u32,
@@ -111,7 +109,7 @@ pub enum Error {
         element: &'static str,
     },
 
-    /// A peer sent a payload that is not what the call's rules allow.
+    /// A peer sent an invalid payload.
     #[error("rank {rank} sent {what}: do all ranks run the same version?")]
     Payload {
         /// The peer.
@@ -124,27 +122,27 @@ pub enum Error {
     #[error(transparent)]
     Compress(#[from] brevity_compress::Error),
 
-    /// The transport failed in another way.
+    /// Another error of the transport.
     #[error(transparent)]
     Transport(ucx_sys_wrap::Error),
 }
 
-/// Where a transport's error happened.
-pub(crate) struct Place {
+/// The call in which an error of the transport occurred.
+pub(crate) struct CallSite {
     pub(crate) description: Description,
     pub(crate) sequence: u32,
 }
 
 impl Error {
-    /// A transport's error with the call that it ended.
-    pub(crate) fn at(place: &Place, error: ucx_sys_wrap::Error) -> Self {
+    /// The error of a call that failed with a transport's error.
+    pub(crate) fn at(site: &CallSite, error: ucx_sys_wrap::Error) -> Self {
         use ucx_sys_wrap::Error as Transport;
         match error {
             Transport::PeerLost { rank } => Self::PeerLost { rank },
             Transport::Aborted { rank } => Self::Aborted { rank },
             Transport::Timeout { rank, tag, waited } => Self::Timeout {
-                operation: place.description.operation,
-                sequence: place.sequence,
+                operation: site.description.operation,
+                sequence: site.sequence,
                 round: tag.round(),
                 rank,
                 after: waited,

@@ -1,6 +1,5 @@
-//! A rank that answers sparse collectives with whatever bytes, as a function that a fuzzer calls: the other
-//! rank must get a result that is one, or an error that names the rank. Built for tests and with the feature
-//! `fuzzing`.
+//! A fuzz target: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result or
+//! an error that names rank 1. Built for tests and with the feature `fuzzing`.
 
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::buffer::{Port, scope};
@@ -13,8 +12,7 @@ use crate::sparse::{PutBack, describe_all_gather, describe_gtopk};
 const DIM: usize = 40;
 const LIMIT: usize = 8;
 
-/// Reads the first byte as the collective, the next as the bytes of the first part, and so on: up to three
-/// parts.
+/// The first byte selects the collective; the next are the lengths of up to three parts, which follow.
 pub fn sparse_messages(data: &[u8]) {
     let Some((&which, mut rest)) = data.split_first() else { return };
     let mut parts: [Vec<u8>; 3] = Default::default();
@@ -33,7 +31,7 @@ pub fn sparse_messages(data: &[u8]) {
     check(&group, which, own.view());
 }
 
-/// Sends what rank 1 would send in its first round.
+/// Sends the messages of rank 1 in its first round.
 fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [Vec<u8>; 3]) {
     let port = Port::new(stranger);
     let description = if which.is_multiple_of(2) { describe_all_gather(DIM) } else { describe_gtopk(DIM) };
@@ -48,7 +46,7 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
             comm.port().progress();
         },
         async |comm| {
-            // Small messages end when they are posted; nothing may be left when the scope ends.
+            // Small messages end when they are posted, so nothing is left when the scope ends.
             let sent = if which.is_multiple_of(2) {
                 comm.send(Rank(0), envelope, (counts, (indices, values))).await.map(drop)
             } else {
@@ -80,7 +78,7 @@ fn check(group: &Group, which: u8, own: SparseView<'_>) {
         Error::Payload { rank, .. } | Error::NonFinite { rank, .. } => rank.0 == 1,
         other => other.to_string().contains("rank 1"),
     };
-    // A sum that overflows is nobody's.
+    // An overflowing sum is attributed to no rank.
     assert!(
         error
             .iter()

@@ -1,9 +1,9 @@
-//! Collectives of Brevity: what ranks do together, on dense, sparse and low-rank gradients.
+//! The collectives of Brevity, on dense, sparse and low-rank gradients.
 //!
-//! Every algorithm is one `async fn` over "send to a peer, receive from a peer" ([`Call`]), in a file that
-//! states its rounds, its bytes and its source. An [`engine`] polls them; [`Group`] has the blocking and the
-//! non-blocking form of each. Results are the same bits on every rank (but for which NaN a sum with NaN is):
-//! the order of a reduction depends on the number of ranks, the length and the algorithm alone.
+//! Every algorithm is one `async fn` that sends to and receives from peers through a [`Call`], in a file that
+//! states its rounds, its bytes and its source. An [`engine`] polls them; [`Group`] has a blocking and a
+//! non-blocking form of each. Results have the same bits on every rank, except for NaN payloads of sums: the
+//! order of a reduction depends only on the number of ranks, the length and the algorithm.
 #![forbid(unsafe_code)]
 
 mod call;

@@ -1,8 +1,8 @@
-//! Low-rank all-reduce: the mean of all ranks' matrices, by the factors of PowerSGD.
+//! Low-rank all-reduce: the mean of all ranks' matrices by the factors of PowerSGD.
 //!
 //! Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
-//! optimization", NeurIPS 2019, algorithm 1. All matrices' left factors travel in one all-reduce, then all
-//! right factors in another: `4 r (rows + cols)` bytes a matrix and rank, times the all-reduce's own factor.
+//! optimization", NeurIPS 2019, algorithm 1. One all-reduce carries the left factors of all matrices, and
+//! another the right factors: `4 r (rows + cols)` bytes per matrix and rank, times the factor of the all-reduce.
 
 use brevity_compress::in_standard_float_mode;
 use brevity_compress::low_rank::{Batch, Factors, LowRank, MatrixError, PowerSgd};
@@ -15,13 +15,12 @@ use crate::description::{Description, Operation};
 use crate::element::Reduction;
 use crate::error::{Error, Result};
 
-/// What ranks of a low-rank all-reduce must agree on: the matrices' shapes, since other shapes can have
-/// factors of the same length, and where their states come from, since states that differ would part the
-/// ranks without a word.
+/// What ranks of a low-rank all-reduce must agree on: the shapes of the matrices (different shapes can have
+/// factors of the same length) and the origin of their states (different states would diverge silently).
 #[must_use]
 pub fn describe(batch: &Batch) -> Description {
     let of_state = |state: &LowRank| {
-        // What was loaded brings its own generators.
+        // Loaded states have their own generators.
         let seed = if batch.origin() == 0 { state.seed() } else { 0 };
         [state.rows() as u64, state.cols() as u64, state.rank() as u64, seed]
     };
@@ -30,17 +29,16 @@ pub fn describe(batch: &Batch) -> Description {
     Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, &plan)
 }
 
-/// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state of the
-/// batch).
+/// Computes the low-rank factors of the mean of all ranks' matrices (row-major, one per state of the batch).
 ///
-/// `tensors` are the numbers that errors name the matrices by. The states keep their right factors: the
-/// caller warms them with the mean once it keeps the result. States have equal bits on all ranks: the call's
-/// description must say what [`describe`] does of them. So a caller that warms states, or reconstructs what
-/// ranks are to have alike, does so in [`in_standard_float_mode`].
+/// `tensors` are the numbers by which errors name the matrices. The states keep their right factors: the caller
+/// warms them with the mean if it keeps the result. States must have equal bits on all ranks, so the call's
+/// description must include [`describe`], and a caller that warms states or reconstructs shared results does so
+/// in [`in_standard_float_mode`].
 ///
 /// # Errors
-/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`], on
-/// all ranks alike; else what the transport reports.
+/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`] on all
+/// ranks; errors of the transport.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
     batch: &mut Batch,
@@ -55,13 +53,13 @@ pub async fn low_rank_all_reduce(
     all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, cost).await
 }
 
-/// The same with error feedback: for what the batch has accumulated, whose packed left factors are
-/// `factors.p`. The memory of the other factors is used again, so that a caller who hands in those of the
-/// last step allocates nothing. The caller commits the factors once it keeps the result. A rank that is
-/// poisoned takes part with zeros in `p`.
+/// Like [`low_rank_all_reduce`], with error feedback: for the batch's accumulated gradients, whose packed left
+/// factors are `factors.p`. The memory of the other factors is reused, so passing those of the last step
+/// avoids allocation. The caller commits the factors if it keeps the result. A poisoned rank passes zeros in
+/// `p`.
 ///
 /// # Errors
-/// As [`low_rank_all_reduce`].
+/// As for [`low_rank_all_reduce`].
 pub async fn powersgd_all_reduce(
     call: &Call<'_, '_>,
     powersgd: &mut PowerSgd,
@@ -76,7 +74,7 @@ pub async fn powersgd_all_reduce(
     all_reduce_factors(call, powersgd, factors, tensors, cost).await
 }
 
-/// The phases between and after the two messages.
+/// The computations between and after the two all-reduces.
 trait Phases {
     fn states(&mut self) -> &mut Batch;
     fn project(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError>;
@@ -118,7 +116,7 @@ async fn all_reduce_factors(
     let Factors { p, mut own_q, mut q } = factors;
     let mut p = mean(call, p, cost).await?;
     call.check_poison()?;
-    // The same bits on all ranks, and so the same outcome.
+    // All ranks have the same bits, and so the same outcome.
     in_standard_float_mode(|| phases.states().orthonormalise(&mut p))
         .map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
     own_q.resize(phases.states().q_len(), 0.0);
@@ -133,7 +131,7 @@ async fn all_reduce_factors(
     }
 }
 
-/// Where a factor came out not finite, says so to all ranks, and takes part with zeros.
+/// Poisons the call unless a factor is finite, and replaces it by zeros.
 fn poison_unless(
     outcome: std::result::Result<(), MatrixError>,
     factors: &mut [f32],

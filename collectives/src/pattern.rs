@@ -1,4 +1,4 @@
-//! Rank arithmetic: who talks to whom, apart from any talking.
+//! Rank arithmetic of the communication patterns.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ pub const fn ring_predecessor(rank: u32, world_size: u32) -> u32 {
     (rank + world_size - 1) % world_size
 }
 
-/// The chunk that lies `steps` before `rank`'s on a ring.
+/// The chunk `steps` before that of `rank` on a ring.
 #[must_use]
 pub const fn ring_chunk(rank: u32, steps: u32, world_size: u32) -> usize {
     ((rank + world_size - steps % world_size) % world_size) as usize
 }
 
-/// The elements of chunk `index` when `count` elements are cut into `pieces` by rounding up: the last may be
+/// The elements of chunk `index` if `count` elements are cut into `pieces` by rounding up: the last may be
 /// shorter or empty.
 #[must_use]
 pub fn chunk_range(count: usize, pieces: u32, index: usize) -> Range<usize> {
@@ -28,16 +28,15 @@ pub fn chunk_range(count: usize, pieces: u32, index: usize) -> Range<usize> {
     (index * length).min(count)..((index + 1) * length).min(count)
 }
 
-/// Rounds in which a value can reach `world_size` ranks when each round doubles who has it: `ceil(log2 P)`.
+/// The rounds in which a value reaches `world_size` ranks if each round doubles its holders: `ceil(log2 P)`.
 #[must_use]
 pub const fn doubling_rounds(world_size: u32) -> u32 {
     u32::BITS - world_size.saturating_sub(1).leading_zeros()
 }
 
-/// A rank's place in a binomial tree, as offsets from the root (modulo the world size).
+/// The position of a rank in a binomial tree, as an offset from the root (modulo the world size).
 ///
-/// The parent of an offset is the offset without its lowest set bit; a child's round is the number of the bit
-/// that its parent clears.
+/// The parent of an offset is the offset without its lowest set bit, and that bit's number is the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binomial {
     offset: u32,
@@ -46,13 +45,13 @@ pub struct Binomial {
 }
 
 impl Binomial {
-    /// The place of `rank` in the tree towards `root`.
+    /// The position of `rank` in the tree of `root`.
     #[must_use]
     pub const fn new(rank: u32, root: u32, world_size: u32) -> Self {
         Self { offset: (rank + world_size - root) % world_size, root, world_size }
     }
 
-    /// The parent and the round in which this rank talks to it; none for the root.
+    /// The parent, and the round in which this rank communicates with it; `None` for the root.
     #[must_use]
     pub fn parent(self) -> Option<(u32, u32)> {
         (self.offset != 0).then(|| {
@@ -61,8 +60,7 @@ impl Binomial {
         })
     }
 
-    /// The children and the round of each, rounds rising: the order of a reduction. A broadcast goes
-    /// backwards.
+    /// The children and their rounds, in the rising order of a reduction. A broadcast goes backwards.
     pub fn children(self) -> impl DoubleEndedIterator<Item = (u32, u32)> {
         let own = if self.offset == 0 { u32::BITS } else { self.offset.trailing_zeros() };
         (0..doubling_rounds(self.world_size).min(own)).filter_map(move |round| {
@@ -76,27 +74,27 @@ impl Binomial {
     }
 }
 
-/// A rank's part in recursive doubling among any number of ranks.
+/// The role of a rank in recursive doubling among any number of ranks.
 ///
 /// With `half` the largest power of two that fits, `world_size - half` ranks are guests: the even ones below
-/// twice that number. A guest first hands its data to its right neighbour and in the end receives the result
-/// from it. Thus everybody talks to a neighbour first, as in a barrier and in a ring: ranks that make
-/// different calls find out at once.
+/// twice that number. A guest first sends its data to its right neighbour, and receives the result from it at
+/// the end. So every rank first communicates with a ring neighbour, as in a barrier and in a ring, and ranks
+/// that make different calls detect it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubling {
-    /// Hands its data to `keeper` and gets the result from it.
+    /// Sends its data to `keeper` and gets the result from it.
     Guest {
-        /// The rank that stands in for this one.
+        /// The rank that represents this one.
         keeper: u32,
     },
-    /// Exchanges with one other member in each round.
+    /// Exchanges with one other member per round.
     Member(Member),
 }
 
-/// One of the ranks that exchange, see [`Doubling`].
+/// A rank that exchanges; see [`Doubling`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The rank that this one stands in for.
+    /// The rank that this one represents.
     pub guest: Option<u32>,
     place: u32,
     guests: u32,
@@ -104,7 +102,7 @@ pub struct Member {
 }
 
 impl Doubling {
-    /// The part of `rank`.
+    /// The role of `rank`.
     #[must_use]
     pub const fn new(rank: u32, world_size: u32) -> Self {
         let half = 1 << world_size.ilog2();
@@ -120,7 +118,7 @@ impl Doubling {
 }
 
 impl Member {
-    /// The ranks to exchange with, in the order of rounds.
+    /// The ranks to exchange with, in order of rounds.
     pub fn partners(self) -> impl Iterator<Item = u32> {
         (0..self.half.ilog2()).map(move |round| {
             let place = self.place ^ 1 << round;

@@ -1,26 +1,25 @@
-//! How all ranks learn that one of them has a value that is not finite: by the mark of their messages.
+//! How all ranks learn of a value that is not finite: by the marks of messages.
 
 use ucx_sys_wrap::{Mark, Rank};
 
 use crate::error::Error;
 
-/// Which rank has a value that is not finite, and in which tensor of the call. The lowest rank and tensor
-/// win.
+/// The rank and tensor of a value that is not finite. The lowest rank and tensor win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poison {
-    /// The rank whose value it is.
+    /// The rank that has the value.
     pub rank: u32,
     /// The tensor's position in the call, from 0.
     pub tensor: u32,
 }
 
 impl Poison {
-    /// The mark that spreads it.
+    /// The mark that spreads the poison.
     pub(crate) const fn mark(self) -> Mark {
         Mark((!self.rank as u64) << 32 | !self.tensor as u64)
     }
 
-    /// What a mark says; nothing if nobody set one.
+    /// The poison of a mark, if any.
     pub(crate) fn from_mark(mark: Mark) -> Option<Self> {
         (mark != Mark::NONE).then_some(Self { rank: !((mark.0 >> 32) as u32), tensor: !(mark.0 as u32) })
     }

@@ -1,7 +1,7 @@
 //! All-gather: every rank gets all ranks' vectors.
 //!
-//! Ring: `P - 1` rounds; in each a rank passes on what it got in the round before. Every rank sends all
-//! vectors but the one of its successor.
+//! Ring: `P - 1` rounds. In each, a rank passes on what it received in the round before, so it sends all
+//! vectors except its successor's.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::host;
 use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
 
-/// Gathers vectors of equal length: `all` is `P` vectors long and holds this rank's in its place.
+/// Gathers vectors of equal length. `all` holds `P` vectors, this rank's at its position.
 ///
 /// # Errors
-/// What the transport reports: `all` is then lost.
+/// Errors of the transport; `all` is lost.
 pub async fn all_gather<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut all: Chunk<'env, T>,
@@ -40,10 +40,10 @@ pub async fn all_gather<'env, T: Element>(
     Ok(Chunk::join_all(blocks))
 }
 
-/// Gathers vectors of any lengths, in rank order. The lengths travel first, in a ring of their own.
+/// Gathers vectors of any length, in rank order. The lengths travel first, on the same ring.
 ///
 /// # Errors
-/// What the transport reports.
+/// Errors of the transport.
 pub async fn all_gather_varying<'env, T: Element>(call: &Call<'_, 'env>, own: Vec<T>) -> Result<Vec<Vec<T>>> {
     let (rank, world_size) = (call.rank(), call.world_size());
     let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
@@ -67,7 +67,7 @@ pub async fn all_gather_varying<'env, T: Element>(call: &Call<'_, 'env>, own: Ve
     Ok(blocks.into_iter().map(Arc::unwrap_or_clone).collect())
 }
 
-/// A vector of `length` zeros, if there is memory for it: the length comes from a peer.
+/// A vector of `length` zeros; `None` if there is no memory, because the length comes from a peer.
 fn zeroed<T: Element>(length: u64) -> Option<Vec<T>> {
     let length = usize::try_from(length).ok()?;
     let mut vector = Vec::new();

@@ -22,18 +22,18 @@ use crate::error::Result;
 use crate::host;
 use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
 
-/// What ranks that all-reduce must agree on.
+/// What ranks of an all-reduce must agree on.
 #[must_use]
 pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
     Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
 }
 
-/// Reduces `data` over all ranks, in place; the same bits on every rank, but for which NaN a sum with NaN is.
-/// The algorithm is the cheapest by `cost`, which must be the same on all ranks.
+/// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums. Uses
+/// the cheapest algorithm by `cost`, which must be equal on all ranks.
 ///
 /// # Errors
-/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent; else
-/// what the transport reports, or that the system has no memory for what is received: `data` is then lost.
+/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent. Errors of
+/// the transport, and lack of memory to receive into; `data` is lost.
 pub async fn all_reduce<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
@@ -57,13 +57,13 @@ pub async fn all_reduce<'env, T: Element>(
     Ok(data)
 }
 
-/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely, in `P - 1` more it passes it
-/// around.
+/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely; in `P - 1` more rounds the chunks
+/// go around.
 ///
 /// [`Reduction::Average`] adds without dividing.
 ///
 /// # Errors
-/// What the transport reports: `data` is then lost.
+/// Errors of the transport; `data` is lost.
 pub async fn ring<'env, T: Element>(
     call: &Call<'_, 'env>,
     data: Chunk<'env, T>,
@@ -95,13 +95,13 @@ pub async fn ring<'env, T: Element>(
     Ok(Chunk::join_all(chunks))
 }
 
-/// Recursive doubling: in round `j` a rank adds what the rank `2^j` places away has ([`Doubling`]), until all
-/// have everything.
+/// Recursive doubling: in round `j` a rank adds the data of the rank at distance `2^j` ([`Doubling`]), until all
+/// ranks have the full sum.
 ///
 /// [`Reduction::Average`] adds without dividing.
 ///
 /// # Errors
-/// What the transport reports: `data` is then lost.
+/// Errors of the transport; `data` is lost.
 pub async fn recursive_doubling<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
@@ -134,7 +134,7 @@ pub async fn recursive_doubling<'env, T: Element>(
     }
 }
 
-// Rounds begin at 0, as in every collective: ranks that make different calls then meet in the first message.
-// A guest's message can't be taken for that of round 0, which comes from another rank.
+// Rounds begin at 0 in every collective, so that ranks that make different calls meet in the first message. A
+// guest's message is not confused with that of round 0, which comes from another rank.
 const FIRST_ROUND: u32 = 0;
 const LAST_ROUND: u32 = u32::BITS;

@@ -1,7 +1,8 @@
-//! Barrier: nobody leaves before everybody has come.
+//! Barrier: no rank leaves before all ranks have entered.
 //!
-//! Dissemination: in round `j` a rank tells rank `rank + 2^j` and hears from `rank - 2^j`; `ceil(log2 P)`
-//! rounds of empty messages. Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
+//! Dissemination: in round `j` a rank sends an empty message to rank `rank + 2^j` and receives one from
+//! `rank - 2^j`, in `ceil(log2 P)` rounds. Hensgen, Finkel and Manber, "Two algorithms for barrier
+//! synchronization", 1988.
 
 use crate::call::Call;
 use crate::error::Result;
@@ -10,7 +11,7 @@ use crate::pattern::doubling_rounds;
 /// Waits for all ranks.
 ///
 /// # Errors
-/// What the transport reports.
+/// Errors of the transport.
 pub async fn barrier(call: &Call<'_, '_>) -> Result<()> {
     call.check_open()?;
     let (rank, world_size) = (call.rank(), call.world_size());

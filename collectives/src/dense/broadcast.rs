@@ -1,7 +1,7 @@
 //! Broadcast: every rank gets the root's vector.
 //!
-//! Binomial tree: `ceil(log2 P)` rounds of the whole vector; the root sends it `ceil(log2 P)` times. What a
-//! rank passes on is one buffer, lent to all of its sends at once.
+//! Binomial tree: `ceil(log2 P)` rounds of the whole vector, which the root sends `ceil(log2 P)` times. A rank
+//! shares one buffer among all its sends.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::host;
 use crate::pattern::Binomial;
 
-/// Copies `data` of `root` to all ranks. All ranks pass equal lengths.
+/// Copies `data` of `root` to all ranks. The lengths must be equal.
 ///
 /// # Errors
-/// What the transport reports: `data` is then lost.
+/// Errors of the transport; `data` is lost.
 pub async fn broadcast<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
@@ -35,11 +35,11 @@ pub async fn broadcast<'env, T: Element>(
     Ok(Arc::into_inner(shared).unwrap_or_else(|| unreachable!("every send has given its count back")))
 }
 
-/// Fills `buffer` with that of `root` and freezes it: what was received is what is sent on and what is given
-/// back. All ranks pass equal lengths.
+/// Fills `buffer` with that of `root` and freezes it. The received buffer is also sent on and returned, without
+/// a copy. The lengths must be equal.
 ///
 /// # Errors
-/// What the transport reports: `buffer` is then lost, its memory goes back to its pool.
+/// Errors of the transport; `buffer` is lost, and its memory goes back to its pool.
 pub async fn broadcast_shared<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut buffer: PoolBuffer<T>,
@@ -53,10 +53,10 @@ pub async fn broadcast_shared<'env, T: Element>(
     to_children(call, place, 0, buffer.freeze()).await
 }
 
-/// The root's part of a [`broadcast_shared`] of what is frozen already.
+/// The root's part of a [`broadcast_shared`], for an already frozen buffer.
 ///
 /// # Errors
-/// What the transport reports.
+/// Errors of the transport.
 pub async fn broadcast_frozen<T: Element>(
     call: &Call<'_, '_>,
     buffer: SharedBuffer<T>,
@@ -65,8 +65,8 @@ pub async fn broadcast_frozen<T: Element>(
     to_children(call, Binomial::new(call.rank(), call.rank(), call.world_size()), 0, buffer).await
 }
 
-/// Sends the same buffer to all children of a tree, the child with the largest subtree first. The rounds are
-/// shifted by `first_round`. Gives the buffer back when nobody else has it any more.
+/// Sends one buffer to all children in a tree, the child with the largest subtree first, in rounds from
+/// `first_round` on. Returns the buffer if it has no other holder.
 pub(crate) async fn to_children<'env, B: SendBuffer + Clone + 'env>(
     call: &Call<'_, 'env>,
     place: Binomial,

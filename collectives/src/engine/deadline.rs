@@ -1,43 +1,43 @@
-//! The time that a call is given, and what happens when it is over.
+//! Deadlines of calls.
 //!
-//! The group is closed then, on all ranks: nobody could tell who has which result. Every operation that waits
-//! at that moment, here and elsewhere, ends with a timeout that names the rank that it waited for itself. So
-//! the names lead from rank to rank to the one that is late.
+//! When a deadline passes, the group is closed on all ranks, because nobody could tell which rank has which
+//! result. Every operation that waits at that moment, on any rank, ends with a timeout that names the rank that
+//! it waits for. So the names lead from rank to rank to the one that is late.
 //!
-//! Time in which this process stood still does not count: it was stopped by a signal, or frozen with its
-//! container. A process is not told of that, but who waits looks at the clock every few milliseconds, and a
-//! long time between two looks shows it. If only this process stood still, the deadlines of the others count.
+//! Time in which this process was stopped or frozen does not count. A process is not told of that, but a waiting
+//! call reads the clock every few milliseconds, so a long time between two readings shows it. If only this
+//! process stood still, the deadlines of the others count.
 
 use std::time::Duration;
 
 use ucx_sys_wrap::STANDSTILL;
 use ucx_sys_wrap::buffer::Port;
 
-/// The end of one call, on the transport's clock.
+/// The deadline of one call, on the transport's clock.
 pub(super) struct Deadline {
     end: Duration,
     is_over: bool,
-    /// The last look.
+    /// The last reading of the clock.
     seen: Duration,
-    /// For a call that is looked at when its caller likes: the longest time between two looks so far. It may
-    /// have been the caller's own, so only the longest counts as a standstill: else a call that is looked at
-    /// every second would never end.
+    /// For a call that is polled at the caller's discretion: the longest time between two polls so far. It may
+    /// be the caller's own, so only the longest counts as a standstill; otherwise a call that is polled every
+    /// second would never end.
     longest: Option<Duration>,
 }
 
 impl Deadline {
-    /// `timeout` from `now`, for a call that waits.
+    /// A deadline `timeout` after `now`, for a call that waits.
     pub(super) fn after(now: Duration, timeout: Duration) -> Self {
         Self { end: now.saturating_add(timeout), is_over: false, seen: now, longest: None }
     }
 
-    /// `timeout` from `now`, for a call that is looked at when its caller likes.
+    /// A deadline `timeout` after `now`, for a call that is polled at the caller's discretion.
     pub(super) fn in_background(now: Duration, timeout: Duration) -> Self {
         Self { longest: Some(Duration::ZERO), ..Self::after(now, timeout) }
     }
 
-    /// Closes the group if time is over `now`, unless something else has; `expire` has operations fail that
-    /// are posted later.
+    /// Closes the group if the deadline has passed at `now`, unless it is closed already. `expire` makes
+    /// operations fail that are posted later.
     pub(super) fn look(&mut self, now: Duration, port: &Port, expire: impl FnOnce()) {
         self.see(now);
         if now >= self.end && !self.is_over {
@@ -47,7 +47,7 @@ impl Deadline {
         }
     }
 
-    /// Takes note of a look at the clock.
+    /// Notes a reading of the clock.
     fn see(&mut self, now: Duration) {
         let unseen = now.saturating_sub(std::mem::replace(&mut self.seen, now));
         if unseen >= STANDSTILL {
@@ -60,7 +60,7 @@ impl Deadline {
         }
     }
 
-    /// How long nothing is due.
+    /// The time until the deadline.
     pub(super) fn patience(&self, now: Duration) -> Duration {
         if self.is_over { Duration::MAX } else { self.end.saturating_sub(now) }
     }
@@ -72,13 +72,13 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Whether time is over at `now`, in seconds.
+    /// Whether the deadline has passed at `now`, in seconds.
     fn is_over(deadline: &mut Deadline, now: u32) -> bool {
         deadline.see(now * SECOND);
         now * SECOND >= deadline.end
     }
 
-    /// Looks often from `start` to `end`, in seconds.
+    /// Reads the clock often from `start` to `end`, in seconds.
     fn wait(deadline: &mut Deadline, start: u32, end: u32) {
         (start * 10..=end * 10).for_each(|tenths| deadline.see(tenths * SECOND / 10));
     }

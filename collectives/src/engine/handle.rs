@@ -1,4 +1,4 @@
-//! What the caller of a non-blocking call holds.
+//! Handles of non-blocking calls.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,7 +21,7 @@ const WAITS_INSIDE: &str = "Handle::wait inside the body of a non-blocking call,
 
 type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;
 
-/// A non-blocking call: test it, wait for it, or await it from any runtime.
+/// A non-blocking call: test it, wait for it, or await it in any runtime.
 ///
 /// Each poll of a pending handle polls the engine once and wakes its task at once, so awaiting occupies a
 /// core. To avoid that, enable the progress thread and call [`test`](Self::test) from time to time, or sleep
@@ -34,24 +34,24 @@ pub struct Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// The handle of a call that has come to `value` without anything being started.
+    /// The handle of a call that has already ended with `value`.
     pub(crate) fn ended(engine: &Arc<Engine>, value: T) -> Self {
         Self { engine: Arc::clone(engine), slot: Arc::new(Mutex::new(Some(Ok(value)))) }
     }
 
-    /// Turns the engine once and says whether the call has ended. Inside the body of another call no call
-    /// comes further: await the handle there.
+    /// Turns the engine once and returns whether the call has ended. Inside the body of another call no call
+    /// makes progress: await the handle there.
     #[must_use]
     pub fn test(&self) -> bool {
         self.engine.turn();
         self.slot.lock().is_some()
     }
 
-    /// Blocks until the call has ended, which its deadline makes sure of.
+    /// Blocks until the call has ended, at the latest by its deadline.
     ///
     /// # Panics
-    /// With the call's own panic, if it panicked; inside the body of another non-blocking call, where this
-    /// call could never come further: await the handle there.
+    /// With the call's own panic, if it panicked. Inside the body of another non-blocking call, where this call
+    /// can't make progress: await the handle there.
     pub fn wait(self) -> T {
         let _blocked = Blocked::begin(&self.engine);
         let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());
@@ -83,7 +83,7 @@ impl<T> Future for Handle<T> {
     }
 }
 
-/// A task in the engine's care, and where its result goes.
+/// A task of the engine, and the slot for its result.
 pub(super) struct Spawned<B: Send + 'static, R> {
     task: Task<B, R>,
     slot: Slot<(B, R)>,
@@ -96,7 +96,7 @@ impl<B: Send + 'static, R> Spawned<B, R> {
         (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, slot, deadline })
     }
 
-    /// The result, once there is one.
+    /// Polls the task, and returns its result if it has ended.
     fn poll_task(&mut self) -> Option<thread::Result<(B, R)>> {
         let mut context = Context::from_waker(Waker::noop());
         match catch_unwind(AssertUnwindSafe(|| self.task.poll(&mut context))) {
@@ -128,13 +128,13 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// The engine of rank 0, and a rank 1 that is there and does nothing.
+    /// The engine of rank 0, and a rank 1 that does nothing.
     fn engine() -> (Arc<Engine>, Local) {
         let [own, peer] = <[Local; 2]>::try_from(local::world(2)).ok().unwrap();
         (Engine::new(Port::new(Box::new(own)), None, false), peer)
     }
 
-    /// A call that waits for a message that does not come.
+    /// A call that waits for a message that never arrives.
     fn receive(engine: &Arc<Engine>, timeout: Duration) -> Handle<(Vec<u8>, ucx_sys_wrap::Result<()>)> {
         engine.spawn(timeout, vec![0u8; 8], |comm, place| {
             let tag = Tag::new(Rank(1), 0, 0, 0);
@@ -143,7 +143,7 @@ mod tests {
         })
     }
 
-    /// Not in the first poll, which is where the call is started.
+    /// Skips the first poll, in which the call is started.
     async fn later() {
         let mut polls = 0..1;
         std::future::poll_fn(|_| if polls.next().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -161,7 +161,7 @@ mod tests {
         });
         let panic = catch_unwind(AssertUnwindSafe(|| outer.wait())).unwrap_err();
         assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(WAITS_INSIDE));
-        // Whoever waits outside is not mistaken for one inside.
+        // A thread that waits outside is not mistaken for one inside.
         assert!(receive(&engine, Duration::ZERO).wait().1.is_err());
     }
 

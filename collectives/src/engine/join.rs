@@ -1,10 +1,10 @@
-//! Two futures at a time.
+//! Running two futures concurrently.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Runs both futures until both are done.
+/// Runs both futures until both have ended.
 pub async fn join<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut first, mut second) = (None, None);

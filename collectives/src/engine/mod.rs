@@ -1,9 +1,9 @@
-//! The progress engine: polls collectives, moves the transport, keeps deadlines.
+//! The progress engine: polls collectives, moves the transport, and enforces deadlines.
 //!
-//! A blocking call is polled on the calling thread until it is done ([`Engine::run`]). A non-blocking call is
-//! a task that owns its buffers ([`Engine::spawn`]); whoever turns the engine, for whatever reason, moves all
-//! tasks. There is no global state, and one thread at most ([`EngineThread`]): it carries out aborts, sleeps
-//! otherwise, and moves the tasks where that was asked for.
+//! A blocking call is polled on the calling thread until it has ended ([`Engine::run`]). A non-blocking call is
+//! a task that owns its buffers ([`Engine::spawn`]); every turn of the engine moves all tasks. There is no
+//! global state, and at most one thread ([`EngineThread`]): it carries out aborts and, if requested, moves the
+//! tasks; otherwise it sleeps.
 
 mod deadline;
 mod handle;
@@ -34,48 +34,46 @@ use handle::Spawned;
 use thread::{Alarm, Blocked};
 use wait::{Processor, SPINS, Waiter};
 
-/// Turns of a waiting call between two looks at the clock while it does not sleep.
+/// Turns of a waiting call between two readings of the clock while it does not sleep.
 const TURNS_PER_CLOCK: u32 = 16;
 
-/// How long an abort waits for the engine's thread. The thread needs some microseconds, unless it waits for a
-/// lock that a signal handler's thread holds.
+/// How long an abort waits for the engine's thread. The thread needs microseconds, unless it waits for a lock
+/// that the thread of the signal handler holds.
 const ABORT_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The same where a thread is in the transport: in vain if it is the one that a signal handler has interrupted.
+/// The same if a thread is in the transport: useless if that is the one that the signal handler interrupted.
 const ABORT_PATIENCE_INSIDE: Duration = Duration::from_millis(2);
-/// A call that begins to wait so long after the last look at the transport looks whether the group is closed.
+/// A call that begins this long after the last turn of the transport checks whether the group is closed.
 const RECENT: Duration = Duration::from_millis(1);
 
 /// Moves the collectives of one transport.
 pub struct Engine {
     port: Arc<Port>,
     background: Mutex<Vec<Box<dyn Background>>>,
-    /// Tasks that were started since the others were polled: who starts one never waits for a poll.
+    /// Tasks started since the last poll of tasks, so that starting one never waits for a poll.
     started: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
-    /// The thread that polls the tasks, while one does.
+    /// The thread that is polling the tasks, if any.
     polled_by: AtomicUsize,
     processor: Processor,
-    /// When a call last looked at the transport, in nanoseconds of its clock.
+    /// When a call last turned the transport, in nanoseconds of its clock.
     looked_at: AtomicU64,
     neighbourhood: Option<Arc<Neighbourhood>>,
     course: Arc<Course>,
-    /// What wakes the engine's thread, where there is one.
+    /// Wakes the engine's thread, if there is one.
     alarm: OnceLock<Arc<Alarm>>,
-    /// What outsiders sleep on, once one has.
+    /// The descriptor of [`prepare_sleep`](Engine::prepare_sleep), once it was called.
     pollable: OnceLock<Arc<Pollable>>,
 }
 
-/// What calls that do not need the transport and their engine tell each other.
+/// What calls that do not use the transport share with their engine.
 #[derive(Default)]
 pub(crate) struct Course {
-    /// Counted up whenever a call has come further by other means than the transport, which is a reason to
-    /// wait with patience again.
+    /// Counts the progress of calls by other means than the transport, after which waiting starts anew.
     pub(crate) moves: AtomicU32,
-    /// Whether the engine goes, with its transport: calls that go with it end because this rank leaves.
+    /// Whether the engine ends with its transport, so that calls that end with it do so because this rank leaves.
     pub(crate) has_ended: AtomicBool,
-    /// Whether a call has ended because the group is closed. The transport knows that too, but to ask it
-    /// costs as much as a tenth of a short call.
+    /// Whether a call has ended because the group is closed. Cheaper than asking the transport.
     pub(crate) is_closed: AtomicBool,
 }
 
@@ -99,8 +97,8 @@ impl<'engine> Turns<'engine> {
         Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
 
-    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end, and
-    /// `leave` before it sleeps.
+    /// Pauses after a turn that `moved` something or not. Calls `expire` when the call must end, and `leave`
+    /// before it sleeps.
     #[inline]
     fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce(), leave: impl FnOnce()) {
         let before = std::mem::replace(&mut self.moves, engine.moves());
@@ -118,15 +116,15 @@ impl<'engine> Turns<'engine> {
     }
 }
 
-/// A task that moves whenever the engine turns.
+/// A task that every turn of the engine moves.
 trait Background: Send {
-    /// Polls; says whether the task has ended and handed over its result.
+    /// Polls it. Returns whether the task has ended and handed over its result.
     fn poll(&mut self) -> bool;
 }
 
 impl Engine {
-    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` says whether
-    /// the ranks of its host outnumber the processors that they may use.
+    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` tells whether
+    /// the host has fewer processors for its ranks than ranks.
     #[must_use]
     pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>, is_crowded: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -148,49 +146,47 @@ impl Engine {
         self.neighbourhood.as_deref()
     }
 
-    /// How often calls have come further by other means than the transport.
+    /// How often calls have made progress by other means than the transport.
     #[inline]
     fn moves(&self) -> u32 {
         self.course.moves.load(Ordering::Relaxed)
     }
 
-    /// For calls that come further by other means than the transport.
+    /// For calls that make progress by other means than the transport.
     pub(crate) fn course(&self) -> &Arc<Course> {
         &self.course
     }
 
-    /// How often to look at a flag before anything else gets a turn: not at all where others want the
-    /// processor.
+    /// How often to check a flag before other work gets a turn; 0 if others want the processor.
     #[must_use]
     pub fn spins(&self) -> u32 {
         if self.processor.is_shared() { 0 } else { SPINS }
     }
 
-    /// How often a receive may look for its message before anything else gets a turn: not at all where tasks
-    /// want turns.
+    /// How often a receive may poll for its message before other work gets a turn; 0 if there are tasks.
     #[inline]
     fn looks(&self) -> u32 {
         if self.has_background() { 0 } else { self.spins() }
     }
 
-    /// The transport's door.
+    /// The port of the transport.
     #[must_use]
     pub fn port(&self) -> &Arc<Port> {
         &self.port
     }
 
-    /// Runs `body` to its end on this thread. If it has not ended when `timeout` is over, its operations fail
-    /// and the transport is closed on all ranks: nobody could tell who has which result.
+    /// Runs `body` to completion on this thread. If it has not ended after `timeout`, its operations fail and
+    /// the transport is closed on all ranks, because nobody could tell which rank has which result.
     ///
-    /// Everything that `body` posted has ended when this returns.
+    /// All operations of `body` have ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         let mut turns: Option<Turns> = None;
         let result = scope_in_turns(
             &self.port,
             self.looks(),
             |comm, turn| {
-                // What a task does may wait for another thread, and who yields should be in nobody's way. A
-                // task that is started meanwhile is for the next turn.
+                // A task may wait for another thread, and a thread that yields should block nobody. A task
+                // that is started meanwhile is for the next turn.
                 let has_background = self.has_background();
                 if has_background || self.processor.is_shared() {
                     turn.leave();
@@ -206,29 +202,29 @@ impl Engine {
         result
     }
 
-    /// Whether the group had been closed before a call that begins to wait `now`. Nobody may have looked while
-    /// this rank computed, so this looks at everything that has come, unless that has just been done.
+    /// Whether the group was closed before a call that begins to wait `now`. This rank may not have turned the
+    /// transport while it computed, so this does, unless it was just done.
     fn is_late(&self, now: Duration) -> bool {
         let now = now.as_nanos() as u64;
         let before = self.looked_at.swap(now, Ordering::Relaxed);
         if now.saturating_sub(before) < RECENT.as_nanos() as u64 {
             return self.course.is_closed.load(Ordering::Relaxed);
         }
-        // After this, the transport looks at all peers, and not only at those that are waited for.
+        // After this, the transport checks all peers, not only those that are waited for.
         drop(self.port.arm());
         self.port.progress();
         self.port.failure().is_some()
     }
 
-    /// Takes note if the group is closed.
+    /// Notes whether the group is closed.
     fn look_for_failure(&self) {
         if self.port.failure().is_some() {
             self.course.is_closed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs `body`, which posts no operations, to its end on this thread. `time` expires when operations would
-    /// fail; then `body` must end soon.
+    /// Runs `body`, which posts no operations, to completion on this thread. When `time` expires, operations
+    /// would fail, and `body` must end soon.
     pub(crate) fn run_without_scope<R>(
         &self,
         timeout: Duration,
@@ -247,10 +243,9 @@ impl Engine {
         }
     }
 
-    /// Starts `body` on buffers that the task owns; the handle gives them back with the result.
+    /// Starts `body` on buffers that the task owns; the handle returns them with the result.
     ///
-    /// The first poll happens here, so that the operations that `body` begins with are posted in program
-    /// order.
+    /// The first poll happens here, so that the first operations of `body` are posted in program order.
     pub fn spawn<B, R, F>(self: &Arc<Self>, timeout: Duration, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
@@ -275,18 +270,18 @@ impl Engine {
         handle
     }
 
-    /// What wakes a thread that moves tasks.
+    /// Wakes a thread that moves tasks.
     #[inline]
     fn mover(&self) -> Option<&Alarm> {
         self.alarm.get().map(|alarm| &**alarm).filter(|alarm| alarm.moves_tasks)
     }
 
-    /// Closes the transport on all ranks, from anywhere: also from a signal handler that has interrupted one of
-    /// the engine's own calls.
+    /// Closes the transport on all ranks. May be called anywhere, including in a signal handler that has
+    /// interrupted a call of this engine.
     ///
-    /// The abort is carried out by the next turn of the engine, by whomever: a blocked call of any thread, or
-    /// the engine's thread, which this wakes. Without that thread (a rank alone, a simulated network), and where
-    /// nobody turns the engine, the next call or the engine's end does it. Waits a little until it is done.
+    /// The next turn of the engine carries the abort out: by a blocked call of any thread, or by the engine's
+    /// thread, which this wakes. Without that thread (a single rank, or a simulated network) the next call or
+    /// the engine's drop does it. Waits briefly until it is done.
     pub fn abort(&self) {
         let is_in_use = self.port.request_abort();
         self.course.is_closed.store(true, Ordering::Relaxed);
@@ -296,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// Moves the transport and every task once, without blocking. Says whether anything happened.
+    /// Moves the transport and every task once, without blocking. Returns whether anything happened.
     pub fn turn(&self) -> bool {
         let moved = self.port.progress();
         moved | (self.has_background() && self.poll_background())
@@ -308,12 +303,12 @@ impl Engine {
         self.background_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether this thread is inside a task.
+    /// Whether this thread is polling a task.
     fn is_polled_here(&self) -> bool {
         self.polled_by.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Polls every task; one thread at a time, and never from inside a task.
+    /// Polls every task. Only one thread at a time does, and never from inside a task.
     fn poll_background(&self) -> bool {
         let Some(mut tasks) = self.background.try_lock() else { return false };
         tasks.append(&mut self.started.lock());
@@ -330,7 +325,7 @@ impl Engine {
     }
 }
 
-/// While it lives, this thread polls the tasks.
+/// Marks this thread as polling the tasks.
 struct Polled<'engine>(&'engine Engine);
 
 impl<'engine> Polled<'engine> {
@@ -346,7 +341,7 @@ impl Drop for Polled<'_> {
     }
 }
 
-/// A number that no other thread has meanwhile, not 0.
+/// A number, not 0, that no other live thread has.
 fn this_thread() -> usize {
     thread_local!(static PLACE: u8 = const { 0 });
     PLACE.with(|place| std::ptr::from_ref(place).addr())
@@ -373,7 +368,7 @@ mod tests {
             engine.course().moves.fetch_add(1, Ordering::Relaxed);
             turns.pause(false, &engine, || {}, || {});
         }
-        // As many as lie between two looks at the clock.
+        // As many turns as lie between two readings of the clock.
         assert!((0..32).all(|_| !turns.waiter.pause(false, &engine.processor)), "it has just moved");
     }
 }

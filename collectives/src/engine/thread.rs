@@ -1,9 +1,9 @@
-//! The engine's thread: carries out aborts, and turns the engine while non-blocking calls are pending and nobody
-//! else does, where that was asked for.
+//! The engine's thread. It carries out aborts and, if requested, turns the engine while non-blocking calls are
+//! pending and nobody else does.
 //!
-//! It sleeps on a bell of its own, which an abort rings. A thread that moves tasks is also woken when a call is
-//! started and when a blocking call leaves others behind; it sleeps while nothing is pending and while a blocking
-//! call turns the engine.
+//! It sleeps on its own wake receiver, which an abort notifies. A thread that moves tasks is also woken when a
+//! call is started and when a blocking call ends with others pending. It sleeps while nothing is pending and
+//! while a blocking call turns the engine.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -19,43 +19,43 @@ use ucx_sys_wrap::shm::Bell;
 use super::Engine;
 use super::sleep::Sleep;
 
-/// The names of threads that move tasks and of the others; the kernel has room for 15 bytes.
+/// The thread names; the kernel limits them to 15 bytes.
 const MOVER: &str = "brv-progress";
 const WATCHER: &str = "brv-abort";
 
-/// Enough for what an abort does: threads that move tasks run the bodies of calls.
+/// Enough to carry out aborts. Threads that move tasks also run the bodies of calls.
 const WATCHER_STACK_BYTES: usize = 256 << 10;
 
-/// How long to go on turning after something has moved. Short, because the application computes meanwhile.
+/// How long to keep turning after progress. Short, because the application computes meanwhile.
 const PATIENCE: Duration = Duration::from_micros(20);
 
-/// What an engine's thread and those who use the engine share.
+/// State shared by an engine's thread and the users of the engine.
 pub(super) struct Alarm {
     bell: Bell,
     /// Whether the thread turns the engine for non-blocking calls.
     pub(super) moves_tasks: bool,
     /// Whether the thread sleeps or is about to.
     is_asleep: AtomicBool,
-    /// Blocked calls, which turn the engine themselves.
+    /// The number of blocked calls, which turn the engine themselves.
     blocked: AtomicU32,
     has_ended: AtomicBool,
 }
 
-/// The thread; it ends when this is dropped.
+/// The engine's thread, which ends when this is dropped.
 pub struct EngineThread {
     alarm: Arc<Alarm>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// While it lives, a blocked call turns the engine.
+/// Marks that a blocked call turns the engine.
 pub(super) struct Blocked<'engine> {
     engine: &'engine Engine,
     alarm: &'engine Alarm,
 }
 
 impl EngineThread {
-    /// Starts the thread of `engine`, which has none yet. It does not keep the engine. `moves_tasks` says whether
-    /// it turns the engine while non-blocking calls are pending.
+    /// Starts the thread of `engine`, which must have none. The thread does not keep the engine alive.
+    /// `moves_tasks` tells whether it turns the engine while non-blocking calls are pending.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no descriptor or thread left.
@@ -69,33 +69,32 @@ impl EngineThread {
             thread::Builder::new().name(WATCHER.to_owned()).stack_size(WATCHER_STACK_BYTES)
         };
         let thread = builder.spawn(move || {
-            // A thread inherits the floating-point mode of the one that starts it.
+            // A thread inherits the floating-point mode of its creator.
             in_standard_float_mode(|| shared.serve(&weak));
         });
         let thread = thread.map_err(|error| Error::system("can't start the engine's thread", error))?;
-        // Nothing is pending yet, so nobody has missed it.
+        // Nothing is pending yet, so no wake-up was missed.
         engine.alarm.get_or_init(|| Arc::clone(&alarm));
         Ok(Self { alarm, thread: Some(thread) })
     }
 }
 
 impl Drop for EngineThread {
-    /// The thread has ended after this, unless a call that has just ended there took the group with it.
+    /// Waits for the thread to end, unless this runs on it because a call there held the last group.
     fn drop(&mut self) {
         self.alarm.has_ended.store(true, Ordering::Relaxed);
         self.alarm.wake();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // A panic of the thread has been reported by its hook; calls then move when somebody turns the
-            // engine.
+            // A panic of the thread was reported by its hook. Calls then need other turns of the engine.
             let _ = thread.join();
         }
     }
 }
 
 impl Alarm {
-    /// Has the thread look again, if it sleeps: after something was changed that it looks at.
+    /// Wakes the thread if it sleeps, after a change of what it checks.
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::Relaxed) {
@@ -103,12 +102,12 @@ impl Alarm {
         }
     }
 
-    /// Rings, whether the thread sleeps or not. Async-signal-safe: one system call.
+    /// Wakes the thread unconditionally. Async-signal-safe: one system call.
     pub(super) fn call(&self) {
         self.bell.ring();
     }
 
-    /// The thread's life.
+    /// The main loop of the thread.
     fn serve(&self, engine: &Weak<Engine>) {
         let mut since = None;
         while let Some(engine) = self.look(engine) {
@@ -136,24 +135,24 @@ impl Alarm {
         }
     }
 
-    /// The engine, unless the thread is to end.
+    /// The engine, unless the thread must end.
     fn look(&self, engine: &Weak<Engine>) -> Option<Arc<Engine>> {
         if self.has_ended.load(Ordering::Relaxed) { None } else { engine.upgrade() }
     }
 
-    /// Whether there is something to turn for, and nobody else who does.
+    /// Whether there is work for the thread that nobody else does.
     fn is_wanted(&self, engine: &Engine) -> bool {
         self.moves_tasks && engine.has_background() && self.blocked.load(Ordering::Relaxed) == 0
     }
 
-    /// From now on whoever changes something rings. Everything must be looked at once more after this.
+    /// From now on, changes wake the thread. Everything must be checked once more after this.
     fn begin_sleep(&self) {
         self.bell.hear();
         self.is_asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// What to sleep on, without the engine.
+    /// Prepares for sleeping, without keeping the engine alive.
     fn prepare(&self, engine: Arc<Engine>) -> Prepared {
         if self.has_ended.load(Ordering::Relaxed) || engine.port.is_abort_wanted() {
             return Prepared::Awake;
@@ -165,18 +164,18 @@ impl Alarm {
     }
 }
 
-/// What the thread's last look before a sleep has found.
+/// The result of the last check before a sleep.
 enum Prepared {
-    /// There is something to do.
+    /// There is work.
     Awake,
     /// Calls are pending.
     Until(Sleep),
-    /// Nobody needs the thread until the bell is rung.
+    /// Nothing to do until a wake-up.
     Idle,
 }
 
 impl<'engine> Blocked<'engine> {
-    /// `None` where there is no thread to tell.
+    /// `None` if there is no thread.
     pub(super) fn begin(engine: &'engine Engine) -> Option<Self> {
         let alarm = engine.mover()?;
         alarm.blocked.fetch_add(1, Ordering::Relaxed);
@@ -189,8 +188,8 @@ impl Drop for Blocked<'_> {
         if self.alarm.blocked.fetch_sub(1, Ordering::Relaxed) != 1 {
             return;
         }
-        // Either this sees the call that was started, or the thread, once it has prepared to sleep, sees that
-        // nobody is blocked.
+        // Either this sees the call that was started, or the thread, in its check before sleeping, sees that
+        // no call is blocked.
         fence(Ordering::SeqCst);
         if self.engine.has_background() {
             self.alarm.wake();

@@ -1,9 +1,8 @@
-//! How a blocked call waits: spin, then yield the processor now and then, then sleep.
+//! How a blocked call waits: it spins, then yields the processor from time to time, then sleeps.
 //!
-//! A yield costs a third of a microsecond even where nobody takes the processor, and while it lasts nothing
-//! is seen to arrive; where other ranks wait for the processor, a turn without one keeps them from sending
-//! what is waited for. Which of the two holds, yielding itself shows: it returns at once, or somebody has run
-//! meanwhile.
+//! A yield costs time even if no other thread runs, and nothing is received during it. But if other ranks wait
+//! for the processor, spinning keeps them from sending the awaited message. The duration of yields shows which
+//! is the case: a yield returns at once unless another thread has run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::yield_now;
@@ -12,76 +11,75 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::Port;
 use ucx_sys_wrap::shm::Neighbourhood;
 
-/// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
+/// Checks of a flag before other work gets a turn, if every rank has its own processor.
 pub(super) const SPINS: u32 = 100;
 
-/// How long to spin where a rank has its processor to itself: longer than a message of 1 MiB takes inside one
-/// host. The second is for ranks of a host that has fewer processors than ranks.
+/// How long to spin if the rank has its processor to itself: longer than a message of 1 MiB takes inside a
+/// host. The second is for crowded hosts, which have fewer processors than ranks.
 const SPIN_TIME: Duration = Duration::from_micros(200);
 const SPIN_TIME_IN_A_CROWD: Duration = Duration::from_micros(10);
 
-/// Empty turns between two looks at the clock, and between two yields after that.
+/// Turns without progress before the first reading of the clock, and then between two yields.
 const TURNS_PER_LOOK: u32 = 16;
 
 /// How long to wait before sleeping.
 const WAKE_TIME: Duration = Duration::from_millis(1);
 
-/// The longest sleep: another thread may have done the work that the descriptor announced.
+/// The longest sleep, because another thread may have handled what the descriptor announced.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
-/// A yield that takes longer has let somebody else run.
+/// A yield that takes longer has let another thread run.
 const LONG_YIELD: Duration = Duration::from_nanos(800);
 
-/// So many yields in a row that nobody has used show that nobody else wants the processor. The second is for
-/// ranks of a host that has fewer processors than ranks: there the system itself keeps giving the processor
-/// back for a while to who has yielded less often than the others, and who then stops yielding keeps them all
-/// waiting for milliseconds.
+/// This many unused yields in a row show that no other thread wants the processor. The second is for crowded
+/// hosts: there the scheduler keeps returning the processor for a while to a thread that has yielded less often
+/// than the others, and if it then stops yielding, all others wait for milliseconds.
 const UNUSED_YIELDS: u32 = 16;
 const UNUSED_YIELDS_IN_A_CROWD: u32 = 4096;
 
-/// In a crowd, what is waited for has mostly come after one yield or two, since its sender had the processor
-/// meanwhile. The clock costs as much as half a turn: for so many of those yields it is read once.
+/// On crowded hosts the awaited message has mostly arrived after one or two yields. The clock costs as much as
+/// half a turn, so it is read once for this many of those yields.
 const YIELDS_PER_LOOK: u32 = 16;
 
-/// Turns since something has moved, that turn included, after which a wait is looked at more closely.
+/// Turns since the last progress, inclusive, after which a wait is no longer short.
 const SHORT_WAIT: u32 = 2;
 
-/// What yielding has shown of the processor that this rank runs on.
+/// What yields have shown about the processor of this rank.
 pub(super) struct Processor {
-    /// Whether the ranks of this host outnumber the processors that they may use.
+    /// Whether the host has fewer processors for its ranks than ranks.
     is_crowded: bool,
-    /// Yields in a row that nobody has used, up to as many as show something.
+    /// Unused yields in a row, up to the decisive number.
     unused: AtomicU32,
-    /// Yields of short waits in a crowd.
+    /// Yields of short waits on a crowded host.
     short_yields: AtomicU32,
 }
 
-/// The patience of one blocked call.
+/// The state of one blocked call.
 pub(super) struct Waiter {
     empty_turns: u32,
-    /// Since the first look at the clock.
+    /// The time of the first reading of the clock.
     since: Option<Instant>,
-    /// Whether neighbours were told to ring; then everything is looked at once more before sleeping.
+    /// Whether local peers were told to wake this rank; then everything is checked once more before sleeping.
     is_armed: bool,
-    /// Yields that the clock was read for.
+    /// Yields for which the clock was read.
     #[cfg(test)]
     timed_yields: u32,
 }
 
 impl Processor {
-    /// The processor of a rank of a crowded host is taken for shared, any other for its own.
+    /// Assumes that the processor is shared on a crowded host, and not shared otherwise.
     pub(super) fn new(is_crowded: bool) -> Self {
         let unused = AtomicU32::new(if is_crowded { 0 } else { UNUSED_YIELDS });
         Self { is_crowded, unused, short_yields: AtomicU32::new(0) }
     }
 
-    /// Whether somebody else wants it.
+    /// Whether another thread wants it.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         self.unused.load(Ordering::Relaxed) < self.telling_yields()
     }
 
-    /// So many unused yields in a row show that nobody else wants it.
+    /// The number of unused yields in a row that shows that no other thread wants it.
     #[inline]
     fn telling_yields(&self) -> u32 {
         if self.is_crowded { UNUSED_YIELDS_IN_A_CROWD } else { UNUSED_YIELDS }
@@ -91,17 +89,17 @@ impl Processor {
         if self.is_crowded { SPIN_TIME_IN_A_CROWD } else { SPIN_TIME }
     }
 
-    /// Counts a yield of a short wait in a crowd; says whether to look at the clock for it.
+    /// Counts a yield of a short wait on a crowded host. Returns whether to read the clock for it.
     #[inline]
     fn is_look_due(&self) -> bool {
-        // Threads that overwrite each other lose a count.
+        // Concurrent updates may lose a count.
         let yields = self.short_yields.load(Ordering::Relaxed).wrapping_add(1);
         self.short_yields.store(yields, Ordering::Relaxed);
         yields.is_multiple_of(YIELDS_PER_LOOK)
     }
 
-    /// Takes note of how long a yield took, which stands for `count` of them. Threads that overwrite each
-    /// other lose a count.
+    /// Learns from the duration of a yield, which stands for `count` of them. Concurrent updates may lose a
+    /// count.
     fn learn(&self, took: Duration, count: u32) {
         let unused = if took > LONG_YIELD { 0 } else { self.unused.load(Ordering::Relaxed) + count };
         self.unused.store(unused.min(self.telling_yields()), Ordering::Relaxed);
@@ -119,8 +117,8 @@ impl Waiter {
         }
     }
 
-    /// Waits a little after a turn that `moved` something or not: even if it did where the processor is
-    /// shared, because what comes next is of somebody who waits for the processor. Says whether it is time to
+    /// Pauses after a turn that `moved` something or not. On a shared processor it pauses even after progress,
+    /// because the next message is from a thread that waits for the processor. Returns whether it is time to
     /// [`sleep`](Self::sleep).
     #[inline]
     pub(super) fn pause(&mut self, moved: bool, processor: &Processor) -> bool {
@@ -135,7 +133,7 @@ impl Waiter {
         (is_shared || self.empty_turns.is_multiple_of(TURNS_PER_LOOK)) && self.give_way(is_shared, processor)
     }
 
-    /// Yields, unless it is too early for that or time to sleep.
+    /// Yields, unless it is too early for that, or time to sleep.
     #[inline]
     fn give_way(&mut self, is_shared: bool, processor: &Processor) -> bool {
         let is_short = is_shared && processor.is_crowded && self.empty_turns <= SHORT_WAIT;
@@ -146,7 +144,7 @@ impl Waiter {
         self.give_way_by_clock(is_shared, processor, if is_short { YIELDS_PER_LOOK } else { 1 })
     }
 
-    /// As [`give_way`](Self::give_way), with a look at the clock, for `count` yields.
+    /// Like [`give_way`](Self::give_way), but reads the clock, for `count` yields.
     fn give_way_by_clock(&mut self, is_shared: bool, processor: &Processor, count: u32) -> bool {
         let begun = Instant::now();
         let waited = begun - *self.since.get_or_insert(begun);
@@ -162,8 +160,8 @@ impl Waiter {
         false
     }
 
-    /// Sleeps until there is something to progress, at most `longest`; the first time only says that it is
-    /// about to.
+    /// Sleeps until there is something to progress, at most `longest`. The first call only announces the
+    /// sleep.
     pub(super) fn sleep(&mut self, longest: Duration, port: &Port, neighbourhood: Option<&Neighbourhood>) {
         match neighbourhood {
             Some(neighbourhood) if !self.is_armed => {
@@ -214,7 +212,7 @@ mod tests {
         assert!(begun.elapsed() >= SPIN_TIME);
         while !waiter.pause(false, &processor) {}
         assert!(begun.elapsed() >= WAKE_TIME);
-        // A new one, because yielding may have shown that somebody else wants this processor.
+        // A new one, because yields may have shown that another thread wants this processor.
         let processor = Processor::new(false);
         assert!(!waiter.pause(true, &processor) && waiter.since.is_none(), "something has moved");
         let crowded = Processor::new(true);
@@ -222,7 +220,7 @@ mod tests {
         assert_eq!(crowded.short_yields.load(Ordering::Relaxed), 1, "at the first empty turn");
     }
 
-    /// A turn may take longer than a yield that somebody has used: it asks the system for each socket.
+    /// A turn may take longer than a used yield, because it polls each socket.
     #[test]
     fn a_long_turn_is_not_taken_for_a_used_yield() {
         let processor = Processor::new(false);
@@ -234,7 +232,7 @@ mod tests {
             }
             let turn = Instant::now();
             while turn.elapsed() < 2 * LONG_YIELD {}
-            // Whether anybody else is there just now.
+            // Whether another thread is running now.
             let begun = Instant::now();
             yield_now();
             unused = if begun.elapsed() > LONG_YIELD { 0 } else { unused + 1 };
@@ -247,7 +245,7 @@ mod tests {
         let crowded = Processor::new(true);
         let mut looks = 0;
         for _ in 0..10 * YIELDS_PER_LOOK {
-            // A call each, as the shortest are.
+            // One call each, like the shortest calls.
             let mut waiter = Waiter::new();
             assert!(!waiter.pause(true, &crowded));
             looks += waiter.timed_yields;

@@ -1,4 +1,4 @@
-//! The collectives that can be called on a group, on plain slices.
+//! The collectives of a group on plain slices.
 
 use std::ops::ControlFlow;
 
@@ -20,15 +20,15 @@ impl Group {
     /// Waits until all ranks have called this.
     ///
     /// # Errors
-    /// When a rank is lost, aborts, calls something else or does not come in time.
+    /// When a rank is lost, aborts, makes a different call, or does not call in time.
     pub fn barrier(&self) -> Result<()> {
         self.run(Description::new(Operation::BARRIER, 0, 0), async |call| dense::barrier(call).await)
     }
 
-    /// Copies `data` of rank `root` to all ranks; lengths are equal on all ranks.
+    /// Copies `data` of rank `root` to all ranks. The lengths must be equal.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::NoSuchRoot`].
+    /// As for [`barrier`](Self::barrier); [`Error::NoSuchRoot`].
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: u32) -> Result<()> {
         if root >= self.world_size() {
             return Err(Error::NoSuchRoot { root: Rank(root), world_size: self.world_size() });
@@ -43,12 +43,11 @@ impl Group {
         self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await.map(drop))
     }
 
-    /// Reduces `data` over all ranks, in place: the same bits on every rank, but for which NaN a sum with NaN
-    /// is.
+    /// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier), or when the system has no memory for what is received; `data` is then
-    /// unspecified. [`Error::Reduction`] for an average of integers, before anything is done.
+    /// As for [`barrier`](Self::barrier), and for lack of memory to receive into; `data` is then unspecified.
+    /// [`Error::Reduction`] for an average of integers, before anything is done.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<()> {
         reduction.check::<T>()?;
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
@@ -64,9 +63,8 @@ impl Group {
         })
     }
 
-    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle gives
-    /// it back with the result, which is an error in the cases named there: an average of integers starts
-    /// nothing.
+    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle returns
+    /// it with the result, whose errors are as there. An average of integers starts nothing.
     pub fn start_all_reduce<T: Element>(
         &self,
         data: Vec<T>,
@@ -92,14 +90,14 @@ impl Group {
     /// Gathers vectors of equal length: `all` gets rank 0's `own`, then rank 1's, and so on.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::Length`] unless `all` is `P` times as long as `own`.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`] unless `all` is `P` times as long as `own`.
     pub fn all_gather<T: Element>(&self, own: &[T], all: &mut [T]) -> Result<()> {
         let expected = own.len() * self.world_size() as usize;
         if all.len() != expected {
             return Err(Error::Length { what: "the gathered vector", found: all.len(), expected });
         }
         let start = own.len() * self.rank() as usize;
-        // The one copy that gathering in place leaves: this rank's own part.
+        // Copy: this rank's own part, the only copy of gathering in place.
         all[start..start + own.len()].copy_from_slice(own);
         let description = Description::new(Operation::ALL_GATHER, T::NUMBER, own.len());
         if let Some(host) = self.host_for(size_of_val(own)) {
@@ -110,44 +108,45 @@ impl Group {
         self.run(description, async |call| dense::all_gather(call, Chunk::from(all)).await.map(drop))
     }
 
-    /// Gathers vectors whose lengths may differ, in rank order.
+    /// Gathers vectors of any lengths, in rank order.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier).
+    /// As for [`barrier`](Self::barrier).
     pub fn all_gather_varying<T: Element>(&self, own: Vec<T>) -> Result<Vec<Vec<T>>> {
         let description = Description::new(Operation::ALL_GATHER, T::NUMBER, 0);
         self.run(description, async |call| dense::all_gather_varying(call, own).await)
     }
 
-    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, the same
-    /// on all ranks.
+    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, and `limit`
+    /// is equal on all ranks.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
     pub fn sparse_all_gather(&self, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
         check_limit(local, limit)?;
         let description = sparse::describe_all_gather(local.dim());
         self.run(description, async |call| sparse::sparse_all_gather(call, local, limit).await)
     }
 
-    /// Sums the sparse vectors of all ranks. `local` has at most `limit` entries, the same on all ranks.
+    /// Sums the sparse vectors of all ranks. `local` has at most `limit` entries, and `limit` is equal on all
+    /// ranks.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
     pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
         check_limit(local, limit)?;
         let description = sparse::describe_topk(local.dim());
         self.run(description, async |call| sparse::topk_all_reduce(call, local, limit, 0).await)
     }
 
-    /// Sums the sparse vectors of all ranks and keeps the `k` largest entries; says what goes back to the
-    /// residual.
+    /// Sums the sparse vectors of all ranks and keeps the `k` largest entries. Also returns what goes back to
+    /// the residual.
     ///
-    /// `local` has at most `k` entries, and `k` is the same on all ranks.
+    /// `local` has at most `k` entries, and `k` is equal on all ranks.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more; [`Error::NonFinite`] on all
-    /// ranks when a sum overflows.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more; [`Error::NonFinite`] on all
+    /// ranks if a sum overflows.
     pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
         check_limit(local, k)?;
         let description = sparse::describe_gtopk(local.dim());
@@ -157,10 +156,10 @@ impl Group {
         })
     }
 
-    /// Finds the low-rank factors of the mean of all ranks' matrices, one for each state of the batch.
+    /// Computes the low-rank factors of the mean of all ranks' matrices, one for each state of the batch.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::Length`] when a matrix does not fit its state.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`] if a matrix does not fit its state.
     pub fn low_rank_all_reduce(&self, batch: &mut Batch, matrices: &[&[f32]]) -> Result<Factors> {
         let cost = self.0.settings.cost;
         let description = low_rank::describe(batch);
@@ -171,7 +170,7 @@ impl Group {
     }
 }
 
-/// For calls over slots that are not worth a way around the engine.
+/// For calls over slots that have no fast path around the engine.
 fn nothing_at_once<T>(_: &mut HostCall<'_>, _: &mut [T]) -> ControlFlow<Result<()>, ()> {
     ControlFlow::Continue(())
 }

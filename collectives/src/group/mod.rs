@@ -1,6 +1,6 @@
-//! A group of ranks: how one is made, what it is, and how a call on it runs.
+//! Groups of ranks: how they are made, and how a call on them runs.
 //!
-//! What can be called on it lies beside this: the collectives on plain slices and on shared buffers.
+//! The collectives on plain slices and on shared buffers are in files of their own.
 
 mod collectives;
 mod on_host;
@@ -36,7 +36,7 @@ pub use settings::{DEFAULT_TIMEOUT, Settings};
 pub struct Group(Arc<Inner>);
 
 struct Inner {
-    /// Ends before anything else does.
+    /// Ends before everything else.
     thread: Option<EngineThread>,
     owner: Owner,
     engine: Arc<Engine>,
@@ -47,8 +47,7 @@ struct Inner {
 }
 
 impl Drop for Inner {
-    /// In a forked child, all that is behind the group is the parent's, and its threads are not there to wait
-    /// for.
+    /// In a forked child, all state belongs to the parent, whose threads do not exist here.
     fn drop(&mut self) {
         if !self.owner.is_here() {
             std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
@@ -69,7 +68,7 @@ impl Group {
         Self::opened(Opened::in_process(transport, None), settings)
     }
 
-    /// The group of all ranks of a job that was joined.
+    /// The group of all ranks of a joined job.
     ///
     /// # Panics
     /// When the system has no thread or descriptor left, as [`std::thread::spawn`] does.
@@ -78,7 +77,7 @@ impl Group {
         Self::try_opened(opened, settings).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`opened`](Self::opened).
+    /// Like [`opened`](Self::opened).
     ///
     /// # Errors
     /// When the system has no thread or descriptor left.
@@ -90,7 +89,7 @@ impl Group {
             .as_ref()
             .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.course()))
             .map(Arc::new);
-        // A rank alone has nobody to tell of an abort; a simulated network has no room for another thread.
+        // A single rank has no peer to tell of an abort, and a simulated network allows no other thread.
         let is_needed = settings.progress_thread || (port.world_size() > 1 && !port.is_simulated());
         let thread = is_needed.then(|| EngineThread::start(&engine, settings.progress_thread)).transpose();
         let thread = thread.map_err(Error::Transport)?;
@@ -106,7 +105,7 @@ impl Group {
         })))
     }
 
-    /// A group of this rank alone.
+    /// A group of this rank only.
     #[must_use]
     pub fn solo() -> Self {
         let alone = ucx_sys_wrap::local::world(1);
@@ -121,7 +120,7 @@ impl Group {
         self.port().rank().0
     }
 
-    /// Ranks in the group.
+    /// The number of ranks in the group.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.port().world_size()
@@ -133,20 +132,20 @@ impl Group {
         self.port().name()
     }
 
-    /// What this rank has sent, received and copied.
+    /// The counters of this rank.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let bytes_shared = self.0.host.as_ref().map_or(0, |host| host.written.load(Ordering::Relaxed));
         Statistics { bytes_shared, ..self.port().statistics() }
     }
 
-    /// What this rank shares with the others of its host, where it does.
+    /// The memory that this rank shares with the others of its host, if it does.
     #[must_use]
     pub fn neighbourhood(&self) -> Option<&Arc<Neighbourhood>> {
         self.0.neighbourhood.as_ref()
     }
 
-    /// What the group was made with.
+    /// The settings of the group.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.0.settings
@@ -159,33 +158,31 @@ impl Group {
         &self.0.engine
     }
 
-    /// Closes the group on all ranks: pending and later calls, here and there, fail with [`Error::Aborted`]
-    /// naming this rank.
+    /// Closes the group on all ranks: pending and later calls of all ranks fail with [`Error::Aborted`] naming
+    /// this rank.
     ///
-    /// Async-signal-safe: a signal handler may call it whatever its thread is doing, also in the middle of a call
-    /// on this group. It takes no lock, allocates nothing and panics never.
+    /// Async-signal-safe: a signal handler may call it at any time, also during a call on this group. It takes
+    /// no lock, allocates nothing and never panics.
     ///
-    /// Peers are told at once: by the call that is using the transport, at its next turn (within 10 ms if it
-    /// sleeps), else by the group's own thread, which sleeps until then. This waits for it, for 100 ms at most (2
-    /// ms while a thread is in the transport), so that an ordinary caller may exit or never call again. Not
-    /// promised: that peers have been told when this returns in a handler that has interrupted a call, nor that
-    /// they are told at all if the process ends before that call goes on; they then find this rank lost. In a
-    /// simulation peers are told at this rank's next turn or call, or when it drops the group.
+    /// Peers are told by the call that is using the transport, at its next turn (within 10 ms if it sleeps),
+    /// else by the group's thread. This waits for that at most 100 ms (2 ms while a thread is in the transport),
+    /// so that a caller may exit afterwards. In a handler that has interrupted a call, peers may not have been
+    /// told yet when this returns. If the process ends before that call goes on, they find this rank lost
+    /// instead. In a simulation, peers are told at this rank's next turn or call, or when it drops the group.
     pub fn abort(&self) {
         self.0.engine.abort();
     }
 
-    /// Moves the transport and all non-blocking calls once, without blocking. Says whether anything happened.
+    /// Moves the transport and all non-blocking calls once, without blocking. Returns whether anything happened.
     pub fn progress(&self) -> bool {
         self.0.engine.turn()
     }
 
-    /// For a runtime that watches descriptors: moves all non-blocking calls once and prepares for sleeping.
-    /// Says what to watch, and when to look again at the latest; `None` when something has moved: look at the
-    /// handles, then call this again.
+    /// For event loops: moves all non-blocking calls once and prepares for sleeping. Returns the descriptor to
+    /// watch and the longest sleep; `None` if something has moved: check the handles, then call this again.
     ///
-    /// The promise to be woken holds until something turns the engine or starts a call: call this before each
-    /// sleep. While no handle is pending there is nothing to watch for.
+    /// The wake-up is guaranteed only until something turns the engine or starts a call, so call this before
+    /// each sleep. While no handle is pending there is nothing to watch for.
     ///
     /// ```
     /// use brevity_collectives::{Group, Reduction};
@@ -195,7 +192,7 @@ impl Group {
     /// let handle = group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum);
     /// while !handle.test() {
     ///     let Some(sleep) = group.prepare_sleep() else { continue };
-    ///     // Any of the runtime's own descriptors may stand beside it.
+    ///     // The runtime's own descriptors may be polled too.
     ///     let longest = Timespec { tv_sec: 0, tv_nsec: sleep.longest().as_nanos() as i64 };
     ///     poll(&mut [PollFd::new(&sleep, PollFlags::IN)], Some(&longest)).unwrap();
     /// }
@@ -206,22 +203,21 @@ impl Group {
         self.0.engine.prepare_sleep()
     }
 
-    /// Makes a call of one's own and runs it to its end on this thread.
+    /// Runs a custom call to completion on this thread.
     ///
-    /// All ranks must pass equal descriptions. Everything that `body` posted has ended when this returns.
+    /// All ranks must pass equal descriptions. All operations of `body` have ended when this returns.
     pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
         let (identity, _) = self.next_call(&description);
         self.run_body(identity, description, Shared::default(), body)
     }
 
-    /// As [`run`](Self::run), for a body with collectives of dense vectors: among ranks of one host these go
-    /// over the memory that the ranks share, as those of the group itself do.
+    /// Like [`run`](Self::run), for a body with collectives on dense vectors: among ranks of one host these use
+    /// shared memory, as those of the group do.
     ///
-    /// Calls have that memory one after the other, in the order in which they were made, and this one has it
-    /// until it ends. So `body` must not wait for a later call that uses it. Inside the body the collectives
-    /// have it in the order in which they are first polled, which must be the same on all ranks. If ranks
-    /// call different things inside, and one of them does so by messages, they may find out only when the
-    /// deadline passes.
+    /// Calls use that memory in the order in which they were made, each until it ends. So `body` must not wait
+    /// for a later call that uses it. Inside the body, collectives use it in the order of their first polls,
+    /// which must be equal on all ranks. If ranks make different calls inside, one of them by messages, they may
+    /// detect it only when the deadline passes.
     pub fn run_in_order<'env, R>(
         &self,
         description: Description,
@@ -246,10 +242,10 @@ impl Group {
         })
     }
 
-    /// Makes a non-blocking call of one's own on `buffers`; the handle gives them back with the result.
+    /// Starts a custom non-blocking call on `buffers`; the handle returns them with the result.
     ///
-    /// The call's number is taken here, so ranks must start their calls in the same order, whatever order
-    /// they wait in.
+    /// The call gets its number here, so all ranks must start their calls in the same order. They may wait for
+    /// them in any order.
     pub fn start<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
@@ -260,7 +256,7 @@ impl Group {
         self.start_body(identity, description, Shared::default(), buffers, body)
     }
 
-    /// As [`start`](Self::start), for a body with collectives of dense vectors; see
+    /// Like [`start`](Self::start), for a body with collectives on dense vectors; see
     /// [`run_in_order`](Self::run_in_order).
     pub fn start_in_order<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
     where
@@ -272,7 +268,7 @@ impl Group {
         self.start_body(identity, description, Shared::new(self.inside(signature, 0)), buffers, body)
     }
 
-    /// The handle of a call that has come to `value` without anything being started, as one that is refused.
+    /// The handle of a call that was refused: it has ended with `value` without starting anything.
     pub fn ended<T>(&self, value: T) -> Handle<T> {
         Handle::ended(&self.0.engine, value)
     }
@@ -304,7 +300,7 @@ impl Group {
         self.0.engine.port()
     }
 
-    /// The next call's number, and what it says that it is.
+    /// The next call's number, and its identity.
     #[inline]
     fn next_call(&self, description: &Description) -> (Identity, Signature) {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
@@ -317,16 +313,16 @@ impl Group {
         (Identity { group: 0, sequence, timeout: self.0.settings.timeout }, signature)
     }
 
-    /// Whether calls that need a peer can succeed. Those that can't must say nothing: to a rank that has not
-    /// heard yet why the group is closed, what they say would be the wrong call.
+    /// Whether calls that need a peer can succeed. Otherwise they must send nothing: a rank that does not know
+    /// yet why the group is closed would take it for a different call.
     #[inline]
     fn is_open(&self) -> bool {
         !self.0.engine.course().is_closed.load(Ordering::Relaxed)
     }
 }
 
-/// Closes the group if a peer has broken the call's rules: this rank has left the call early, and nobody must
-/// wait for it.
+/// Closes the group if a peer has violated the call's protocol: this rank has left the call early, and no rank
+/// must wait for it.
 fn leave(comm: &Comm<'_>, shared: &Shared) {
     if shared.is_broken() {
         comm.port().abort();

@@ -1,4 +1,4 @@
-//! Calls over the memory that the ranks of one host share.
+//! Calls over the shared memory of one host.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,17 +12,16 @@ use crate::call::Shared;
 use crate::description::Description;
 use crate::element::Element;
 use crate::engine::Handle;
-use crate::error::{Place, Result};
+use crate::error::{CallSite, Result};
 use crate::host::{Host, HostCall, Inside, Surroundings};
 
 impl Group {
-    /// What the body of a call takes to use the slots, if all ranks are on one host.
+    /// The right of a call's body to use the slots, if all ranks are on one host.
     pub(super) fn inside(&self, outer: Signature, spins: u32) -> Option<Inside> {
         self.0.host.as_ref().map(|host| Inside::new(host, outer, spins, self.0.settings.cost))
     }
 
-    /// The slots of the host, if all ranks are on it and calls of `bytes` should use them; the same on all
-    /// ranks.
+    /// The slots of the host, if all ranks are on it and calls of `bytes` should use them. All ranks agree.
     #[inline]
     pub(super) fn host_for(&self, bytes: usize) -> Option<&Arc<Host>> {
         self.0
@@ -31,7 +30,7 @@ impl Group {
             .filter(|host| host.is_always || self.0.settings.cost.prefers_slots(self.world_size(), bytes))
     }
 
-    /// Runs a call over slots to its end on this thread: as much `at_once` as it can, then the rest in
+    /// Runs a call over slots to completion on this thread: as much as possible `at_once`, and the rest in
     /// `body`.
     pub(super) fn run_on_host<T, S>(
         &self,
@@ -43,7 +42,7 @@ impl Group {
     ) -> Result<()> {
         let (identity, signature) = self.next_call(&description);
         let mut ticket = Ticket::take(&*host.slots);
-        let place = Place { description, sequence: identity.sequence };
+        let site = CallSite { description, sequence: identity.sequence };
         let (shared, time) = (Shared::default(), CallTime::default());
         let around = Surroundings {
             port: self.port(),
@@ -55,7 +54,7 @@ impl Group {
             shared: &shared,
             spins: self.0.engine.spins(),
         };
-        if let Some(mut call) = HostCall::begin_at_once(&mut ticket, &around, &place) {
+        if let Some(mut call) = HostCall::begin_at_once(&mut ticket, &around, &site) {
             return match at_once(&mut call, data) {
                 ControlFlow::Break(result) => result,
                 ControlFlow::Continue(rest) => {
@@ -65,7 +64,7 @@ impl Group {
             };
         }
         self.0.engine.run_without_scope(identity.timeout, &time, async {
-            let mut call = HostCall::begin(&mut ticket, &around, &place).await?;
+            let mut call = HostCall::begin(&mut ticket, &around, &site).await?;
             match at_once(&mut call, data) {
                 ControlFlow::Break(result) => result,
                 ControlFlow::Continue(rest) => body(&mut call, data, rest).await,
@@ -73,7 +72,7 @@ impl Group {
         })
     }
 
-    /// Makes a non-blocking call over slots on `data`, which the handle gives back.
+    /// Starts a non-blocking call over slots on `data`, which the handle returns.
     pub(super) fn start_on_host<T, F>(
         &self,
         host: &Arc<Host>,
@@ -92,7 +91,7 @@ impl Group {
         let mut ticket = Ticket::take(Arc::clone(&host.slots));
         self.0.engine.spawn(identity.timeout, data, move |comm, data| {
             Box::pin(async move {
-                let place = Place { description, sequence: identity.sequence };
+                let site = CallSite { description, sequence: identity.sequence };
                 let shared = Shared::default();
                 let around = Surroundings {
                     port: comm.port(),
@@ -104,7 +103,7 @@ impl Group {
                     shared: &shared,
                     spins: 0,
                 };
-                let mut call = HostCall::begin(&mut ticket, &around, &place).await?;
+                let mut call = HostCall::begin(&mut ticket, &around, &site).await?;
                 body(&mut call, data).await
             })
         })

@@ -1,17 +1,16 @@
-//! What a group is made with.
+//! Settings of groups.
 
 use std::time::Duration;
 
 use crate::choose::Cost;
 
-/// How long a call may take unless told otherwise: dead peers are found at once, so this is for live ones
-/// that hang.
+/// The default timeout of calls. Dead peers are detected at once, so this is for live peers that hang.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What a group is made with. All but the timeout and the thread must be the same on all ranks.
+/// The settings of a group. All except the timeout and the thread must be equal on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long a call may take before it fails with [`Error::Timeout`](crate::Error::Timeout).
+    /// The time after which a call fails with [`Error::Timeout`](crate::Error::Timeout).
     pub timeout: Duration,
     /// The network that algorithms are chosen for.
     pub cost: Cost,

@@ -1,7 +1,8 @@
-//! All-gather over slots: everybody writes its own, everybody reads all others'.
+//! All-gather over slots: each rank writes its own vector and reads those of all others.
 //!
-//! Up to 512 bytes a rank go in the line of the flag; more in chunks of 64 KiB (256 from 4 MiB on): while a
-//! rank writes one it reads the others' of before. Every rank writes n bytes and reads n (P - 1).
+//! Vectors of up to 512 bytes are in the cache line of the flag. Longer ones are in chunks of 64 KiB (256 KiB
+//! from 4 MiB on): while a rank writes one chunk it reads the previous chunks of the others. Every rank writes n
+//! bytes and reads n (P - 1).
 
 use std::ops::Range;
 
@@ -15,10 +16,10 @@ const CHUNK_BYTES: usize = 64 << 10;
 const LONG_CHUNK_BYTES: usize = 256 << 10;
 const LONG_BYTES: usize = 4 << 20;
 
-/// Gathers vectors of equal length: `all` is `P` vectors long and holds this rank's in its place.
+/// Gathers vectors of equal length. `all` holds `P` vectors, this rank's at its position.
 ///
 /// # Errors
-/// When a rank is lost, aborts, calls something else or does not come in time: `all` is then unspecified.
+/// When a rank is lost, aborts, makes a different call, or does not call in time; `all` is unspecified.
 pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> Result<()> {
     let (own, places) = (call.slots().own_place(), call.world_size() as usize);
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(all);
@@ -41,7 +42,7 @@ pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> R
         if let Some((step, _)) = out {
             call.until_free(step).await?;
         }
-        // The first peer's chunk is read while this rank's next is written.
+        // The first peer's chunk is read while this rank's next chunk is written.
         let mut unwritten = out.clone();
         for place in (0..places).filter(|place| *place != own) {
             let Some((step, index)) = back else { break };
@@ -74,7 +75,7 @@ pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> R
     Ok(())
 }
 
-/// One line a rank.
+/// For vectors that fit in the line of the flag.
 async fn inline(call: &mut HostCall<'_>, all: &mut [u8], length: usize) -> Result<()> {
     let own = call.slots().own_place();
     let step = call.take_steps(1);
@@ -90,7 +91,7 @@ async fn inline(call: &mut HostCall<'_>, all: &mut [u8], length: usize) -> Resul
     Ok(())
 }
 
-/// Two disjoint stretches of one vector, the first to read and the second to write.
+/// Two disjoint ranges of one vector, the first to read and the second to write.
 ///
 /// # Panics
 /// When they overlap.

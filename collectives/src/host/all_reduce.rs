@@ -8,8 +8,8 @@
 //! | up to 64 KiB / (P - 1) | publishes its vector, reduces all vectors | n (P - 1) |
 //! | more, in chunks | publishes the chunk but for its own slice, reduces its slice of all ranks, publishes that, reads the other slices | 2 n (P - 1) / P |
 //!
-//! Chunks follow one another: while a rank writes one it reads the results of the one before the last. Slices
-//! are `div_ceil(chunk, P)` elements, rounded up to lines of 64 bytes.
+//! Chunks are pipelined: while a rank writes one it reads the results of the one before the last. Slices are
+//! `div_ceil(chunk, P)` elements, rounded up to lines of 64 bytes.
 
 use std::ops::{ControlFlow, Range};
 
@@ -21,34 +21,33 @@ use super::call::HostCall;
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 
-/// Up to so many bytes in all are reduced by every rank for itself.
+/// Up to this many bytes in total, every rank reduces the whole vector.
 const ALL_BY_ALL_BYTES: usize = 64 << 10;
 
-/// Up to so many bytes are worth a path of their own, which clears no more memory than it needs.
+/// Up to this many bytes, a separate path clears no more memory than it needs.
 const SHORT_BYTES: usize = 64;
 
-/// A vector is cut into about this many chunks, so that the first and the last, which have nothing to overlap
-/// with, are short; but into none shorter than this, and the longest only where the vector is in no cache any
-/// more.
+/// A vector is cut into about this many chunks, so that the first and the last, which overlap with nothing, are
+/// short. The limits of their length follow; the longest are for vectors that do not fit in any cache.
 const USUAL_CHUNKS: usize = 8;
 const LEAST_CHUNK_BYTES: usize = 32 << 10;
 const USUAL_CHUNK_BYTES: usize = 256 << 10;
 const LONG_BYTES: usize = 16 << 20;
 
-/// What is left of an all-reduce that could not be done at once.
+/// The rest of an all-reduce that was not finished at once.
 #[derive(Clone, Copy)]
 pub(crate) enum Rest {
     /// Everything.
     All,
-    /// This rank has published its vector in this step.
+    /// The reduction; this rank has published its vector in this step.
     Published(Step),
 }
 
-/// Reduces `data` over all ranks, in place; the same bits on every rank, but for which NaN a sum with NaN is.
-/// That the elements can be reduced like this was checked before the call began ([`Reduction::check`]).
+/// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums. The
+/// caller has checked that the elements can be reduced this way ([`Reduction::check`]).
 ///
 /// # Errors
-/// When a rank is lost, aborts, calls something else or does not come in time: `data` is then unspecified.
+/// When a rank is lost, aborts, makes a different call, or does not call in time; `data` is unspecified.
 pub async fn all_reduce<T: Element>(
     call: &mut HostCall<'_>,
     data: &mut [T],
@@ -60,8 +59,8 @@ pub async fn all_reduce<T: Element>(
     }
 }
 
-/// Does an [`all_reduce`] that every rank does for itself if the others come soon, without anything that
-/// waiting needs; says what is left else.
+/// Tries an [`all_reduce`] in which every rank reduces the whole vector, without the overhead of waiting.
+/// Returns what is left if the others do not come soon.
 #[inline]
 pub(crate) fn at_once<T: Element>(
     call: &mut HostCall<'_>,
@@ -80,7 +79,7 @@ pub(crate) fn at_once<T: Element>(
     }
 }
 
-/// What [`at_once`] has left of an [`all_reduce`].
+/// The rest that [`at_once`] has left of an [`all_reduce`].
 pub(crate) async fn all_reduce_rest<T: Element>(
     call: &mut HostCall<'_>,
     data: &mut [T],
@@ -99,7 +98,7 @@ pub(crate) async fn all_reduce_rest<T: Element>(
     Ok(())
 }
 
-/// Whether every rank reduces all of the vector for itself.
+/// Whether every rank reduces the whole vector.
 #[inline]
 fn is_for_all(call: &HostCall<'_>, bytes: usize) -> bool {
     bytes * (call.world_size() as usize - 1) <= ALL_BY_ALL_BYTES
@@ -134,7 +133,7 @@ fn in_a_step_at_once<T: Element>(
     ControlFlow::Break(Ok(()))
 }
 
-/// The same, however long it takes.
+/// The same, without a time limit.
 async fn in_a_step<T: Element>(
     call: &mut HostCall<'_>,
     data: &mut [T],
@@ -169,7 +168,7 @@ fn publish_line<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
     call.slots().publish_inline(step, header, bytemuck::cast_slice(data));
 }
 
-/// Reduces the lines of all ranks, which have come.
+/// Reduces the lines of all ranks, which have been published.
 #[inline]
 fn reduce_lines<T: Element, const N: usize>(
     call: &mut HostCall<'_>,
@@ -194,7 +193,7 @@ fn publish_slot<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
     call.slots().publish(step, header);
 }
 
-/// Reduces the slots of all ranks, which have come.
+/// Reduces the slots of all ranks, which have been published.
 #[inline]
 fn reduce_slots<T: Element>(call: &mut HostCall<'_>, step: Step, data: &mut [T], reduction: Reduction) {
     let world_size = call.world_size();
@@ -205,7 +204,7 @@ fn reduce_slots<T: Element>(call: &mut HostCall<'_>, step: Step, data: &mut [T],
     call.slots().acknowledge(step);
 }
 
-/// Chunks, of which every rank reduces a slice.
+/// Reduces in chunks, of which every rank reduces a slice.
 async fn by_slices<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
     let header = call.header();
     let chunks = Chunks::new::<T>(data.len(), call.world_size() as usize);
@@ -245,7 +244,7 @@ async fn by_slices<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reductio
     Ok(())
 }
 
-/// Writes what the rank at `place` reduces of one chunk, and reads what it has reduced of another.
+/// Writes the slice of one chunk that the rank at `place` reduces, and reads its result of another.
 fn move_slices<T: Element>(
     call: &mut HostCall<'_>,
     data: &mut [T],
@@ -288,7 +287,7 @@ fn divide<T: Element>(block: &mut [T], reduction: Reduction, world_size: u32) {
     }
 }
 
-/// How a vector is cut into chunks and those into slices; in elements, where nothing else is said.
+/// How a vector is cut into chunks, and these into slices; in elements unless stated otherwise.
 struct Chunks {
     length: usize,
     chunk: usize,
@@ -312,13 +311,13 @@ impl Chunks {
         self.length.div_ceil(self.chunk)
     }
 
-    /// Where the chunk of `step` begins in its slot, in bytes.
+    /// The start of the chunk of `step` in its slot, in bytes.
     fn place(&self, step: Step) -> usize {
         step.place_for(self.chunk_bytes)
     }
 
-    /// The slice of `chunk` that the rank at `place` reduces: where it begins in the chunk, and where it lies
-    /// in the vector.
+    /// The slice of `chunk` that the rank at `place` reduces: its start in the chunk, and its range in the
+    /// vector.
     fn slice(&self, chunk: usize, place: usize) -> (usize, Range<usize>) {
         let start = chunk * self.chunk;
         let length = self.chunk.min(self.length - start);

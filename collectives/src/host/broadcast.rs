@@ -1,9 +1,9 @@
-//! Broadcast over slots: the root writes, everybody else reads.
+//! Broadcast over slots: the root writes and all others read.
 //!
-//! Up to 512 bytes go in the line of the flag; more in chunks, so that the others read one while the root
-//! writes the next, and may be up to four ahead of the slowest. The root writes every byte once, however many
-//! ranks there are. What is longer than caches goes past them to its place: its lines are not fetched to be
-//! overwritten.
+//! Vectors of up to 512 bytes are in the cache line of the flag. Longer ones are in chunks, so that the others
+//! read one while the root writes the next; the root may be up to four chunks ahead of the slowest. The root
+//! writes every byte once for all ranks. Vectors that do not fit in caches are received with non-temporal
+//! stores, which do not fetch the lines that they overwrite.
 
 use ucx_sys_wrap::shm::{INLINE_BYTES, Step};
 
@@ -13,16 +13,15 @@ use crate::error::Result;
 
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// From here on caches do not hold what is received until somebody reads it.
+/// From this length on, received data does not stay in caches until it is read.
 const LONG_BYTES: usize = 32 << 20;
 
-/// Copies `data` of `root` to all ranks. All ranks pass equal lengths and the same root, which is one of
-/// them.
+/// Copies `data` of `root` to all ranks. All ranks pass equal lengths and the same valid root.
 ///
 /// The root may return before the others have the data.
 ///
 /// # Errors
-/// When a rank is lost, aborts, calls something else or does not come in time: `data` is then unspecified.
+/// When a rank is lost, aborts, makes a different call, or does not call in time; `data` is unspecified.
 pub async fn broadcast<T: Element>(call: &mut HostCall<'_>, data: &mut [T], root: u32) -> Result<()> {
     let root = root as usize;
     let is_root = call.slots().own_place() == root;

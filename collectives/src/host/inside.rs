@@ -1,11 +1,10 @@
-//! The slots inside the body of a call: its collectives of dense vectors have them one after the other.
+//! The slots inside the body of a call, whose collectives on dense vectors use them one after the other.
 //!
-//! The body has one ticket, taken when the call was made, and keeps it to its end. So among calls the slots
-//! go around in the order in which calls were made, and inside one in the order of its program: the same on
-//! all ranks.
+//! The body has one ticket, taken when the call was made, and keeps it until it ends. So calls use the slots in
+//! the order in which they were made, and collectives of a body in program order, equally on all ranks.
 //!
-//! A rank can leave a body before the others do, or leave out a collective. What it publishes next would then
-//! stand where they look for their own. So what is published inside a body says which call that is a part of.
+//! A rank may leave a body before the others, or skip a collective. The others would then take its next
+//! publication for this one. So a publication inside a body carries the identity of the call.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -20,34 +19,34 @@ use super::Host;
 use super::call::{HostCall, Surroundings};
 use crate::call::Shared;
 use crate::choose::Cost;
-use crate::error::{Place, Result};
+use crate::error::{CallSite, Result};
 
 /// A body's place in the queue for the slots.
 type BodyTicket = Ticket<Slots, Arc<Turnstile<Slots>>>;
 
-/// What the body of a call needs to use the slots.
+/// The right of a call's body to use the slots.
 pub(crate) struct Inside {
     host: Arc<Host>,
-    /// Away while a collective has it.
+    /// `None` while a collective uses it.
     ticket: Mutex<Option<BodyTicket>>,
-    /// What the body's call is.
+    /// The signature of the body's call.
     outer: Signature,
-    /// How often to look at a flag before anything else gets a turn.
+    /// How often to check a flag before other work gets a turn.
     spins: u32,
     cost: Cost,
 }
 
-/// A collective of a body that may have the slots.
+/// A collective of a body that should use the slots.
 pub(crate) struct Claim<'a> {
     inside: &'a Inside,
     around: Surroundings<'a>,
-    place: &'a Place,
+    site: &'a CallSite,
 }
 
-/// A collective's right to the slots, which goes back to the body when this is dropped.
+/// A collective's right to use the slots; dropping it returns the ticket to the body.
 pub(crate) struct Loan<'a> {
     claim: Claim<'a>,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     ticket: Option<BodyTicket>,
 }
 
@@ -58,17 +57,17 @@ impl Inside {
         Self { host: Arc::clone(host), ticket, outer, spins, cost }
     }
 
-    /// For a collective on vectors of `bytes`, if those go over the slots: the same on all ranks.
+    /// The claim of a collective on vectors of `bytes`, if it should use the slots. All ranks agree.
     pub(crate) fn claim<'a>(
         &'a self,
         bytes: usize,
         comm: &'a Comm<'_>,
-        place: &'a Place,
+        site: &'a CallSite,
         shared: &'a Shared,
     ) -> Option<Claim<'a>> {
         let suits = self.host.is_always || self.cost.prefers_slots(comm.port().world_size(), bytes);
         suits.then(|| {
-            let description = place.description.inside(place.sequence);
+            let description = site.description.inside(site.sequence);
             let around = Surroundings {
                 port: comm.port(),
                 time: comm.time(),
@@ -79,13 +78,13 @@ impl Inside {
                 shared,
                 spins: self.spins,
             };
-            Claim { inside: self, around, place }
+            Claim { inside: self, around, site }
         })
     }
 }
 
 impl<'a> Claim<'a> {
-    /// Waits until no other collective of the body has the slots.
+    /// Waits until no other collective of the body uses the slots.
     ///
     /// # Errors
     /// When the group is closed or the deadline passes before.
@@ -94,7 +93,7 @@ impl<'a> Claim<'a> {
             if let Some(ticket) = self.inside.ticket.lock().take() {
                 return Poll::Ready(Ok(ticket));
             }
-            let end = self.around.end(self.place, self.around.port.rank(), 0);
+            let end = self.around.end(self.site, self.around.port.rank(), 0);
             end.map_or_else(|| next_turn(context), |error| Poll::Ready(Err(error)))
         });
         let ticket = Some(ticket.await?);
@@ -103,14 +102,14 @@ impl<'a> Claim<'a> {
 }
 
 impl Loan<'_> {
-    /// Waits for the body's turn, and has the slots from then on.
+    /// Waits for the body's turn and takes the slots.
     ///
     /// # Errors
-    /// As [`Claim::borrow`].
+    /// As for [`Claim::borrow`].
     pub(crate) async fn begin(&mut self) -> Result<HostCall<'_>> {
         let ticket =
             self.ticket.as_mut().unwrap_or_else(|| unreachable!("it goes back when the loan is dropped"));
-        HostCall::begin(ticket, &self.claim.around, self.claim.place).await
+        HostCall::begin(ticket, &self.claim.around, self.claim.site).await
     }
 }
 

@@ -1,11 +1,11 @@
-//! Collectives among ranks that share memory, over the [slots](Slots) of their host.
+//! Collectives over the shared memory of one host: over its [slots](Slots).
 //!
-//! They are for groups whose ranks are all on one host. Every rank reads what the others have published, and
-//! elements are reduced in the order of ranks, by one rank for all or by all alike: the same bits everywhere,
-//! but for which NaN a sum with NaN is.
+//! They are for groups whose ranks are all on one host. Every rank reads what the others have published. Elements
+//! are reduced in rank order, by one rank for all or by all alike, so that all ranks get the same bits, except
+//! for NaN payloads of sums.
 //!
-//! Calls take the slots one after the other, in the order in which they were made, which is the same on all
-//! ranks. So several may be under way, and none waits for a later one.
+//! Calls use the slots one after the other, in the order in which they were made, which is equal on all ranks.
+//! So several may be pending, and none waits for a later one.
 
 mod all_gather;
 mod all_reduce;
@@ -30,21 +30,21 @@ pub use call::HostCall;
 pub(crate) use call::Surroundings;
 pub(crate) use inside::{Claim, Inside};
 
-/// What a group whose ranks are all on one host works with.
+/// The shared memory of a group whose ranks are all on one host.
 pub(crate) struct Host {
-    /// The slots: one call has them at a time, in the order in which calls were made.
+    /// The slots. One call holds them at a time, in the order in which calls were made.
     pub(crate) slots: Arc<Turnstile<Slots>>,
     pub(crate) records: Records,
-    /// Bytes that were put into slots.
+    /// Bytes that were written to slots.
     pub(crate) written: Arc<AtomicU64>,
-    /// Where calls count their waits, so that whoever waits for one sees that it comes further.
+    /// Counts waits, so that a waiting thread sees that calls make progress.
     pub(crate) course: Arc<Course>,
-    /// Whether dense vectors of all lengths go over the slots.
+    /// Whether dense vectors of all lengths use the slots.
     pub(crate) is_always: bool,
 }
 
 impl Host {
-    /// For the ranks of a neighbourhood, if they are all of the world's, and not just one.
+    /// For the ranks of a local group, if it has all ranks of the world, and more than one.
     pub(crate) fn new(
         neighbourhood: &Arc<Neighbourhood>,
         world_size: u32,
@@ -65,7 +65,7 @@ impl Host {
         })
     }
 
-    /// Takes note of what this rank calls.
+    /// Records this rank's call.
     #[inline]
     pub(crate) fn record(&self, sequence: u32, signature: Signature) {
         self.records.record(sequence, signature);

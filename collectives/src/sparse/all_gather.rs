@@ -1,9 +1,9 @@
 //! Sparse all-gather, and the top-k all-reduce on it.
 //!
-//! Bruck's algorithm: in round `j` a rank passes all that it has, at most `2^j` vectors, to rank `rank -
-//! 2^j`: `ceil(log2 P)` rounds, and every rank receives each vector once, `8 (P - 1) k` bytes. How many
-//! entries each vector has travels in the same message. Bruck et al., "Efficient algorithms for all-to-all
-//! communications in multiport message-passing systems", 1997.
+//! Bruck's algorithm: in round `j` a rank sends all that it has, at most `2^j` vectors, to rank `rank - 2^j`:
+//! `ceil(log2 P)` rounds. Every rank receives each vector once, `8 (P - 1) k` bytes. The number of entries of
+//! each vector travels in the same message. Bruck et al., "Efficient algorithms for all-to-all communications
+//! in multiport message-passing systems", 1997.
 
 use brevity_compress::merge;
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
@@ -29,10 +29,10 @@ pub fn describe_topk(dim: usize) -> Description {
 
 /// Gathers the sparse vectors of all ranks, in rank order.
 ///
-/// `local` has at most `limit` entries, and `limit` is the same on all ranks.
+/// `local` has at most `limit` entries, and `limit` is equal on all ranks.
 ///
 /// # Errors
-/// What the transport reports; [`Error::Payload`] when a peer's vector is not one.
+/// Errors of the transport; [`Error::Payload`] for an invalid vector of a peer.
 pub async fn sparse_all_gather(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
@@ -52,12 +52,12 @@ pub async fn sparse_all_gather(
     gathered.in_rank_order(call, local.dim())
 }
 
-/// Sums the sparse vectors of all ranks; every rank gets the whole sum, contributions added in rank order.
+/// Sums the sparse vectors of all ranks, in rank order; every rank gets the whole sum.
 ///
-/// `local` has at most `limit` entries, and `limit` is the same on all ranks.
+/// `local` has at most `limit` entries, and `limit` is equal on all ranks.
 ///
 /// # Errors
-/// As [`sparse_all_gather`]; [`Error::Overflow`] of tensor number `tensor`, on all ranks alike.
+/// As for [`sparse_all_gather`]; [`Error::Overflow`] of tensor `tensor`, on all ranks.
 pub async fn topk_all_reduce(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
@@ -72,7 +72,7 @@ pub async fn topk_all_reduce(
     Ok(sum)
 }
 
-/// What has been gathered: this rank's vector first, then its successors', one after the other without gaps.
+/// The gathered vectors, concatenated: this rank's first, then those of its successors.
 struct Gathered {
     limit: usize,
     counts: Filling<u32>,
@@ -136,7 +136,7 @@ impl Gathered {
     }
 }
 
-/// Entries that arrived; the counts must be within the limit and add up to the bytes of indices and values.
+/// The number of received entries. The counts must respect the limit and match the bytes of the parts.
 fn check(counts: &[u32], lengths: &[usize], limit: usize) -> std::result::Result<usize, String> {
     let entries: usize = counts.iter().map(|&count| count as usize).sum();
     let bytes = entries.saturating_mul(size_of::<u32>());
@@ -149,7 +149,7 @@ fn check(counts: &[u32], lengths: &[usize], limit: usize) -> std::result::Result
     ))
 }
 
-/// A vector that fills from the front, of which pieces can be lent to operations.
+/// A vector that is filled from the front, and whose parts can be lent to operations.
 struct Filling<T: 'static> {
     filled: Chunk<'static, T>,
     rest: Chunk<'static, T>,
@@ -163,21 +163,21 @@ impl<T: Element> Filling<T> {
         Self { filled, rest }
     }
 
-    /// The first `count` filled elements, until [`restore`](Self::restore).
+    /// Lends the first `count` filled elements until [`restore`](Self::restore).
     fn lend(&mut self, count: usize) -> Chunk<'static, T> {
         let (lent, kept) = self.filled.take().split_at(count);
         self.filled = kept;
         lent
     }
 
-    /// Room for `count` more, until [`restore`](Self::restore).
+    /// Lends room for `count` more until [`restore`](Self::restore).
     fn room(&mut self, count: usize) -> Chunk<'static, T> {
         let (room, kept) = self.rest.take().split_at(count);
         self.rest = kept;
         room
     }
 
-    /// Takes back what was lent and the room, of which `count` elements are filled now.
+    /// Takes the lent parts back, with `count` more elements filled.
     fn restore(&mut self, lent: Chunk<'static, T>, room: Chunk<'static, T>, count: usize) {
         let (arrived, unused) = room.split_at(count);
         self.filled = lent.join(self.filled.take()).join(arrived);

@@ -1,11 +1,11 @@
 //! gTop-k all-reduce: the `k` largest entries of the sum of all ranks' sparse vectors.
 //!
 //! Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth
-//! networks", ICDCS 2019. A binomial tree of `T` towards rank 0, where `a T b` is the `k` largest of `a + b`,
-//! then a broadcast: `2 ceil(log2 P)` rounds of at most `8 k` bytes each.
+//! networks", ICDCS 2019. A binomial tree merges towards rank 0, where the merge of `a` and `b` is the `k`
+//! largest entries of `a + b`; then follows a broadcast: `2 ceil(log2 P)` rounds of at most `8 k` bytes each.
 //!
-//! An index that one subtree drops can survive through another. Who then keeps the dropped part is a
-//! [`PutBack`] rule.
+//! An index that one subtree drops can survive through another. A [`PutBack`] rule determines which rank keeps
+//! the dropped part.
 
 use std::mem;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use brevity_compress::merge::{self, MergeScratch};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
-use super::message::{Place, receive};
+use super::message::{EntryBuffers, receive};
 use crate::call::Call;
 use crate::dense::to_children;
 use crate::description::{Description, Operation};
@@ -21,26 +21,26 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::pattern::{Binomial, doubling_rounds};
 
-/// What of a rank's contribution and of its merges goes back to its residual.
+/// Which part of a rank's contribution and merges goes back to its residual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PutBack {
-    /// A contributor gets back its entries that are not in the result; a merging rank keeps what its merges
-    /// dropped at indices that are in the result. Nothing is lost, and residuals stay with the ranks whose
-    /// gradients they are.
+    /// A contributor gets back its entries that are not in the result. A merging rank keeps what its merges
+    /// dropped at indices that are in the result. Nothing is lost, and residuals stay with the ranks of their
+    /// gradients.
     #[default]
     Conserving,
     /// As published: a contributor gets back its entries that are not in the result. What a merge drops at an
-    /// index that is in the result is lost.
+    /// index in the result is lost.
     Published,
-    /// A merging rank keeps everything that its merges drop; contributors get nothing back. Nothing is lost,
-    /// but residuals gather at the ranks that merge.
+    /// A merging rank keeps all that its merges drop, and contributors get nothing back. Nothing is lost, but
+    /// residuals gather at merging ranks.
     MergerKeeps,
 }
 
-/// What a rank has after a gTop-k all-reduce.
+/// The result of a gTop-k all-reduce.
 #[derive(Clone, Debug)]
 pub struct Gtopk {
-    /// The `k` largest entries of the sum, undivided: the same bits on every rank.
+    /// The `k` largest entries of the sum, undivided. All ranks get the same bits.
     pub result: SparseVec,
     /// What this rank must add to its residual.
     pub put_back: SparseVec,
@@ -52,14 +52,13 @@ pub fn describe(dim: usize) -> Description {
     Description::new(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim)
 }
 
-/// Sums the sparse vectors of all ranks and keeps the `k` largest entries by magnitude, ties to the lower
-/// index.
+/// Sums the sparse vectors of all ranks and keeps the `k` entries of largest magnitude; on ties, the lower index.
 ///
-/// `local` has at most `k` entries, and `k` is the same on all ranks. Merges happen in an order that depends
-/// on the number of ranks alone. A merge whose sum is not finite poisons the call, as tensor number `tensor`.
+/// `local` has at most `k` entries, and `k` is equal on all ranks. The order of merges depends only on the number
+/// of ranks. A merge whose sum is not finite poisons the call, as tensor `tensor`.
 ///
 /// # Errors
-/// What the transport reports; `local` is unchanged.
+/// Errors of the transport; `local` is unchanged.
 pub async fn gtopk_all_reduce(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
@@ -94,15 +93,15 @@ pub async fn gtopk_all_reduce(
     Ok(Gtopk { result, put_back })
 }
 
-/// The running `T` of one rank.
+/// The running merge of one rank.
 struct Merger {
     k: usize,
     kept: SparseVec,
-    /// Everything that this rank's merges have dropped.
+    /// All that this rank's merges have dropped.
     dropped: SparseVec,
     next_kept: SparseVec,
     next_dropped: SparseVec,
-    spare: Place,
+    spare: EntryBuffers,
     scratch: MergeScratch,
 }
 
@@ -115,13 +114,13 @@ impl Merger {
             dropped: empty(),
             next_kept: empty(),
             next_dropped: empty(),
-            spare: Place::default(),
+            spare: EntryBuffers::default(),
             scratch: MergeScratch::new(),
         }
     }
 
-    /// Memory of an earlier message, to receive the next into.
-    fn take_spare(&mut self) -> Place {
+    /// Takes the buffers of an earlier message, to receive the next into.
+    fn take_spare(&mut self) -> EntryBuffers {
         mem::take(&mut self.spare)
     }
 
@@ -156,7 +155,7 @@ fn put_back(
         return Ok(others);
     }
     merge::split_by(dropped.view(), result.indices(), &mut among, &mut SparseVec::new(dim));
-    // The two are disjoint: one holds indices outside the result, the other inside.
+    // The two parts are disjoint: indices outside and inside the result.
     let mut sum = SparseVec::new(dim);
     merge::add(others.view(), among.view(), &mut sum)?;
     Ok(sum)

@@ -1,4 +1,4 @@
-//! Sparse vectors as messages: indices and values, each gathered from where it lies.
+//! Sparse vectors as messages of two parts: indices and values.
 
 use brevity_compress::SparseVec;
 use ucx_sys_wrap::Lengths;
@@ -6,11 +6,11 @@ use ucx_sys_wrap::Lengths;
 use crate::call::Call;
 use crate::error::Result;
 
-/// The room for a sparse vector that a peer will send.
-pub(super) type Place = (Vec<u32>, Vec<f32>);
+/// Buffers to receive the indices and values of a sparse vector into.
+pub(super) type EntryBuffers = (Vec<u32>, Vec<f32>);
 
-/// Room for `entries` entries, reusing `parts`.
-pub(super) fn place(parts: Place, entries: usize) -> Place {
+/// Resizes `parts` to `entries` entries.
+pub(super) fn resized(parts: EntryBuffers, entries: usize) -> EntryBuffers {
     let (mut indices, mut values) = parts;
     indices.resize(entries, 0);
     values.resize(entries, 0.0);
@@ -24,9 +24,9 @@ pub(super) async fn receive(
     round: u32,
     dim: usize,
     limit: usize,
-    parts: Place,
+    parts: EntryBuffers,
 ) -> Result<SparseVec> {
-    let (arrived, lengths) = call.recv_up_to(from, round, place(parts, limit)).await?;
+    let (arrived, lengths) = call.recv_up_to(from, round, resized(parts, limit)).await?;
     let (mut indices, mut values) = arrived;
     indices.truncate(entries(call, &lengths, from)?);
     values.truncate(indices.len());
@@ -34,7 +34,7 @@ pub(super) async fn receive(
         .map_err(|error| call.refuse(from, format!("a sparse vector with {error}")))
 }
 
-/// Entries of a message whose indices and values have these bytes.
+/// The number of entries of a message whose parts have these lengths.
 pub(super) fn entries(call: &Call<'_, '_>, lengths: &Lengths, from: u32) -> Result<usize> {
     match lengths[..] {
         [indices, values] if indices == values && indices % size_of::<u32>() == 0 => {
