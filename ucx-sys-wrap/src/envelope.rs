@@ -1,17 +1,16 @@
-//! What travels with every message besides its payload.
+//! The metadata that travels with every message.
 
 use arrayvec::ArrayVec;
 
 use crate::Tag;
 
-/// A message has at most this many payload parts, each gathered from and scattered to its own place.
+/// The most payload parts of a message.
 pub const MAX_PARTS: usize = 3;
 
-/// What a call is, in 16 bytes that only the caller reads: ranks that make different calls find out by
-/// comparing them.
+/// An identification of a call, in 16 bytes that the caller defines.
 ///
-/// The transport compares it for equality and reports a difference as
-/// [`Error::Mismatch`](crate::Error::Mismatch).
+/// The transport compares those of sender and receiver, and reports a difference as
+/// [`Error::Mismatch`](crate::Error::Mismatch): the ranks make different calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signature(pub [u8; 16]);
 
@@ -30,10 +29,10 @@ impl Signature {
     }
 }
 
-/// A word that spreads with the messages of a call: a rank sends the largest that it has set or received.
+/// A word that spreads with the messages of a call: a rank sends the largest mark that it has set or received.
 ///
-/// In a collective whose result depends on every rank, every rank ends with the largest mark that any rank
-/// set, without a message of its own. [`Mark::NONE`] means that nobody has set one.
+/// In a collective whose result depends on every rank, all ranks end with the largest mark that any rank set,
+/// at no extra message. [`Mark::NONE`] means that no rank set one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(pub u64);
 
@@ -42,21 +41,21 @@ impl Mark {
     pub const NONE: Mark = Mark(0);
 }
 
-/// What a message is matched by and what it says about its call.
+/// The metadata of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Envelope {
-    /// What the message is matched by. A receive names the source in it too.
+    /// What the message is matched by. Contains the source, also for receives.
     pub tag: Tag,
-    /// What the call is. A receive states what it expects.
+    /// The sender's call, or the call that a receive expects.
     pub signature: Signature,
-    /// The sender's mark. A receive leaves it at [`Mark::NONE`].
+    /// The sender's mark; [`Mark::NONE`] for a receive.
     pub mark: Mark,
 }
 
-/// How many bytes each part of a message has, in order.
+/// The bytes of each part of a message, in order.
 pub type Lengths = ArrayVec<usize, MAX_PARTS>;
 
-/// What a completed receive reports; the bytes are in the receiver's parts.
+/// The result of a receive; the bytes are in the posted buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The sender's mark.

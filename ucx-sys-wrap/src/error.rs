@@ -1,4 +1,4 @@
-//! What can go wrong between ranks: the caller's misuse, a peer's fault and the system's fault apart.
+//! Errors of transports: misuse by the caller, faults of a peer, and faults of the system.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Rank, Signature, Tag};
 
-/// A transport's result.
+/// The result of transport calls.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why an operation or the set-up of a transport failed.
@@ -34,11 +34,11 @@ pub enum Error {
         rank: Rank,
         /// The message waited for.
         tag: Tag,
-        /// How long this rank had waited in its call; zero where it has not said when that began.
+        /// How long this rank had waited in its call; zero if unknown.
         waited: Duration,
     },
 
-    /// The peer makes another call than this rank.
+    /// The peer makes a different call.
     #[error(
         "rank {rank} makes another call than this rank: do all ranks call the same operations in the same order?"
     )]
@@ -66,7 +66,7 @@ pub enum Error {
         capacity: usize,
     },
 
-    /// The peer sent bytes that are no message of this version.
+    /// The peer sent an invalid message.
     #[error("rank {rank} sent {what}: do all ranks run the same version?")]
     Protocol {
         /// The peer.
@@ -94,8 +94,8 @@ pub enum Error {
         world_size: u32,
     },
 
-    /// A send or receive by a tag that messages of their sender can't have: the tag names another source, or has
-    /// the bits that are the transport's own. Nothing was sent.
+    /// A tag that messages of their sender can't have: it names another source, or has a transport's kind.
+    /// Nothing was sent.
     #[error("{tag:?} is no tag of messages from rank {rank}: make it with Tag::new of that rank")]
     ForeignTag {
         /// The tag.
@@ -104,14 +104,14 @@ pub enum Error {
         rank: Rank,
     },
 
-    /// A put or get that does not lie inside the peer's region.
+    /// A put or get outside the peer's region.
     #[error(
         "{bytes} bytes at {offset} do not lie inside the region of rank {rank}, which has {region_bytes}"
     )]
     OutOfRegion {
         /// The region's owner.
         rank: Rank,
-        /// Where the access begins, in bytes.
+        /// The start of the access, in bytes.
         offset: u64,
         /// Bytes to put or get.
         bytes: u64,
@@ -119,10 +119,10 @@ pub enum Error {
         region_bytes: u64,
     },
 
-    /// A put or get to memory that its owner has not registered, or no longer.
+    /// A put or get to a region that is not, or no longer, registered.
     #[error("rank {rank} has no region of this key: has it been unregistered?")]
     NoSuchRegion {
-        /// The rank that was asked.
+        /// The owner of the region.
         rank: Rank,
     },
 
@@ -131,16 +131,16 @@ pub enum Error {
     MissingRanks {
         /// The ranks that did not join.
         missing: Vec<Rank>,
-        /// How long was waited.
+        /// The deadline.
         deadline: Duration,
         /// Where they were expected.
         master: String,
     },
 
-    /// The ranks do not agree on something that was fixed when they joined.
+    /// The ranks disagree about something that was fixed when they joined.
     #[error("{what}: rank {rank} has {found}, expected {expected}")]
     Disagreement {
-        /// What they differ in, as "wire version".
+        /// The subject, as "wire version".
         what: &'static str,
         /// The rank that differs.
         rank: Rank,
@@ -150,7 +150,7 @@ pub enum Error {
         expected: String,
     },
 
-    /// Somebody connected who could not prove to hold the job's key.
+    /// A connecting process did not prove that it holds the job's key.
     #[error(
         "{who} does not hold the key of this job: is BREVITY_KEY or BREVITY_KEY_FILE the same on all ranks?"
     )]
@@ -159,18 +159,18 @@ pub enum Error {
         who: String,
     },
 
-    /// An environment variable is missing or not understood.
+    /// An environment variable is missing or invalid.
     #[error("{variable} is {found}: expected {expected}")]
     Environment {
         /// The variable's name.
         variable: &'static str,
         /// What it holds ("not set", or the value in quotes).
         found: String,
-        /// What it should hold, and how to set it.
+        /// The expected value, and how to set it.
         expected: &'static str,
     },
 
-    /// The launcher's store, through which rank 0 tells the others where to meet, can't be used.
+    /// The launcher's key-value store, through which rank 0 publishes its address, can't be used.
     #[error(
         "{launcher} can't tell the ranks where to meet: {why}; without it, set BREVITY_MASTER=host:port for all ranks"
     )]
@@ -181,7 +181,7 @@ pub enum Error {
         why: String,
     },
 
-    /// The transport that was asked for can't be used here.
+    /// The requested transport can't be used here.
     #[error("transport {name:?} can't be used: {why}")]
     Unavailable {
         /// The transport.
@@ -193,7 +193,7 @@ pub enum Error {
     /// The operating system refused.
     #[error("{action}: {source}")]
     System {
-        /// What was tried, as "can't connect to 127.0.0.1:4000".
+        /// The attempted action, as "can't connect to 127.0.0.1:4000".
         action: String,
         /// The system's reason.
         source: Arc<io::Error>,
@@ -204,28 +204,27 @@ pub enum Error {
     Ucx {
         /// The UCX function.
         call: &'static str,
-        /// UCX's own words.
+        /// UCX's status string.
         status: String,
     },
 }
 
 impl Error {
-    /// A system error with what was tried.
+    /// A system error with the attempted action.
     pub fn system(action: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System { action: action.into(), source: Arc::new(source.into()) }
     }
 }
 
-/// Why a whole transport is closed; peers are told, so that every rank names the same cause.
+/// Why a whole transport is closed. Peers are told, so that every rank names the same cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// This rank is gone.
+    /// The loss of this rank.
     PeerLost(Rank),
     /// This rank closed the job on purpose.
     Aborted(Rank),
-    /// This rank closed the job because it had waited for as long as it may. Operations that are pending then
-    /// end with [`Error::Timeout`] on all ranks, each naming the rank that it waits for; later ones with
-    /// [`Error::Aborted`].
+    /// This rank's deadline has passed. Pending operations of all ranks end with [`Error::Timeout`], each naming
+    /// the rank that it waits for; later ones end with [`Error::Aborted`].
     TimedOut(Rank),
 }
 
@@ -240,21 +239,19 @@ impl From<Failure> for Error {
 
 struct RankList<'a>(&'a [Rank]);
 
-impl RankList<'_> {
-    /// So many are named, the others counted.
-    const MOST_NAMED: usize = 8;
-}
+/// The number of ranks that are named; the others are counted.
+const MOST_NAMED: usize = 8;
 
 impl std::fmt::Display for RankList<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
-        for (position, rank) in self.0.iter().take(Self::MOST_NAMED).enumerate() {
+        for (position, rank) in self.0.iter().take(MOST_NAMED).enumerate() {
             if position > 0 {
                 f.write_str(", ")?;
             }
             rank.fmt(f)?;
         }
-        match self.0.len().saturating_sub(Self::MOST_NAMED) {
+        match self.0.len().saturating_sub(MOST_NAMED) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
@@ -266,7 +263,7 @@ struct Seconds(Duration);
 impl std::fmt::Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let seconds = self.0.as_secs_f64();
-        // What was waited in the end is no rounder than clocks are.
+        // A measured wait is rounded.
         write!(f, "{} s", if seconds >= 1.0 { (seconds * 10.0).round() / 10.0 } else { seconds })
     }
 }

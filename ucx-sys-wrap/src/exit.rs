@@ -1,8 +1,7 @@
-//! What must leave before the process's libraries do.
+//! Transports that must leave before the process unloads their library.
 //!
-//! A transport over a library whose destructors run at the exit of the process registers its handler with the C
-//! library, and that handler calls [`leave_all`]. Ports of such transports are [kept](keep) here, so that ports
-//! know no transport.
+//! A transport over a library with destructors at process exit registers an exit handler that calls
+//! [`leave_all`]. The ports of such transports are [kept](keep) here, so that ports do not depend on transports.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,66 +9,59 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-/// How long an exit waits for threads that are inside. It goes on without them: a crash is not worse than a
-/// hang.
+use crate::buffer::Port;
+
+/// How long an exit waits for threads inside the library. Then it goes on: a crash is no worse than a hang.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether the process has begun to exit: nothing new is begun.
+/// Whether the process has begun to exit, so that nothing new is started.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the library must not be entered any more. Set while nobody is inside, unless those took too long.
+/// Whether the library must no longer be entered. Set while no thread is inside, unless the wait was too long.
 static IS_SHUT: AtomicBool = AtomicBool::new(false);
 
-/// Shared by those that make or drop what is of the library.
+/// Held by threads that create or drop objects of the library.
 static INSIDE: RwLock<()> = RwLock::new(());
 
-/// What is to leave; `None` once it has left.
-static KEPT: Mutex<Option<Vec<Weak<dyn Leave>>>> = Mutex::new(Some(Vec::new()));
+/// The ports of transports that must leave; `None` once they have left.
+static KEPT: Mutex<Option<Vec<Weak<Port>>>> = Mutex::new(Some(Vec::new()));
 
-/// While it lives, the process's libraries stay.
+/// Keeps the library from being unloaded.
 pub(crate) struct Inside(#[expect(dead_code, reason = "held, not used")] RwLockReadGuard<'static, ()>);
 
-/// Holds a transport that stands on a library.
-pub(crate) trait Leave: Send + Sync {
-    /// Has the transport leave because the process exits, if this can enter it until then.
-    fn leave(&self, is_library_there: bool, until: Instant);
-}
-
-/// Enters the library, without a port; `None` when it may go at any moment, because the process exits: then its
-/// objects are left to it.
+/// Enters the library without a port; `None` if it may be unloaded at any time because the process exits. Then
+/// the caller must leak its objects.
 pub(crate) fn enter() -> Option<Inside> {
-    // Recursive: who fails to make something drops it inside.
+    // Recursive, because a failing constructor drops what it has made.
     let inside = Inside(INSIDE.read_recursive());
     if IS_SHUT.load(Ordering::SeqCst) { None } else { Some(inside) }
 }
 
-/// Whether the process has begun to exit.
 pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::SeqCst)
 }
 
-/// Has it leave when the process exits.
-pub(crate) fn keep(leaves: &Arc<impl Leave + 'static>) {
+/// Registers a port whose transport must leave when the process exits.
+pub(crate) fn keep(port: &Arc<Port>) {
     match &mut *KEPT.lock() {
         Some(kept) => {
             kept.retain(|kept| kept.strong_count() > 0);
-            let leaves: Weak<dyn Leave> = Arc::downgrade(leaves) as Weak<dyn Leave>;
-            kept.push(leaves);
+            kept.push(Arc::downgrade(port));
         }
         None => {
             let inside = enter();
-            leaves.leave(inside.is_some(), Instant::now());
+            port.leave_with_process(inside.is_some(), Instant::now());
         }
     }
 }
 
-/// Has all that is kept leave, and keeps everybody out of the library from then on.
+/// Makes all registered transports leave, and closes the library to all threads.
 pub(crate) fn leave_all() {
     let until = Instant::now() + PATIENCE;
     HAS_BEGUN.store(true, Ordering::SeqCst);
     let kept = KEPT.try_lock_until(until).and_then(|mut kept| kept.take());
-    for leaves in kept.into_iter().flatten().filter_map(|leaves| leaves.upgrade()) {
-        leaves.leave(true, until);
+    for port in kept.into_iter().flatten().filter_map(|port| port.upgrade()) {
+        port.leave_with_process(true, until);
     }
     let nobody_inside = INSIDE.try_write_until(until);
     IS_SHUT.store(true, Ordering::SeqCst);

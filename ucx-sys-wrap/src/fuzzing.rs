@@ -1,5 +1,5 @@
-//! Everything that reads bytes of others, as functions that a fuzzer calls: no bytes may panic, hang or take
-//! memory that was only announced. Built for tests and with the feature `fuzzing`; no part of the interface.
+//! Entry points for fuzzing of all code that reads foreign bytes. No input may panic, hang, or allocate memory
+//! that was only announced. Built for tests and with the feature `fuzzing`; not part of the interface.
 
 pub use crate::bootstrap::fuzzing::bootstrap_messages;
 pub use crate::link::fuzzing::shared_memory;
@@ -7,11 +7,10 @@ pub use crate::tcp::fuzzing::tcp_stream;
 pub use crate::tcp::wire::fuzzing::tcp_wire;
 pub use crate::ucx::fuzzing::{ucx_cards, ucx_messages};
 
-/// Takes numbers off the front of what the fuzzer gives.
+/// Takes values off the front of the fuzzer's input.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// The next byte; `None` when all are used up.
     pub(crate) fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -23,7 +22,6 @@ impl<'a> Bytes<'a> {
         Some(usize::from(self.byte()?) | usize::from(self.byte()?) << 8)
     }
 
-    /// At most `count` bytes.
     pub(crate) fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
@@ -35,7 +33,7 @@ impl<'a> Bytes<'a> {
 mod tests {
     use super::*;
 
-    /// Runs `target` on every file of its corpus, which fuzzing has found to be worth keeping.
+    /// Runs `target` on every file of its corpus.
     fn replay(target: &str, run: fn(&[u8])) {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
         let mut count = 0;

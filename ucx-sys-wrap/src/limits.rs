@@ -1,28 +1,27 @@
-//! How much one rank may send another unasked: over sockets, and over the memory that ranks of a host share.
+//! Limits of what one rank may send another before it is asked to, over sockets and shared memory.
 
 use crate::transport::SendParts;
 use crate::{Error, Rank, Result};
 
-/// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
+/// The most payload of one message, in bytes (1 TiB). A longer announcement is a protocol error.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
-/// Messages may be sent without asking up to this many bytes a peer that it has not received, as `cost`
-/// counts them.
+/// The eager credit: the most bytes (by [`cost`]) of eager messages that a peer has not received yet.
 pub const CREDIT_BYTES: u64 = 64 << 20;
 
-/// A message of more payload than this is always offered, in bytes.
+/// Messages with more payload than this, in bytes, are always sent by rendezvous.
 pub const MAX_EAGER_BYTES: usize = 1 << 20;
 
-/// Offers that wait for their grant, at most.
+/// The most RTS messages that wait for their CTS.
 pub(crate) const MAX_OFFERS: usize = 1 << 20;
 
-/// What a message that is sent without asking counts for: its payload, and 128 bytes for itself.
+/// The credit that an eager message takes: its payload and 128 bytes of overhead.
 #[inline]
 pub(crate) fn cost(payload_bytes: usize) -> u64 {
     payload_bytes as u64 + 128
 }
 
-/// Refuses a message of more than [`MAX_MESSAGE_BYTES`], naming the first part that is too much.
+/// Refuses a message of more than [`MAX_MESSAGE_BYTES`], naming the part that exceeds it.
 #[inline]
 pub(crate) fn check_length(own: Rank, parts: &SendParts) -> Result<()> {
     let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part.len() as u64));

@@ -1,4 +1,4 @@
-//! What a message is matched by.
+//! Message tags.
 //!
 //! A tag is 64 bits, from the most significant down:
 //!
@@ -25,14 +25,14 @@ const KIND_BITS: u32 = 2;
 /// The largest world: ranks must fit the source field of a [`Tag`].
 pub const MAX_WORLD_SIZE: u32 = 1 << SOURCE_BITS;
 
-/// What a message is matched by; messages of one tag between two ranks arrive in the order they were posted.
+/// The tag that a message is matched by. Messages of one tag between two ranks arrive in the order of posting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
 impl Tag {
     /// The tag of a message that `source` sends in `round` of call number `sequence` of `group`.
     ///
-    /// Sequence and round wrap as the module says; a source or group that does not fit is cut to its width.
+    /// Sequence and round wrap around as the module describes; source and group are cut to their widths.
     #[must_use]
     pub const fn new(source: Rank, group: u16, sequence: u32, round: u32) -> Self {
         let mut bits = field(source.0, SOURCE_BITS);
@@ -72,13 +72,13 @@ impl Tag {
         self.part(KIND_BITS, ROUND_BITS)
     }
 
-    /// The transport's own mark; 0 is a whole message.
+    /// The kind, for the transport's own use; 0 is a whole message.
     #[must_use]
     pub const fn kind(self) -> u32 {
         self.part(0, KIND_BITS)
     }
 
-    /// Whether messages from `source` can have it. A receiver takes any other for a broken protocol.
+    /// Whether messages from `source` can have this tag. A receiver treats any other as a protocol error.
     #[inline]
     pub(crate) const fn is_of(self, source: Rank) -> bool {
         self.source().0 == source.0 && self.kind() == 0
@@ -105,10 +105,7 @@ const fn field(value: u32, width: u32) -> u64 {
     value as u64 & ((1 << width) - 1)
 }
 
-/// Takes out of a queue what is the first of a tag: nearly always the first of all.
-///
-/// This, and [`Posted`], is all that the matching of the transports has in common: what they keep of a
-/// receive and of an early message is what each has to write, on its hot path.
+/// Takes the first entry of a tag out of a queue; it is nearly always the first of all.
 #[inline]
 pub(crate) fn take_first<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<T> {
     if queue.front().is_some_and(|(first, _)| *first == tag) {
@@ -118,7 +115,7 @@ pub(crate) fn take_first<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<
     queue.remove(position).map(|(_, value)| value)
 }
 
-/// A posted receive that has not ended: its key, which of all that were posted it is, from 1 on, and its tag.
+/// A pending receive: its key, its number in the order of posting (from 1 on), and its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) key: usize,
@@ -126,11 +123,11 @@ pub(crate) struct Posted {
     pub(crate) tag: Tag,
 }
 
-/// Of the receives `cut`, whose messages come no more, those that may have later ones of their tags, in the
-/// order of posting.
+/// Those of the receives `cut`, whose messages will not come, that may receive later messages of their tags, in
+/// the order of posting.
 ///
-/// `pending` are all that have not ended, `posted` is the number of the last. Where one that was posted after
-/// it has ended, a receive may not: that may have had a later message already.
+/// `pending` are all pending receives, and `posted` is the number of the last. A receive may not if a later one
+/// has ended, since that may have got a later message already.
 pub(crate) fn may_have_later(
     cut: &[usize],
     pending: impl Iterator<Item = Posted>,

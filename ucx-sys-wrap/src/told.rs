@@ -1,29 +1,30 @@
-//! Events of transports, told once the transport has been left.
+//! Tracing events of transports, deferred until the transport has been left.
 //!
-//! While a transport moves, its port and its own locks are held. A subscriber that hears an event there and asks
-//! the same port for its statistics, or enters another rank's transport, would find them in use. So events that
-//! happen inside a transport wait in a queue, and [`tell`] hands them to the subscriber when the port has been
-//! left: see [`Port`](crate::buffer::Port). They are told by whichever thread leaves one next, in order.
+//! A transport that makes progress holds its port and its own locks. A subscriber that is called there and uses
+//! the same port, or enters another rank's transport, would find them in use. So events inside a transport are
+//! queued, and the next thread that leaves a port emits them in order by calling [`tell`]; see
+//! [`Port`](crate::buffer::Port).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-/// What is to be told, each a call of the `tracing` macro.
+/// The queued events, each a call of a `tracing` macro.
 static WAITING: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
-/// Whether there is anything to tell; looked at after every turn.
+/// Whether the queue is not empty; checked after every turn.
 static HAS_SOME: AtomicBool = AtomicBool::new(false);
 
-/// Notes an event of this level, with what the macros of `tracing` take. Values are moved into it.
+/// Queues an event of this level, with the arguments of the `tracing` macros, which are moved into it.
 macro_rules! later {
     ($level:ident, $($event:tt)+) => {
-        // Not `enabled!`, which asks the subscriber.
+        // Not `enabled!`, which calls the subscriber.
         if tracing::Level::$level <= tracing::level_filters::LevelFilter::current() {
             $crate::told::note(Box::new(move || tracing::event!(tracing::Level::$level, $($event)+)));
         }
     };
 }
+
 pub(crate) use later;
 
 #[cold]
@@ -32,13 +33,12 @@ pub(crate) fn note(event: Box<dyn FnOnce() + Send>) {
     HAS_SOME.store(true, Ordering::Relaxed);
 }
 
-/// Whether [`tell`] has anything to do.
 #[inline]
 pub(crate) fn has_some() -> bool {
     HAS_SOME.load(Ordering::Relaxed)
 }
 
-/// Tells what has happened. To be called with no transport entered: a subscriber does as it likes.
+/// Emits the queued events. Must be called outside any transport, because subscribers may call anything.
 #[inline]
 pub(crate) fn tell() {
     if has_some() {
@@ -48,7 +48,7 @@ pub(crate) fn tell() {
 
 #[cold]
 fn tell_all() {
-    // A subscriber that panics while another panic unwinds would end the process.
+    // A second panic, by a subscriber, would abort the process.
     if std::thread::panicking() {
         return;
     }
@@ -57,7 +57,7 @@ fn tell_all() {
     events.into_iter().for_each(|event| event());
 }
 
-/// Tells when it is dropped, which is after what comes before it in its struct.
+/// Emits the queued events when it is dropped. As the last field of a struct, it is dropped last.
 pub(crate) struct TellLast;
 
 impl Drop for TellLast {

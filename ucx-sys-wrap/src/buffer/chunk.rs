@@ -1,7 +1,6 @@
 //! Memory that is split between operations and joined again.
 
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
@@ -9,14 +8,14 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::memory::{Buffer, RecvBuffer, SendBuffer, vector_parts};
-use crate::memory::{ReadLease, WriteLease};
-use crate::transport::{RecvParts, SendParts};
+use super::memory::{RecvBuffer, self_contained_buffer, vector_parts};
+use crate::memory::WriteLease;
+use crate::transport::RecvParts;
 
-/// The sole right to a stretch of elements, borrowed for `'env` or owned.
+/// Exclusive access to a range of elements, borrowed for `'env` or owned.
 ///
-/// A chunk is split into disjoint chunks, which operations take and give back, and neighbours are joined
-/// again, all without copying. An owned chunk frees its memory when its last piece is dropped.
+/// A chunk can be split into disjoint chunks for different operations, and adjacent chunks can be joined
+/// again, both without copying. Owned memory is freed with its last chunk.
 ///
 /// Invariants: `pointer..pointer + length` lies inside `origin`, whose pointer it derives from, and no other
 /// chunk of the same origin overlaps it.
@@ -27,55 +26,51 @@ pub struct Chunk<'env, T> {
     env: PhantomData<&'env mut [T]>,
 }
 
-/// The memory that chunks are pieces of.
+/// The memory that chunks are parts of.
 struct Origin<T> {
     pointer: NonNull<T>,
     length: usize,
-    /// `Some` when the memory is a vector's.
+    /// `Some` for the memory of a vector.
     owned_capacity: Option<usize>,
 }
 
-// SAFETY: a chunk is the sole right to its elements, as a `&mut [T]` or a `Vec<T>` is.
+// SAFETY: a chunk has exclusive access to its elements, like a `&mut [T]` or a `Vec<T>`.
 unsafe impl<T: Send> Send for Chunk<'_, T> {}
-// SAFETY: a shared chunk only gives shared access to its elements.
+// SAFETY: a shared chunk gives only shared access to its elements.
 unsafe impl<T: Sync> Sync for Chunk<'_, T> {}
-// SAFETY: the origin itself touches the elements only to free them, when no chunk is left.
+// SAFETY: the origin touches the elements only to free them, when no chunk is left.
 unsafe impl<T: Send> Send for Origin<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Origin<T> {}
 
 impl<'env, T> Chunk<'env, T> {
-    /// How many elements.
+    /// The number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The first `middle` elements and the rest.
+    /// Splits into the first `middle` elements and the rest.
     ///
     /// # Panics
-    /// When `middle` is above the length.
+    /// When `middle` exceeds the length.
     #[must_use]
     pub fn split_at(self, middle: usize) -> (Self, Self) {
         assert!(middle <= self.length, "split at {middle} of {} elements", self.length);
         // SAFETY: `middle` is at most the length, so the result lies inside the origin or one past its end.
-        let second = unsafe { self.pointer.add(middle) };
-        let rest = Self {
-            pointer: second,
-            length: self.length - middle,
-            origin: Arc::clone(&self.origin),
-            env: PhantomData,
-        };
+        let pointer = unsafe { self.pointer.add(middle) };
+        let (length, origin) = (self.length - middle, Arc::clone(&self.origin));
+        let rest = Self { pointer, length, origin, env: PhantomData };
         (Self { length: middle, ..self }, rest)
     }
 
-    /// Splits into pieces of `lengths` elements; what is left over stays with the last.
+    /// Splits into chunks of `lengths` elements. Elements beyond their sum are dropped.
     ///
     /// # Panics
     /// When the lengths exceed the chunk's.
@@ -91,10 +86,10 @@ impl<'env, T> Chunk<'env, T> {
         pieces
     }
 
-    /// The chunk that `self` and `next` are the two halves of.
+    /// Joins `self` with `next`, which must directly follow it in the same origin.
     ///
     /// # Panics
-    /// When `next` is not the neighbour that `self` was split from.
+    /// When it does not.
     #[must_use]
     pub fn join(self, next: Self) -> Self {
         assert!(
@@ -105,10 +100,10 @@ impl<'env, T> Chunk<'env, T> {
         Self { length: self.length + next.length, ..self }
     }
 
-    /// Joins pieces in order.
+    /// Joins adjacent chunks, in order.
     ///
     /// # Panics
-    /// When there is none, or they are not neighbours.
+    /// When there are none, or they are not adjacent.
     #[must_use]
     pub fn join_all(pieces: impl IntoIterator<Item = Self>) -> Self {
         let mut pieces = pieces.into_iter();
@@ -116,54 +111,38 @@ impl<'env, T> Chunk<'env, T> {
         pieces.fold(first, Self::join)
     }
 
-    /// An empty piece at the start, leaving the whole in its place: a placeholder while the chunk is away.
+    /// Takes the chunk out and leaves an empty one in its place.
     #[must_use]
     pub fn take(&mut self) -> Self {
-        let taken = Self {
-            pointer: self.pointer,
-            length: self.length,
-            origin: Arc::clone(&self.origin),
-            env: PhantomData,
-        };
-        self.length = 0;
-        taken
+        let (pointer, origin) = (self.pointer, Arc::clone(&self.origin));
+        std::mem::replace(self, Self { pointer, length: 0, origin, env: PhantomData })
     }
 }
 
 impl<T: Clone> Chunk<'_, T> {
-    /// The elements as a vector: the original one where this is the whole of an owned chunk, else a copy.
+    /// Returns the elements as a vector: the original one for a whole owned chunk, else a copy.
     #[must_use]
-    pub fn into_vec(self) -> Vec<T> {
-        let whole = self.pointer == self.origin.pointer && self.length == self.origin.length;
-        if !whole || self.origin.owned_capacity.is_none() {
-            return self.to_vec();
-        }
-        match Arc::try_unwrap(self.origin) {
-            Ok(origin) => origin.into_vec(),
-            // Empty pieces of the same origin are still about.
-            // SAFETY: this chunk was the whole, so nobody else has any of its elements.
-            Err(origin) => unsafe { slice::from_raw_parts(origin.pointer.as_ptr(), origin.length) }.to_vec(),
-        }
+    pub fn into_vec(mut self) -> Vec<T> {
+        let is_whole = self.pointer == self.origin.pointer && self.length == self.origin.length;
+        // Fails while empty chunks of the same origin still exist.
+        let original = Arc::get_mut(&mut self.origin).filter(|_| is_whole).and_then(Origin::take_vec);
+        original.unwrap_or_else(|| self.to_vec())
     }
 }
 
 impl<T> Origin<T> {
-    /// # Panics
-    /// When the memory is borrowed.
-    fn into_vec(self) -> Vec<T> {
-        let origin = ManuallyDrop::new(self);
-        let capacity = origin.owned_capacity.unwrap_or_else(|| panic!("borrowed memory is no vector"));
-        // SAFETY: these are the parts of a vector, and `origin` does not free them.
-        unsafe { Vec::from_raw_parts(origin.pointer.as_ptr(), origin.length, capacity) }
+    /// Takes the vector out of an origin that owns one. The caller has all its elements, or no chunk is left.
+    fn take_vec(&mut self) -> Option<Vec<T>> {
+        let capacity = self.owned_capacity.take()?;
+        // SAFETY: these are the parts of a vector, which is taken once. By the invariant of chunks, nobody else
+        // has any of its elements.
+        Some(unsafe { Vec::from_raw_parts(self.pointer.as_ptr(), self.length, capacity) })
     }
 }
 
 impl<T> Drop for Origin<T> {
     fn drop(&mut self) {
-        if let Some(capacity) = self.owned_capacity {
-            // SAFETY: these are the parts of a vector, and no chunk of it is left.
-            drop(unsafe { Vec::from_raw_parts(self.pointer.as_ptr(), self.length, capacity) });
-        }
+        drop(self.take_vec());
     }
 }
 
@@ -188,65 +167,26 @@ impl<T> Deref for Chunk<'_, T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the chunk has the sole right to these elements, shared for as long as `self` is.
+        // SAFETY: the chunk has exclusive access to these elements, and `self` is borrowed.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 }
 
 impl<T> DerefMut for Chunk<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the chunk has the sole right to these elements.
+        // SAFETY: the chunk has exclusive access to these elements, and `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
 }
 
-// SAFETY: moving a chunk does not touch its elements, which lie elsewhere and outlive it.
-unsafe impl<T: Pod + Send + Sync> Buffer for Chunk<'_, T> {
-    type Raw = Self;
+self_contained_buffer!(Chunk<'_, T>, [T: Pod + Send + Sync], |chunk| bytemuck::cast_slice(chunk));
+self_contained_buffer!(Arc<Chunk<'_, T>>, [T: Pod + Send + Sync], |chunk| bytemuck::cast_slice(chunk));
 
-    fn into_raw(self) -> Self {
-        self
-    }
-
-    unsafe fn from_raw(raw: Self) -> Self {
-        raw
-    }
-}
-
-// SAFETY: nobody else can write the elements of a chunk.
-unsafe impl<T: Pod + Send + Sync> SendBuffer for Chunk<'_, T> {
-    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
-        // SAFETY: the chunk has the sole right to its elements and does not use it while it is lent.
-        parts.push(unsafe { ReadLease::new(raw.pointer.cast(), raw.length * size_of::<T>()) });
-    }
-}
-
-// SAFETY: nobody else can touch the elements of a chunk.
+// SAFETY: only the chunk can access its elements.
 unsafe impl<T: Pod + Send + Sync> RecvBuffer for Chunk<'_, T> {
     unsafe fn lend(raw: &mut Self, parts: &mut RecvParts) {
-        // SAFETY: the chunk has the sole right to its elements and does not use it while it is lent.
+        // SAFETY: the chunk has exclusive access to its elements and does not use it while it is lent.
         parts.push(unsafe { WriteLease::new(raw.pointer.cast(), raw.length * size_of::<T>()) });
-    }
-}
-
-// SAFETY: sharing a chunk gives shared access only, and its elements stay where they are.
-unsafe impl<T: Pod + Send + Sync> Buffer for Arc<Chunk<'_, T>> {
-    type Raw = Self;
-
-    fn into_raw(self) -> Self {
-        self
-    }
-
-    unsafe fn from_raw(raw: Self) -> Self {
-        raw
-    }
-}
-
-// SAFETY: a shared chunk is not written.
-unsafe impl<T: Pod + Send + Sync> SendBuffer for Arc<Chunk<'_, T>> {
-    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
-        // SAFETY: the caller promises for the count, and thus for the chunk that it keeps.
-        unsafe { <Chunk<'_, T> as SendBuffer>::lend(raw, parts) };
     }
 }
 

@@ -15,23 +15,21 @@ use crate::{Envelope, Error, Lengths, Rank, Result, Tag};
 
 /// Sends and receives inside one scope, on buffers that outlive `'env`.
 ///
-/// The lifetime is invariant and `'env` outlives the scope, as with [`std::thread::scope`]: lending a buffer
+/// As with [`std::thread::scope`], the lifetime is invariant and `'env` outlives the scope: lending a buffer
 /// that is local to the scope's own future does not compile.
 pub struct Comm<'env> {
     port: Arc<Port>,
     scope: usize,
-    /// Here and not in the port's book: every poll asks whether the deadline has passed.
+    /// Not in the port's scope table, because every poll checks the deadline.
     time: CallTime,
-    /// How often an awaited receive that is alone in the scope looks for its message before it lets others
-    /// have a turn.
+    /// How often an awaited receive that is alone in the scope polls for its message before it yields.
     spins: AtomicU32,
-    /// Awaited receives that may have looked, so far.
+    /// The number of such polls so far.
     looks: AtomicU32,
     env: PhantomData<fn(&'env ()) -> &'env ()>,
 }
 
-/// In a row of messages that are there as soon as they are looked for, one of so many waits for a turn:
-/// others need turns too.
+/// One of this many receives yields even if its message would be found by spinning, so that others get turns.
 const LOOKS_PER_TURN: u32 = 16;
 
 impl<'env> Comm<'env> {
@@ -45,7 +43,7 @@ impl<'env> Comm<'env> {
         self.scope
     }
 
-    /// The transport's door.
+    /// The port of this scope.
     #[inline]
     #[must_use]
     pub fn port(&self) -> &Arc<Port> {
@@ -58,8 +56,7 @@ impl<'env> Comm<'env> {
         self.port.now()
     }
 
-    /// Lets the deadline pass: every operation of this scope that has not ended fails with
-    /// [`Error::Timeout`].
+    /// Lets the deadline pass: every pending operation of this scope fails with [`Error::Timeout`].
     pub fn expire(&self) {
         self.time.expire();
     }
@@ -71,50 +68,48 @@ impl<'env> Comm<'env> {
         self.time.has_expired()
     }
 
-    /// When the call of this scope began to wait, and whether its deadline has passed.
+    /// The waiting time and deadline of this scope's call.
     #[must_use]
     pub fn time(&self) -> &CallTime {
         &self.time
     }
 
-    /// From now on an awaited receive that is alone in this scope looks so often for its message; see
+    /// Sets how often an awaited receive that is alone in this scope polls for its message; see
     /// [`scope_in_turns`](super::scope_in_turns).
     #[inline]
     pub fn set_spins(&self, spins: u32) {
         self.spins.store(spins, Ordering::Relaxed);
     }
 
-    /// How often a receive that is awaited may look for its message: not where another operation is in
-    /// flight, or another thread wants to enter.
+    /// How often an awaited receive may poll for its message: zero if another operation is in flight or
+    /// another thread wants to enter.
     #[inline]
     pub(super) fn spins(&self, inner: &Inner) -> u32 {
         let spins = self.spins.load(Ordering::Relaxed);
-        if spins == 0 || self.port.is_wanted() || !inner.scopes.borrow()[self.scope].has_one_at_most() {
+        if spins == 0 || self.port.is_wanted() || !inner.scopes.borrow().all[self.scope].has_one_at_most() {
             return 0;
         }
-        // Threads that overwrite each other lose a count.
+        // Concurrent updates may lose a count, which does no harm.
         let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
         self.looks.store(looks, Ordering::Relaxed);
         if looks.is_multiple_of(LOOKS_PER_TURN) { 0 } else { spins }
     }
 
-    /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
+    /// Posts a message to `to`. The buffer comes back when it may be reused.
     ///
-    /// Dropping the future cancels the send, but cannot always take the message back: the peer gets all of it
-    /// or nothing. Over sockets and shared memory, what the peer may have seen, if only as an offer, is copied
-    /// to the heap, kept there until the peer receives it or this rank leaves, and matched by the peer's next
-    /// receive of its tag. So dropping a large send costs a copy and as much memory, and a tag of which a send
-    /// was dropped is best not used for anything else.
+    /// Dropping the future cancels the send, but the peer may already know of the message; it receives all of
+    /// it or nothing. Over sockets and shared memory, a message that the peer may know of (also by its RTS
+    /// alone) is copied to the heap and kept there until the peer receives it or this rank leaves. The peer's
+    /// next receive of its tag matches it. So dropping a large send costs a copy and as much memory, and the
+    /// tag of a dropped send should not be reused.
     ///
     /// # Errors
-    /// [`Error::ForeignTag`] for a tag of another source than this rank: nothing is sent then. What else the
-    /// transport fails with.
+    /// [`Error::ForeignTag`] if the tag's source is not this rank (nothing is sent). Errors of the transport.
     #[inline]
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases
-        // back.
+        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has returned the leases.
         unsafe { B::lend(&raw, &mut parts) };
         let alone = if parts.len() == 1 { parts.pop() } else { None };
         let state = match alone {
@@ -137,14 +132,14 @@ impl<'env> Comm<'env> {
         self.note(&inner, posted)
     }
 
-    /// An operation with `peer` that has failed: no message from `source` has this tag.
+    /// A failed operation with `peer`, for a tag that messages from `source` cannot have.
     #[cold]
     fn refuse<Id: Direction>(&self, peer: Rank, source: Rank, tag: Tag) -> State<Id> {
         let peer = check_peer(peer, self.port.rank(), self.port.world_size());
         State::failed(peer.err().unwrap_or(Error::ForeignTag { tag, rank: source }))
     }
 
-    /// Notes an operation that goes on in the scope's book.
+    /// Registers a pending operation with the scope.
     #[inline]
     pub(super) fn note<Id: Direction>(
         &self,
@@ -155,7 +150,7 @@ impl<'env> Comm<'env> {
             Posted::Done(Ok(outcome)) => State::Done(outcome),
             Posted::Done(Err(error)) => State::failed(error),
             Posted::Pending(id) => {
-                inner.scopes.borrow_mut()[self.scope].began(id.operation());
+                inner.scopes.borrow_mut().all[self.scope].began(id.operation());
                 State::Pending(id)
             }
         }
@@ -163,17 +158,17 @@ impl<'env> Comm<'env> {
 
     /// Posts a receive of the next message from `from` with the envelope's tag.
     ///
-    /// The buffer comes back with what arrived; each part is at most as long as its place. What lies behind a
-    /// shorter part is unspecified: bytes may have been read into it before it was known what they belong to.
+    /// The buffer comes back with the arrival, which states the length of each part. Bytes of a part beyond
+    /// the received length are unspecified.
     ///
     /// # Errors
-    /// [`Error::ForeignTag`] for a tag of another source than `from`. What else the transport fails with.
+    /// [`Error::ForeignTag`] if the tag's source is not `from`. Errors of the transport.
     #[inline]
     pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
         self.post_recv(from, envelope, buffer, |_| ()).0
     }
 
-    /// As [`recv`](Self::recv), with the bytes that the buffer has for each part.
+    /// Like [`recv`](Self::recv), and returns the capacity of each part of the buffer, in bytes.
     pub fn recv_with_room<B: RecvBuffer + 'env>(
         &self,
         from: Rank,
@@ -199,8 +194,7 @@ impl<'env> Comm<'env> {
     ) -> (Recv<'_, 'env, B>, N) {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases
-        // back.
+        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has returned the leases.
         unsafe { B::lend(&mut raw, &mut parts) };
         let noted = note(&parts);
         let state = if envelope.tag.is_of(from) {

@@ -1,7 +1,7 @@
-//! What can be sent from and received into: slices, vectors, shared vectors, `Bytes`, and tuples of them.
+//! What can be sent and received into: slices, vectors, shared vectors, `Bytes`, and tuples of them.
 //!
-//! A buffer is taken by value and given back when its operation has ended. In between it is held as raw
-//! parts, so that moving the operation about does not count as touching the memory.
+//! An operation takes a buffer by value and gives it back when it has ended. In between it holds the raw parts
+//! of the buffer, so that moving the operation does not count as an access to the memory.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -17,9 +17,8 @@ use crate::transport::{RecvParts, SendParts};
 /// Memory that can be given to an operation and taken back.
 ///
 /// # Safety
-/// `from_raw(into_raw(buffer))` is `buffer`. Between the two, the memory that the leases name stays valid and
-/// in its place however the raw parts are moved, and nobody writes it (nor reads it, where there are write
-/// leases) but the holder of the lease.
+/// `from_raw(into_raw(buffer))` is `buffer`. In between, the leased memory stays valid and at its address even
+/// if the raw parts are moved. Only the holder of a lease writes it, or reads it if the lease is a write lease.
 pub unsafe trait Buffer: Sized + Send {
     /// The buffer while an operation has it.
     type Raw: Send;
@@ -30,35 +29,35 @@ pub unsafe trait Buffer: Sized + Send {
     /// Puts the buffer together again.
     ///
     /// # Safety
-    /// `raw` comes from [`into_raw`](Self::into_raw) of the same type, and all its leases were given back.
+    /// `raw` comes from [`into_raw`](Self::into_raw) of the same type, and all its leases have been returned.
     unsafe fn from_raw(raw: Self::Raw) -> Self;
 }
 
-/// A buffer that can be sent: at most three parts.
+/// A buffer that can be sent, of at most three parts.
 ///
 /// # Safety
-/// The leases name memory that the invariants of [`ReadLease`] hold for while `raw` exists.
+/// The leases satisfy the invariants of [`ReadLease`] while `raw` exists.
 pub unsafe trait SendBuffer: Buffer {
     /// Adds a lease for each part.
     ///
     /// # Safety
-    /// Until all the leases were given back, `raw` is neither dropped nor put together again.
+    /// `raw` is neither dropped nor put together again before all leases have been returned.
     unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts);
 }
 
-/// A buffer that can be received into: at most three parts.
+/// A buffer that can be received into, of at most three parts.
 ///
 /// # Safety
-/// The leases name memory that the invariants of [`WriteLease`] hold for while `raw` exists.
+/// The leases satisfy the invariants of [`WriteLease`] while `raw` exists.
 pub unsafe trait RecvBuffer: Buffer {
     /// Adds a lease for each part.
     ///
     /// # Safety
-    /// Until all the leases were given back, `raw` is neither dropped nor put together again.
+    /// `raw` is neither dropped nor put together again before all leases have been returned.
     unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts);
 }
 
-/// A slice taken apart.
+/// The raw parts of a slice.
 pub struct RawSlice<T> {
     pointer: NonNull<T>,
     length: usize,
@@ -66,7 +65,7 @@ pub struct RawSlice<T> {
     element: PhantomData<T>,
 }
 
-// SAFETY: the raw parts of a slice or vector of `T` are as good as the slice or vector itself.
+// SAFETY: the raw parts of a slice or vector of `T` give no more than the slice or vector itself.
 unsafe impl<T: Send> Send for RawSlice<T> {}
 
 impl<T: Pod> RawSlice<T> {
@@ -75,14 +74,14 @@ impl<T: Pod> RawSlice<T> {
     }
 
     fn read_lease(&self) -> ReadLease {
-        // SAFETY: the buffer that was taken apart owns or borrows these elements for as long as `self`
-        // exists, and is not written; elements without padding are initialised bytes (`Pod`).
+        // SAFETY: the original buffer owns or borrows these elements while `self` exists, and nobody writes
+        // them; elements without padding are initialised bytes (`Pod`).
         unsafe { ReadLease::new(self.pointer.cast(), self.byte_count()) }
     }
 
     fn write_lease(&mut self) -> WriteLease {
-        // SAFETY: the buffer that was taken apart owns or exclusively borrows these elements for as long as
-        // `self` exists; any bytes are a valid element (`Pod`).
+        // SAFETY: the original buffer owns or exclusively borrows these elements while `self` exists; any
+        // bytes are a valid element (`Pod`).
         unsafe { WriteLease::new(self.pointer.cast(), self.byte_count()) }
     }
 }
@@ -101,7 +100,7 @@ unsafe impl<T: Pod + Send + Sync> Buffer for &[T] {
     }
 
     unsafe fn from_raw(raw: Self::Raw) -> Self {
-        // SAFETY: the parts are those of a slice borrowed for this very lifetime.
+        // SAFETY: the parts are those of a slice borrowed for this lifetime.
         unsafe { std::slice::from_raw_parts(raw.pointer.as_ptr(), raw.length) }
     }
 }
@@ -123,37 +122,37 @@ unsafe impl<T: Pod + Send> Buffer for &mut [T] {
     }
 
     unsafe fn from_raw(raw: Self::Raw) -> Self {
-        // SAFETY: the parts are those of a slice borrowed exclusively for this very lifetime.
+        // SAFETY: the parts are those of a slice borrowed exclusively for this lifetime.
         unsafe { std::slice::from_raw_parts_mut(raw.pointer.as_ptr(), raw.length) }
     }
 }
 
-// SAFETY: nobody else can write an exclusively borrowed slice.
+// SAFETY: an exclusively borrowed slice has no other writer.
 unsafe impl<T: Pod + Send> SendBuffer for &mut [T] {
     unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts) {
         parts.push(raw.read_lease());
     }
 }
 
-// SAFETY: nobody else can touch an exclusively borrowed slice.
+// SAFETY: an exclusively borrowed slice has no other user.
 unsafe impl<T: Pod + Send> RecvBuffer for &mut [T] {
     unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
         parts.push(raw.write_lease());
     }
 }
 
-/// A vector taken apart; dropped, it frees its memory.
+/// The raw parts of a vector. Dropping them frees its memory.
 pub struct RawVec<T>(RawSlice<T>);
 
 impl<T> Drop for RawVec<T> {
     fn drop(&mut self) {
         let RawSlice { pointer, length, capacity, .. } = self.0;
-        // SAFETY: these are the parts of a vector that nobody else has.
+        // SAFETY: these are the parts of a vector, owned by `self`.
         drop(unsafe { Vec::from_raw_parts(pointer.as_ptr(), length, capacity) });
     }
 }
 
-// SAFETY: the elements lie on the heap, owned by the raw parts.
+// SAFETY: the elements lie on the heap and are owned by the raw parts.
 unsafe impl<T: Pod + Send> Buffer for Vec<T> {
     type Raw = RawVec<T>;
 
@@ -164,41 +163,44 @@ unsafe impl<T: Pod + Send> Buffer for Vec<T> {
 
     unsafe fn from_raw(raw: Self::Raw) -> Self {
         let raw = ManuallyDrop::new(raw);
-        // SAFETY: these are the parts of a vector that nobody else has, and `raw` does not free them.
+        // SAFETY: these are the parts of a vector, owned by `raw`, which is not dropped.
         unsafe { Vec::from_raw_parts(raw.0.pointer.as_ptr(), raw.0.length, raw.0.capacity) }
     }
 }
 
-// SAFETY: nobody else has the vector.
+// SAFETY: the raw parts own the vector.
 unsafe impl<T: Pod + Send> SendBuffer for Vec<T> {
     unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts) {
         parts.push(raw.0.read_lease());
     }
 }
 
-// SAFETY: nobody else has the vector.
+// SAFETY: the raw parts own the vector.
 unsafe impl<T: Pod + Send> RecvBuffer for Vec<T> {
     unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
         parts.push(raw.0.write_lease());
     }
 }
 
-/// Takes a vector apart: its pointer, its length and its capacity.
+/// Takes a vector apart into its pointer, length and capacity.
 ///
-/// The pointer is valid for the whole capacity, so that a vector made of these parts may grow into it and free
-/// it. A pointer to the slice of the elements would not be: its provenance ends with the last element.
+/// The pointer has provenance over the whole capacity, so a vector made of these parts may grow into it and
+/// free it. The provenance of a pointer to the slice of elements would end with the last element.
 pub(super) fn vector_parts<T>(vector: Vec<T>) -> (NonNull<T>, usize, usize) {
     let mut vector = ManuallyDrop::new(vector);
-    // SAFETY: the pointer of a vector is never null; without memory it dangles.
+    // SAFETY: the pointer of a vector is never null.
     let pointer = unsafe { NonNull::new_unchecked(vector.as_mut_ptr()) };
     (pointer, vector.len(), vector.capacity())
 }
 
-/// Buffers that are their own raw parts: moving them does not touch what they share.
-macro_rules! shared_buffer {
+/// Implements [`Buffer`] and [`SendBuffer`] for types that are their own raw parts.
+///
+/// SAFETY of each use: the type owns its elements, or a reference count of them. They lie elsewhere, so moving
+/// the value does not touch them, and nobody writes them while the value exists and is not used.
+macro_rules! self_contained_buffer {
     ($type:ty, [$($generics:tt)*], $bytes:expr) => {
-        // SAFETY: the elements lie on the heap, kept by the reference count.
-        unsafe impl<$($generics)*> Buffer for $type {
+        // SAFETY: see the macro.
+        unsafe impl<$($generics)*> $crate::buffer::Buffer for $type {
             type Raw = Self;
 
             fn into_raw(self) -> Self {
@@ -210,20 +212,23 @@ macro_rules! shared_buffer {
             }
         }
 
-        // SAFETY: shared memory is not written while anybody has a count of it.
-        unsafe impl<$($generics)*> SendBuffer for $type {
-            unsafe fn lend(raw: &Self, parts: &mut SendParts) {
+        // SAFETY: see the macro.
+        unsafe impl<$($generics)*> $crate::buffer::SendBuffer for $type {
+            unsafe fn lend(raw: &Self, parts: &mut $crate::transport::SendParts) {
                 let as_bytes: fn(&Self) -> &[u8] = $bytes;
                 let bytes = as_bytes(raw);
+                let pointer = std::ptr::NonNull::from(bytes).cast();
                 // SAFETY: `raw` keeps the bytes alive and unchanged while it exists.
-                parts.push(unsafe { ReadLease::new(NonNull::from(bytes).cast(), bytes.len()) });
+                parts.push(unsafe { $crate::memory::ReadLease::new(pointer, bytes.len()) });
             }
         }
     };
 }
 
-shared_buffer!(Bytes, [], |shared| shared);
-shared_buffer!(Arc<Vec<T>>, [T: Pod + Send + Sync], |shared| bytemuck::cast_slice(shared));
+pub(super) use self_contained_buffer;
+
+self_contained_buffer!(Bytes, [], |shared| shared);
+self_contained_buffer!(Arc<Vec<T>>, [T: Pod + Send + Sync], |shared| bytemuck::cast_slice(shared));
 
 // SAFETY: there is no memory.
 unsafe impl Buffer for () {
@@ -244,7 +249,7 @@ unsafe impl RecvBuffer for () {
     unsafe fn lend((): &mut (), _: &mut RecvParts) {}
 }
 
-// SAFETY: each half keeps its own promise.
+// SAFETY: each half satisfies the contract.
 unsafe impl<A: Buffer, B: Buffer> Buffer for (A, B) {
     type Raw = (A::Raw, B::Raw);
 
@@ -253,25 +258,25 @@ unsafe impl<A: Buffer, B: Buffer> Buffer for (A, B) {
     }
 
     unsafe fn from_raw(raw: Self::Raw) -> Self {
-        // SAFETY: the caller promises for both halves.
+        // SAFETY: the caller guarantees it for both halves.
         unsafe { (A::from_raw(raw.0), B::from_raw(raw.1)) }
     }
 }
 
-// SAFETY: each half keeps its own promise.
+// SAFETY: each half satisfies the contract.
 unsafe impl<A: SendBuffer, B: SendBuffer> SendBuffer for (A, B) {
     unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts) {
-        // SAFETY: the caller promises for both halves.
+        // SAFETY: the caller guarantees it for both halves.
         unsafe { A::lend(&raw.0, parts) };
         // SAFETY: as above.
         unsafe { B::lend(&raw.1, parts) };
     }
 }
 
-// SAFETY: each half keeps its own promise.
+// SAFETY: each half satisfies the contract.
 unsafe impl<A: RecvBuffer, B: RecvBuffer> RecvBuffer for (A, B) {
     unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
-        // SAFETY: the caller promises for both halves.
+        // SAFETY: the caller guarantees it for both halves.
         unsafe { A::lend(&mut raw.0, parts) };
         // SAFETY: as above.
         unsafe { B::lend(&mut raw.1, parts) };

@@ -1,16 +1,13 @@
-//! Programs that must not compile: each lends memory that somebody else could touch while the network has it.
+//! Programs that must not compile, because each lends memory that others could access during the operation.
 //!
-//! Each comes after a program that differs from it in that one thing and does compile, so that it fails for
-//! the reason it is here for. The codes are checked by `ci/test.sh`.
+//! Each follows a program that compiles and differs in this one respect. `ci/test.sh` checks the error codes.
 //!
 //! # A local of the scope's own body
 //!
-//! The scope ends its operations after its body is gone, so memory must outlive the scope, not only the
-//! operation.
+//! Memory must outlive the scope, which ends its operations after its body is gone.
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -19,8 +16,7 @@
 //! ```
 //!
 //! ```compile_fail,E0597
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     let mut place = [0u8; 8];
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -31,8 +27,7 @@
 //! # Memory that is written while it is sent
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut bytes = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     comm.send(peer, envelope, &bytes[..]).await
@@ -42,8 +37,7 @@
 //! ```
 //!
 //! ```compile_fail,E0506
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut bytes = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     let sending = comm.send(peer, envelope, &bytes[..]);
@@ -55,11 +49,10 @@
 //!
 //! # Memory that is written after its operation was forgotten
 //!
-//! A forgotten operation is still in flight until the scope is left.
+//! A forgotten operation is in flight until the scope ends.
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -69,8 +62,7 @@
 //! ```
 //!
 //! ```compile_fail,E0506
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -79,11 +71,10 @@
 //! # }
 //! ```
 //!
-//! # One place for two messages
+//! # One buffer for two messages
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut places = [[0u8; 8]; 2];
 //! let [first, second] = &mut places;
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
@@ -95,8 +86,7 @@
 //! ```
 //!
 //! ```compile_fail,E0499
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     let receives = (comm.recv(peer, envelope, &mut place[..]), comm.recv(peer, envelope, &mut place[..]));
@@ -109,8 +99,7 @@
 //! # Memory that is freed while it is lent
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let bytes = vec![0u8; 8];
 //! let port = Arc::clone(port);
 //! scope(&port, |comm| drop(comm.port().progress()), async |comm| {
@@ -121,8 +110,7 @@
 //! ```
 //!
 //! ```compile_fail,E0505
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let bytes = vec![0u8; 8];
 //! let lent = &bytes[..];
 //! let port = Arc::clone(port);
@@ -136,11 +124,10 @@
 //!
 //! # A task that borrows what it does not own
 //!
-//! A task may be dropped or leaked at any time: its operations work on its own buffers only.
+//! A task may be dropped or leaked at any time, so its operations use only its own buffers.
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! drop(Task::new(port, vec![0u8; 8], move |comm, place| {
 //!     Box::pin(async move { comm.recv(peer, envelope, &mut place[..]).await.map(drop) })
 //! }));
@@ -148,8 +135,7 @@
 //! ```
 //!
 //! ```compile_fail,E0597
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};
-//! # fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
 //! drop(Task::new(port, (), move |comm, ()| {
 //!     Box::pin(async move {
 //!         let mut place = vec![0u8; 8];

@@ -1,30 +1,28 @@
-//! Memory and the network: who may touch what, and until when.
+//! Safe lending of memory to the network.
 //!
 //! - [leases](ReadLease): memory as a transport sees it, given back when the operation has ended;
-//! - [`memory`](Buffer): what users hand in: slices, vectors, shared vectors, tuples;
-//! - [`Pool`]: page-aligned memory that is used again, on huge pages where there are any; [`PoolBuffer`] and
-//!   [`SharedBuffer`]: what it hands out, to be written by one or read by many;
+//! - [`Buffer`]: what users pass in: slices, vectors, shared vectors, tuples;
+//! - [`Pool`]: reusable page-aligned memory, handed out as [`PoolBuffer`] (one writer) or [`SharedBuffer`];
 //! - [`Chunk`]: borrowed or owned memory that is split between operations and joined again;
-//! - [`Port`]: the door to the transport, which knows every operation in flight;
-//! - [`Comm`] and [`scope`]: operations as futures on borrowed buffers, ended before the scope is left;
-//! - [`Region`]: memory that peers put to and get from; [`RemoteRegion`]: the same at a peer;
-//! - [`Task`]: the same on buffers that the future owns.
+//! - [`Port`]: a shared handle of a transport that tracks every operation in flight;
+//! - [`Comm`] and [`scope`]: operations as futures on borrowed buffers, ended before the scope returns;
+//! - [`Task`]: the same on buffers that the future owns;
+//! - [`Region`]: memory that peers put to and get from; [`RemoteRegion`]: such memory of a peer.
 //!
-//! All that is unsafe about lending memory to a network is in this folder and in `memory`, which lies below the
-//! transports. An operation holds its buffer
-//! until it has ended; dropping or forgetting the future of an operation leaves it in the scope's book, and
-//! the scope ends it before `'env` does.
+//! All unsafe code that lends memory to a network is in this folder and in `memory`, which lies below the
+//! transports. An operation holds its buffer until it has ended. Dropping or forgetting its future leaves the
+//! operation registered with the scope, which ends it before `'env` ends.
 #![allow(unsafe_code)]
 
 mod abort;
 mod call_time;
 mod chunk;
 mod comm;
-mod left;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
 mod operation;
+mod orphans;
 mod pages;
 mod pool;
 mod pooled;
@@ -54,13 +52,13 @@ pub use shared::SharedBuffer;
 pub use task::{Task, TaskFuture};
 pub use waking::next_turn;
 
-/// Lending for tests of transports without a scope, which keep their buffers themselves.
+/// Lends buffers to transports in tests that use no scope and keep the buffers themselves.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod testing {
     use super::{Buffer, RecvBuffer, SendBuffer};
     use crate::transport::{RecvParts, SendParts};
 
-    /// Leases of buffers that outlive them.
+    /// Leases of `buffers`, which outlive them.
     #[cfg(test)]
     pub(crate) fn lent_to_send(buffers: &[Vec<u8>]) -> SendParts {
         let lease = |bytes: &Vec<u8>| {
@@ -70,13 +68,13 @@ pub(crate) mod testing {
         buffers.iter().map(lease).collect()
     }
 
-    /// Lends a buffer that the test keeps until its operation has ended.
+    /// Lends a buffer that the test keeps until the operation has ended.
     pub(crate) fn lend_to_receive<B: RecvBuffer>(raw: &mut <B as Buffer>::Raw, parts: &mut RecvParts) {
         // SAFETY: tests keep their buffers until they have the leases back.
         unsafe { B::lend(raw, parts) };
     }
 
-    /// Lends a buffer that the test keeps until its operation has ended.
+    /// Lends a buffer that the test keeps until the operation has ended.
     pub(crate) fn lend_to_send<B: SendBuffer>(raw: &<B as Buffer>::Raw, parts: &mut SendParts) {
         // SAFETY: as above.
         unsafe { B::lend(raw, parts) };

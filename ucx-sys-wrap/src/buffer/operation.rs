@@ -1,4 +1,4 @@
-//! Operations in flight as futures, which hold their buffers until they have ended.
+//! Operations in flight as futures that hold their buffers until they have ended.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::comm::Comm;
 use super::memory::Buffer;
-use super::port::{Inner, OperationId, Orphan};
+use super::port::{Inner, KeptBuffer, OperationId};
 use super::waking::next_turn;
 use crate::transport::{RecvId, SendId, Transport};
 use crate::{Arrival, Error, Failure, Rank, Result, Tag};
@@ -17,9 +17,9 @@ pub type Send<'comm, 'env, B> = Leaf<'comm, 'env, B, SendId>;
 /// A receive in flight; see [`Comm::recv`].
 pub type Recv<'comm, 'env, B> = Leaf<'comm, 'env, B, RecvId>;
 
-/// An operation in flight: posted already, it resolves to its buffer and its outcome.
+/// An operation in flight. It is already posted, and resolves to its buffer and its outcome.
 ///
-/// Dropped early, it cancels the operation and leaves its buffer to the scope; [`Comm::send`] says what that
+/// Dropping it cancels the operation and leaves the buffer to the scope; [`Comm::send`] describes what that
 /// means for a message that the peer already knows of. An operation that fails drops its buffer.
 #[must_use = "an operation that is dropped is canceled"]
 pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
@@ -31,11 +31,11 @@ pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     raw: Option<B::Raw>,
 }
 
-/// What has become of an operation.
+/// The state of an operation.
 pub(super) enum State<Id: Direction> {
     Pending(Id),
     Done(Id::Outcome),
-    /// Boxed: every state would have room for an error, and be copied with it.
+    /// Boxed, so that the other states stay small to copy.
     Failed(Box<Error>),
     Taken,
 }
@@ -59,22 +59,21 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         Self { comm, peer, tag, state, raw: Some(raw) }
     }
 
-    /// Cancels an operation that nobody waits for any more; its buffer is the scope's until it is over.
+    /// Cancels an operation whose future is dropped; the scope keeps its buffer until it has ended.
     #[cold]
     fn cancel(&mut self, id: Id) {
         let Some(raw) = self.raw.take() else { return };
         let inner = self.comm.port().enter();
         let mut scopes = inner.scopes.borrow_mut();
         let mut transport = inner.transport.borrow_mut();
-        id.cancel(&mut **transport);
-        if id.test(&mut **transport, 0).is_some() {
-            scopes[self.comm.scope_key()].ended(id.operation());
+        if id.end_early(&mut **transport) {
+            scopes.all[self.comm.scope_key()].ended(id.operation());
         } else {
-            scopes[self.comm.scope_key()].adopt(id.operation(), orphan(raw));
+            scopes.all[self.comm.scope_key()].keep(id.operation(), kept_buffer(raw));
         }
     }
 
-    /// Ends an operation that has failed, or whose time is over if it can be canceled.
+    /// Resolves an operation that has failed, or cancels one whose deadline has passed.
     #[cold]
     fn fail(&mut self, inner: &Inner, id: Id, mut ended: Option<Result<Id::Outcome>>) {
         let mut transport = inner.transport.borrow_mut();
@@ -83,7 +82,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
             ended = id.test(&mut **transport, 0);
         }
         let Some(result) = ended else { return };
-        inner.scopes.borrow_mut()[self.comm.scope_key()].ended(id.operation());
+        inner.scopes.borrow_mut().all[self.comm.scope_key()].ended(id.operation());
         let error = match result {
             Ok(outcome) => {
                 self.state = State::Done(outcome);
@@ -93,7 +92,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         };
         let is_out_of_time = match error {
             Error::Canceled => self.comm.has_expired(),
-            // Closed with the whole transport while this call waited, by its timeout or another's.
+            // The whole transport was closed while this call waited, by its own timeout or another's.
             Error::Aborted { .. } => {
                 self.comm.time().is_waiting() && matches!(transport.failure(), Some(Failure::TimedOut(_)))
             }
@@ -108,14 +107,14 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         self.state = State::failed(error);
     }
 
-    /// Gives the buffer back with the outcome of an operation that has ended.
+    /// Returns the buffer and the outcome of an operation that has ended.
     #[inline(always)]
     fn resolve(&mut self, outcome: Id::Outcome) -> Poll<Result<(B, Id::Outcome)>> {
         self.state = State::Taken;
         let Some(raw) = self.raw.take() else {
             unreachable!("the buffer of an operation stays until it is over")
         };
-        // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
+        // SAFETY: the raw parts come from the posted buffer, and the operation has ended.
         let buffer = unsafe { B::from_raw(raw) };
         Poll::Ready(Ok((buffer, outcome)))
     }
@@ -124,7 +123,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
 impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
     type Output = Result<(B, Id::Outcome)>;
 
-    // Always: what has arrived would be copied once more, on the way of every message.
+    // Inlined always, to spare a copy of the arrival with every message.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let State::Pending(id) = self.state {
@@ -135,7 +134,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
             match ended {
                 None if !comm.has_expired() => return next_turn(context),
                 Some(Ok(outcome)) => {
-                    inner.scopes.borrow_mut()[comm.scope_key()].ended(id.operation());
+                    inner.scopes.borrow_mut().all[comm.scope_key()].ended(id.operation());
                     return self.resolve(outcome);
                 }
                 ended => self.fail(&inner, id, ended),
@@ -156,7 +155,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
     }
 }
 
-// The state is never pinned: the memory that must not move lies behind the raw parts.
+// The state is never pinned: the memory that must not move lies elsewhere.
 impl<'env, B: Buffer + 'env, Id: Direction> Unpin for Leaf<'_, 'env, B, Id> {}
 
 impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
@@ -168,24 +167,24 @@ impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
     }
 }
 
-/// Boxes raw parts to be kept until their operation has ended.
-fn orphan<'env, R: std::marker::Send + 'env>(raw: R) -> Box<dyn Orphan> {
-    let kept: Box<dyn Orphan + 'env> = Box::new(Kept(raw));
-    // SAFETY: the scope drops the box before `'env` ends, because it is closed before its stack frame or its
-    // task is left; what a scope never closes is never dropped.
-    unsafe { std::mem::transmute::<Box<dyn Orphan + 'env>, Box<dyn Orphan>>(kept) }
+/// Boxes raw parts, to be kept until their operation has ended.
+fn kept_buffer<'env, R: std::marker::Send + 'env>(raw: R) -> Box<dyn KeptBuffer> {
+    let kept: Box<dyn KeptBuffer + 'env> = Box::new(Kept(raw));
+    // SAFETY: the scope drops the box before `'env` ends, because it is closed before its stack frame or task
+    // ends. A scope that is never closed never drops it.
+    unsafe { std::mem::transmute::<Box<dyn KeptBuffer + 'env>, Box<dyn KeptBuffer>>(kept) }
 }
 
 struct Kept<R>(R);
 
-impl<R: std::marker::Send> Orphan for Kept<R> {}
+impl<R: std::marker::Send> KeptBuffer for Kept<R> {}
 
 /// Whether an operation sends, receives, puts or gets.
 pub trait Direction: Copy {
     /// What the operation reports when it has ended.
     type Outcome;
 
-    /// Whether it may look for its end by itself.
+    /// Whether testing it may poll for the message itself.
     #[doc(hidden)]
     const LOOKS: bool = false;
 
@@ -195,6 +194,13 @@ pub trait Direction: Copy {
     fn test(self, transport: &mut dyn Transport, spins: u32) -> Option<Result<Self::Outcome>>;
     #[doc(hidden)]
     fn cancel(self, transport: &mut dyn Transport);
+
+    /// Cancels and tests it. Returns whether it has ended.
+    #[doc(hidden)]
+    fn end_early(self, transport: &mut dyn Transport) -> bool {
+        self.cancel(transport);
+        self.test(transport, 0).is_some()
+    }
 }
 
 impl Direction for SendId {

@@ -1,4 +1,4 @@
-//! Scopes that nobody holds any more: what their operations still use stays with the port.
+//! Orphaned scopes: scopes without a holder whose operations still use memory. The port keeps both.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -7,77 +7,74 @@ use std::time::Instant;
 use super::port::{DRAIN_PATIENCE, Inner, Port};
 use crate::exit;
 
-/// A scope with operations in flight, and the memory that they work on: owned, and not freed when this is
-/// dropped.
-pub(super) struct Left {
+/// A scope with operations in flight and the memory they use. Dropping this does not free the memory.
+pub(super) struct OrphanedScope {
     scope: usize,
     memory: NonNull<dyn Send>,
 }
 
-// SAFETY: it owns a value that may move to another thread.
-unsafe impl Send for Left {}
+// SAFETY: it owns a value that is `Send`.
+unsafe impl Send for OrphanedScope {}
 
 impl Inner {
     #[inline]
-    pub(super) fn has_left(&self) -> bool {
-        !self.left.borrow().is_empty()
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.borrow().is_empty()
     }
 }
 
 impl Port {
-    /// Keeps a scope that could not be closed, and frees `memory` once it can be.
+    /// Keeps a scope that can't be closed yet, and frees `memory` once it is closed.
     ///
     /// # Safety
-    /// `memory` is that of a `Box`, given away here; nothing but the scope's operations, and what the scope
-    /// has kept of them, uses it any more.
+    /// `memory` comes from a `Box` that the caller gives up. Only the scope's operations, and the buffers
+    /// that the scope keeps, still use it.
     pub(super) unsafe fn leave_scope(&self, scope: usize, memory: NonNull<dyn Send>) {
-        self.enter().left.borrow_mut().push(Left { scope, memory });
+        self.enter().orphans.borrow_mut().push(OrphanedScope { scope, memory });
     }
 
-    /// Ends what can be ended of the operations that were left, and frees their memory. Says whether none is
-    /// left.
+    /// Ends operations of orphaned scopes as far as possible and frees their memory. Returns whether no
+    /// orphaned scope is left.
     #[cold]
-    pub(super) fn end_left(&self) -> bool {
+    pub(super) fn end_orphans(&self) -> bool {
         let (ended, is_over) = {
             let inner = self.enter();
             let mut transport = inner.transport.borrow_mut();
             let mut scopes = inner.scopes.borrow_mut();
-            let mut left = inner.left.borrow_mut();
+            let mut orphans = inner.orphans.borrow_mut();
             let ended: Vec<_> =
-                left.extract_if(.., |left| scopes[left.scope].end_all(&mut **transport)).collect();
+                orphans.extract_if(.., |orphan| scopes.all[orphan.scope].end_all(&mut **transport)).collect();
             let ended: Vec<_> =
-                ended.into_iter().map(|left| (scopes.close(left.scope), left.memory)).collect();
-            (ended, left.is_empty())
+                ended.into_iter().map(|orphan| (scopes.close(orphan.scope), orphan.memory)).collect();
+            (ended, orphans.is_empty())
         };
-        for (orphans, memory) in ended {
-            // Whoever turns the transport is not who has made them: a panic of theirs, which has been told,
-            // ends here.
+        for (kept, memory) in ended {
+            // The caller is not the owner of these values, so their panics, already reported, end here.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                drop(orphans);
-                // SAFETY: owned, by the promise of `leave_scope`, and taken out of the list, so that it is
-                // freed once. The scope is closed, and what it had kept is gone.
+                drop(kept);
+                // SAFETY: `leave_scope` was given ownership, and the entry is out of the list, so it is freed
+                // once. The scope is closed and the buffers it kept are gone.
                 drop(unsafe { Box::from_raw(memory.as_ptr()) });
             }));
         }
         is_over
     }
 
-    /// Ends all operations that were left, for a port that goes: what peers have begun to read goes on for a
-    /// while. Then they are told, before the memory is given back, that what they still read of it does not
-    /// count.
-    fn end_all_left(&self) {
+    /// Ends all orphaned scopes of a port that is being dropped. Waits a while for peers that are reading the
+    /// memory; then abandons the transport, which tells them that their reads are void, and frees it.
+    fn end_all_orphans(&self) {
         let start = Instant::now();
-        while !self.end_left() && start.elapsed() < DRAIN_PATIENCE {
+        while !self.end_orphans() && start.elapsed() < DRAIN_PATIENCE {
             if !self.progress() {
                 std::thread::yield_now();
             }
         }
-        if !self.enter().has_left() {
+        if !self.enter().has_orphans() {
             return;
         }
         let abandoned = self.enter().transport.borrow_mut().abandon();
         match abandoned {
-            Ok(()) => _ = self.end_left(),
+            Ok(()) => _ = self.end_orphans(),
             Err(error) => tracing::warn!(%error, "memory of calls that were given up is kept for ever"),
         }
     }
@@ -85,18 +82,18 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        if !self.enter().has_left() && !self.is_abort_wanted() {
+        if !self.enter().has_orphans() && !self.is_abort_wanted() {
             return;
         }
-        // As the transport, which goes next: without its library nothing can be ended.
+        // As for the transport, which is dropped next: without its library no operation can be ended.
         let inside = exit::enter();
         if inside.is_some() && self.is_own() {
             self.heed_abort();
-            self.end_all_left();
+            self.end_all_orphans();
         }
         let inner = self.enter();
-        if inner.has_left() {
-            // Their memory is never freed, and so must not be what they have kept.
+        if inner.has_orphans() {
+            // Their memory is never freed, so the buffers that may borrow it must not be either.
             std::mem::forget(inner.scopes.take());
         }
     }

@@ -1,26 +1,25 @@
-//! Whole pages from the kernel, huge ones where it has them.
+//! Pages from the kernel, huge ones if available.
 
 use std::fs;
 use std::ptr::NonNull;
 
-/// Bytes of a page, and of a huge page.
 pub(super) const PAGE_BYTES: usize = 4096;
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Which huge pages the kernel gives.
+/// The huge pages that the kernel offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Pages of 2 MiB are set aside (`vm.nr_hugepages`), so many of them free.
+    /// Reserved pages of 2 MiB (`vm.nr_hugepages`): the number of free ones.
     Reserved(u64),
-    /// The kernel makes huge pages of ordinary ones where a program asks for it (`MADV_HUGEPAGE`).
+    /// The kernel merges ordinary pages on request (`MADV_HUGEPAGE`).
     Transparent,
     /// None.
     None,
 }
 
 impl HugePages {
-    /// What the kernel says now.
+    /// Asks the kernel.
     #[must_use]
     pub fn find() -> Self {
         let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
@@ -37,26 +36,15 @@ impl HugePages {
     }
 }
 
-/// What pages were asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Ordinary,
-    /// Ordinary ones, aligned to huge pages, of which the kernel makes huge ones if it likes.
-    Advised,
-    /// From those set aside.
-    Reserved,
-}
-
-/// Pages of zeroes; the sole owner.
+/// Exclusively owned pages, zeroed at first.
 ///
-/// Invariant: `pointer` is the start of a mapping of `length` bytes that nobody else unmaps.
+/// Invariant: `pointer` is the start of a mapping of `length` bytes that only this unmaps.
 pub(super) struct Pages {
     pub(super) pointer: NonNull<u8>,
     pub(super) length: usize,
-    pub(super) kind: Kind,
 }
 
-// SAFETY: the sole owner of plain memory.
+// SAFETY: it exclusively owns plain memory.
 unsafe impl Send for Pages {}
 
 #[cfg(not(miri))]
@@ -66,26 +54,22 @@ mod system {
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-    use super::{HUGE_PAGE_BYTES, Kind, Pages};
+    use super::{HUGE_PAGE_BYTES, Pages};
 
     impl Pages {
-        /// Maps `length` bytes, a multiple of a page; `None` when the system has no memory.
+        /// Maps `length` bytes, a multiple of a page. `None` if the system has no memory.
         pub(in super::super) fn map(length: usize) -> Option<Self> {
             if length < HUGE_PAGE_BYTES {
-                return map(length, MapFlags::PRIVATE).map(|pointer| Self {
-                    pointer,
-                    length,
-                    kind: Kind::Ordinary,
-                });
+                return map(length, MapFlags::PRIVATE).map(|pointer| Self { pointer, length });
             }
             if let Some(pointer) = map(length, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
-                return Some(Self { pointer, length, kind: Kind::Reserved });
+                return Some(Self { pointer, length });
             }
             let pointer = map_aligned(length)?;
-            // SAFETY: the range was just mapped; this advice changes no contents.
-            let advised = unsafe { madvise(pointer.as_ptr().cast(), length, Advice::LinuxHugepage) };
-            let kind = if advised.is_ok() { Kind::Advised } else { Kind::Ordinary };
-            Some(Self { pointer, length, kind })
+            // SAFETY: the range was just mapped, and this advice does not change its contents. If the kernel
+            // refuses it, the pages stay ordinary ones.
+            let _ = unsafe { madvise(pointer.as_ptr().cast(), length, Advice::LinuxHugepage) };
+            Some(Self { pointer, length })
         }
     }
 
@@ -96,19 +80,19 @@ mod system {
     }
 
     fn map(length: usize, flags: MapFlags) -> Option<NonNull<u8>> {
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let mapped =
             unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags) };
         NonNull::new(mapped.ok()?.cast())
     }
 
-    /// Maps more than is asked for and gives back what is not aligned.
+    /// Maps more than requested and unmaps the unaligned ends.
     fn map_aligned(length: usize) -> Option<NonNull<u8>> {
         let start = map(length.checked_add(HUGE_PAGE_BYTES)?, MapFlags::PRIVATE)?;
         let before = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: `before` is less than a huge page, so all of it lies inside the mapping.
+        // SAFETY: `before` is less than a huge page, so the result lies inside the mapping.
         let aligned = unsafe { start.add(before) };
-        // SAFETY: as above: one past the end at most.
+        // SAFETY: as above; at most one past the end.
         let after = unsafe { aligned.add(length) };
         unmap(start.as_ptr(), before);
         unmap(after.as_ptr(), HUGE_PAGE_BYTES - before);
@@ -117,20 +101,19 @@ mod system {
 
     fn unmap(pointer: *mut u8, length: usize) {
         if length > 0 {
-            // SAFETY: a part of a mapping of ours that nobody uses. Failure leaves it mapped, which harms
-            // nobody.
+            // SAFETY: part of our own mapping, which nobody uses. On failure it stays mapped, which is harmless.
             let _ = unsafe { munmap(pointer.cast::<c_void>(), length) };
         }
     }
 }
 
-/// Under miri, which has no kernel.
+/// A substitute under miri, which has no kernel.
 #[cfg(miri)]
 mod system {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
 
-    use super::{Kind, PAGE_BYTES, Pages};
+    use super::{PAGE_BYTES, Pages};
 
     fn layout(length: usize) -> Option<Layout> {
         Layout::from_size_align(length, PAGE_BYTES).ok()
@@ -138,9 +121,9 @@ mod system {
 
     impl Pages {
         pub(in super::super) fn map(length: usize) -> Option<Self> {
-            // SAFETY: pages have more than no bytes.
+            // SAFETY: the length of pages is never zero.
             let pointer = NonNull::new(unsafe { alloc_zeroed(layout(length)?) })?;
-            Some(Self { pointer, length, kind: Kind::Ordinary })
+            Some(Self { pointer, length })
         }
     }
 
@@ -164,7 +147,7 @@ mod tests {
             let pages = Pages::map(length).unwrap();
             let alignment = if length < HUGE_PAGE_BYTES || cfg!(miri) { PAGE_BYTES } else { HUGE_PAGE_BYTES };
             assert_eq!(pages.pointer.as_ptr() as usize % alignment, 0);
-            // SAFETY: so many bytes were mapped, and nobody else has them.
+            // SAFETY: `length` bytes were mapped and are exclusively ours.
             let bytes = unsafe { std::slice::from_raw_parts_mut(pages.pointer.as_ptr(), length) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             (bytes[0], bytes[length - 1]) = (1, 1);

@@ -1,4 +1,4 @@
-//! Page-aligned memory that is used again: taken from a pool as buffers and given back by dropping them.
+//! A pool of page-aligned memory: taken as buffers, and given back by dropping them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,21 +7,20 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use parking_lot::Mutex;
 
-use super::pages::{HUGE_PAGE_BYTES, Kind, PAGE_BYTES, Pages};
+use super::pages::{HUGE_PAGE_BYTES, PAGE_BYTES, Pages};
 use super::pooled::PoolBuffer;
 use crate::{Error, Result};
 
-/// Unless told otherwise, a pool keeps so many bytes that nobody uses.
+/// The default limit of unused bytes that a pool keeps.
 const DEFAULT_KEPT_BYTES: usize = 256 << 20;
 
-/// Memory for buffers, in whole pages, that is used again.
+/// Reusable page-aligned memory for buffers.
 ///
-/// Buffers of 2 MiB and more lie on huge pages where the kernel has them ([`HugePages`](super::HugePages)):
-/// set-aside ones if any are free, else transparent ones. Memory comes zeroed from the kernel when it is
-/// first used, and is not touched again: a buffer that is used again holds what its last user left. Sizes are
-/// rounded up by at most a quarter (to 4 KiB, and to 2 MiB from there on), so that buffers of nearly the same
-/// length share memory. Taking and dropping one cost a lock and a search in a short list; the first use costs
-/// a system call and the kernel's zeroing.
+/// Buffers of 2 MiB and more lie on huge pages if available ([`HugePages`](super::HugePages)): reserved ones,
+/// else transparent ones. New memory is zeroed by the kernel; reused memory holds what its last user left.
+/// Sizes are rounded up by at most a quarter (at least to 4 KiB, and to 2 MiB from there on), so that buffers
+/// of similar length share memory. Taking and dropping a buffer costs a lock and a short search; new memory
+/// costs a system call and the kernel's zeroing.
 ///
 /// Clones are handles of the same pool. Buffers may outlive it.
 ///
@@ -41,21 +40,17 @@ const DEFAULT_KEPT_BYTES: usize = 256 << 20;
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 
-/// What a pool has and has done.
+/// The contents and counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStatistics {
-    /// Bytes that the pool has from the kernel, in use or not.
+    /// Bytes mapped from the kernel, used or unused.
     pub mapped_bytes: u64,
-    /// Bytes of them that nobody uses.
+    /// Unused bytes among them.
     pub kept_bytes: u64,
-    /// Bytes of them on huge pages that were set aside.
-    pub reserved_huge_bytes: u64,
-    /// Bytes of them on which the kernel was asked for transparent huge pages.
-    pub advised_huge_bytes: u64,
     /// Buffers taken.
     pub taken: u64,
-    /// Buffers of those whose memory had been used before.
+    /// Buffers taken whose memory had been used before.
     pub reused: u64,
 }
 
@@ -66,35 +61,33 @@ pub(super) struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Pages that nobody uses, by their length.
+    /// Unused pages by their length.
     kept: BTreeMap<usize, Vec<Pages>>,
     statistics: PoolStatistics,
 }
 
 impl Pool {
-    /// A pool that keeps at most 256 MiB that nobody uses.
+    /// A pool that keeps at most 256 MiB of unused memory.
     #[must_use]
     pub fn new() -> Self {
         Self::with_kept_bytes(DEFAULT_KEPT_BYTES)
     }
 
-    /// A pool that keeps at most so many bytes that nobody uses; what comes back beyond that goes to the
-    /// kernel.
+    /// A pool that keeps at most `most_kept_bytes` of unused memory; the rest goes back to the kernel.
     #[must_use]
     pub fn with_kept_bytes(most_kept_bytes: usize) -> Self {
         Self(Arc::new(Inner { state: Mutex::default(), most_kept_bytes }))
     }
 
-    /// A buffer of `length` elements. What they are is unspecified: zero, or what the memory was last used
-    /// for.
+    /// Takes a buffer of `length` elements with unspecified values.
     ///
     /// # Errors
-    /// [`Error::System`] when there is no memory.
+    /// [`Error::System`] if there is no memory.
     pub fn take<T: Pod>(&self, length: usize) -> Result<PoolBuffer<T>> {
         Ok(self.take_pages(length)?.0)
     }
 
-    /// A buffer of `length` zeroes; costs writing them only where the memory was used before.
+    /// Takes a buffer of `length` zeroes; writes them only if the memory was used before.
     ///
     /// # Errors
     /// As for [`take`](Self::take).
@@ -106,13 +99,13 @@ impl Pool {
         Ok(buffer)
     }
 
-    /// What the pool has and has done.
+    /// The contents and counters of the pool.
     #[must_use]
     pub fn statistics(&self) -> PoolStatistics {
         self.0.state.lock().statistics
     }
 
-    /// A buffer, and whether its memory was used before.
+    /// Returns a buffer, and whether its memory was used before.
     fn take_pages<T: Pod>(&self, length: usize) -> Result<(PoolBuffer<T>, bool)> {
         let none = || {
             Error::system(format!("can't get memory for {length} elements"), std::io::ErrorKind::OutOfMemory)
@@ -131,7 +124,7 @@ impl Pool {
         }
         drop(state);
         let pages = Pages::map(rounded).ok_or_else(none)?;
-        self.0.state.lock().statistics.count(&pages, u64::wrapping_add);
+        self.0.state.lock().statistics.mapped_bytes += rounded as u64;
         Ok((buffer(Some(pages)), false))
     }
 }
@@ -148,25 +141,11 @@ impl fmt::Debug for Pool {
     }
 }
 
-impl PoolStatistics {
-    /// Adds or takes away what these pages are.
-    fn count(&mut self, pages: &Pages, change: impl Fn(u64, u64) -> u64) {
-        let bytes = pages.length as u64;
-        self.mapped_bytes = change(self.mapped_bytes, bytes);
-        match pages.kind {
-            Kind::Ordinary => {}
-            Kind::Advised => self.advised_huge_bytes = change(self.advised_huge_bytes, bytes),
-            Kind::Reserved => self.reserved_huge_bytes = change(self.reserved_huge_bytes, bytes),
-        }
-    }
-}
-
 impl Inner {
-    /// Takes pages back.
     pub(super) fn give_back(&self, pages: Pages) {
         let mut state = self.state.lock();
         if state.statistics.kept_bytes as usize + pages.length > self.most_kept_bytes {
-            state.statistics.count(&pages, u64::wrapping_sub);
+            state.statistics.mapped_bytes -= pages.length as u64;
             drop(state);
             // Unmapped here, without the lock.
             drop(pages);
@@ -177,8 +156,8 @@ impl Inner {
     }
 }
 
-/// Bytes of pages for a buffer of so many: quarters of powers of two, whole pages, whole huge pages from 2
-/// MiB on.
+/// The size of the pages for `bytes`: a multiple of a quarter of its power of two, in whole pages, or whole
+/// huge pages from 2 MiB on.
 fn rounded(bytes: usize) -> Option<usize> {
     let quarter = bytes.checked_ilog2().map_or(0, |power| (1usize << power) / 4);
     let unit = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
@@ -241,10 +220,7 @@ mod tests {
         let pool = Pool::new();
         let mut buffer = pool.take::<f32>(1 << 20).unwrap();
         buffer.fill(1.0);
-        let statistics = pool.statistics();
-        let huge = statistics.reserved_huge_bytes + statistics.advised_huge_bytes;
         if crate::buffer::HugePages::find() != crate::buffer::HugePages::None && !cfg!(miri) {
-            assert_eq!(huge, 4 << 20);
             assert_eq!(buffer.as_ptr() as usize % (2 << 20), 0);
         }
         drop(buffer);

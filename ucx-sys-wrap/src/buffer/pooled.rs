@@ -1,4 +1,4 @@
-//! A buffer of a pool: sent, received into, registered, frozen, and given back by dropping.
+//! A buffer of a pool.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,17 +10,16 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::memory::{Buffer, RecvBuffer, SendBuffer};
+use super::memory::{RecvBuffer, self_contained_buffer};
 use super::pages::Pages;
 use super::pool::Inner;
 use super::shared::SharedBuffer;
-use crate::memory::{ReadLease, WriteLease};
-use crate::transport::{RecvParts, SendParts};
+use crate::memory::WriteLease;
+use crate::transport::RecvParts;
 
-/// A buffer of a [`Pool`](super::Pool): a slice that its holder alone has. Dropped, its memory goes back to
-/// the pool.
+/// An exclusively owned buffer of a [`Pool`](super::Pool). Dropping it gives its memory back to the pool.
 ///
-/// Can be sent, received into, and registered as a [`Region`](super::Region).
+/// It can be sent, received into, and registered as a [`Region`](super::Region).
 pub struct PoolBuffer<T> {
     /// `None` for a buffer without bytes.
     pages: Option<ManuallyDrop<Pages>>,
@@ -30,8 +29,7 @@ pub struct PoolBuffer<T> {
 }
 
 impl<T> PoolBuffer<T> {
-    /// A buffer of `length` elements in `pages` of `pool`, which are large enough and hold any bytes of a `T:
-    /// Pod`.
+    /// A buffer of `length` elements in `pages` of `pool`, which must be large enough.
     pub(super) fn new(pages: Option<Pages>, length: usize, pool: &Arc<Inner>) -> Self
     where
         T: Pod,
@@ -48,13 +46,13 @@ impl<T> PoolBuffer<T> {
         self.pages.as_ref().map_or(NonNull::dangling(), |pages| pages.pointer.cast())
     }
 
-    /// Makes the buffer one that is only read, and cheaply cloned. Copies nothing.
+    /// Makes the buffer read-only and cheap to clone, without copying.
     #[must_use]
     pub fn freeze(self) -> SharedBuffer<T> {
         SharedBuffer::new(self)
     }
 
-    /// Shortens the buffer to its first `length` elements, if it is longer; its memory stays as it is.
+    /// Shortens the buffer to at most `length` elements, without moving memory.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
@@ -68,17 +66,17 @@ impl<T> Drop for PoolBuffer<T> {
     }
 }
 
-// SAFETY: the sole right to its elements, as a `Vec<T>` is.
+// SAFETY: it exclusively owns its elements, like a `Vec<T>`.
 unsafe impl<T: Send> Send for PoolBuffer<T> {}
-// SAFETY: shared, it only gives shared access to its elements.
+// SAFETY: a shared buffer gives only shared access to its elements.
 unsafe impl<T: Sync> Sync for PoolBuffer<T> {}
 
 impl<T> Deref for PoolBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the pages hold so many elements (`new`), initialised because any bytes are a `T: Pod`, and
-        // this is their sole owner.
+        // SAFETY: the pages hold this many elements (`new`), initialised because any bytes are a `T: Pod`, and
+        // belong to this buffer alone.
         unsafe { slice::from_raw_parts(self.pointer().as_ptr(), self.length) }
     }
 }
@@ -102,31 +100,12 @@ impl<T: PartialEq> PartialEq for PoolBuffer<T> {
     }
 }
 
-// SAFETY: moving the buffer does not touch its elements, which lie on pages of their own.
-unsafe impl<T: Pod + Send + Sync> Buffer for PoolBuffer<T> {
-    type Raw = Self;
+self_contained_buffer!(PoolBuffer<T>, [T: Pod + Send + Sync], |buffer| bytemuck::cast_slice(buffer));
 
-    fn into_raw(self) -> Self {
-        self
-    }
-
-    unsafe fn from_raw(raw: Self) -> Self {
-        raw
-    }
-}
-
-// SAFETY: nobody else has the elements.
-unsafe impl<T: Pod + Send + Sync> SendBuffer for PoolBuffer<T> {
-    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
-        // SAFETY: the buffer has the sole right to its elements and does not use it while it is lent.
-        parts.push(unsafe { ReadLease::new(raw.pointer().cast(), raw.length * size_of::<T>()) });
-    }
-}
-
-// SAFETY: nobody else has the elements.
+// SAFETY: the buffer exclusively owns its elements.
 unsafe impl<T: Pod + Send + Sync> RecvBuffer for PoolBuffer<T> {
     unsafe fn lend(raw: &mut Self, parts: &mut RecvParts) {
-        // SAFETY: as for sends; any bytes are a valid element.
+        // SAFETY: the buffer does not use its elements while they are lent; any bytes are a valid element.
         parts.push(unsafe { WriteLease::new(raw.pointer().cast(), raw.length * size_of::<T>()) });
     }
 }

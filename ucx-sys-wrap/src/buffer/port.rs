@@ -1,8 +1,7 @@
-//! The door to a transport: one thread at a time, and a book of every operation in flight.
+//! The entry point to a transport, for one thread at a time. It tracks every operation in flight.
 
 use std::cell::RefCell;
 use std::io::Write;
-use std::ops::{Index, IndexMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,64 +10,65 @@ use std::time::{Duration, Instant};
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use super::abort::AbortRequest;
-use super::left::Left;
-use crate::exit::{self, Leave};
+use super::operation::Direction;
+use super::orphans::OrphanedScope;
+use crate::exit;
 use crate::pollable::wait_for;
 use crate::told::{self, TellLast};
 use crate::transport::{RecvId, SendId, Transport};
 use crate::{AccessId, Failure, Owner, Rank, Statistics};
 
-/// How long a scope waits for its canceled operations before the transport is torn down.
+/// How long a scope waits for canceled operations before it abandons the transport.
 pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A transport that can be shared between threads and is entered by one of them at a time.
+/// A transport that threads share, one inside at a time.
 ///
-/// It knows every operation in flight by the scope that posted it, so that a scope can end all its own,
-/// whether or not somebody still holds them.
+/// It tracks the operations in flight of each scope, so that a scope can end its own even if their futures are
+/// gone.
 ///
-/// What the transport tells by way of `tracing` is told when the port has been left: a subscriber may call any
-/// function of the port.
+/// Tracing events of the transport are emitted after the thread has left the port, so that a subscriber may
+/// call any function of the port.
 pub struct Port {
     inner: ReentrantMutex<Inner>,
-    /// Threads that wait to enter.
+    /// The number of threads that wait to enter.
     waiting: AtomicU32,
     pub(super) abort: AbortRequest,
     owner: Owner,
     name: &'static str,
     rank: Rank,
     world_size: u32,
-    /// After the transport, whose end may be an event.
+    /// Dropped after the transport, whose drop may produce events.
     _told: TellLast,
 }
 
-/// The transport, entered.
+/// Access to the transport of a port.
 pub(super) type Inside<'port> = ReentrantMutexGuard<'port, Inner>;
 
 pub(super) struct Inner {
     pub(super) transport: RefCell<Box<dyn Transport>>,
     pub(super) scopes: RefCell<Scopes>,
-    /// Scopes that are open and that nobody holds.
-    pub(super) left: RefCell<Vec<Left>>,
+    /// Open scopes that nobody holds.
+    pub(super) orphans: RefCell<Vec<OrphanedScope>>,
 }
 
-/// The scopes that are open. Those that were closed keep their place and memory for the next.
+/// The scopes of a port. The entries of closed scopes are reused, with their memory.
 #[derive(Default)]
 pub(super) struct Scopes {
-    all: Vec<ScopeState>,
+    pub(super) all: Vec<ScopeState>,
     closed: Vec<usize>,
 }
 
 #[derive(Default)]
 pub(super) struct ScopeState {
     in_flight: Vec<InFlight>,
-    /// Of operations that have ended.
-    orphans: Vec<Box<dyn Orphan>>,
+    /// Buffers of canceled operations that have ended.
+    kept: Vec<Box<dyn KeptBuffer>>,
 }
 
-/// An operation in flight, and its buffer if whoever waited for it has gone.
+/// An operation in flight, with its buffer if its future has been dropped.
 struct InFlight {
     id: OperationId,
-    orphan: Option<Box<dyn Orphan>>,
+    buffer: Option<Box<dyn KeptBuffer>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,20 +78,20 @@ pub enum OperationId {
     Access(AccessId),
 }
 
-/// A buffer kept only so that it outlives its operation; dropping it frees it.
-pub(super) trait Orphan: Send {}
+/// A buffer that is kept until its operation has ended, and then freed.
+pub(super) trait KeptBuffer: Send {}
 
 /// The buffers that a closed scope has kept.
 ///
-/// To be dropped before what they borrow is free, and once the caller knows that the scope is closed: a
-/// buffer may have been made by anybody, and dropping it may panic, or enter the port.
+/// The caller drops them before what they borrow is freed, and after it knows that the scope is closed: the
+/// drop of a user's buffer may panic or enter the port.
 #[must_use]
-pub(super) struct Orphans {
-    _kept: Vec<Box<dyn Orphan>>,
+pub(super) struct KeptBuffers {
+    _kept: Vec<Box<dyn KeptBuffer>>,
 }
 
 impl Port {
-    /// Makes a door for `transport`.
+    /// Makes a port of `transport`.
     #[must_use]
     pub fn new(transport: Box<dyn Transport>) -> Arc<Self> {
         let (name, rank, world_size) = (transport.name(), transport.rank(), transport.world_size());
@@ -99,7 +99,7 @@ impl Port {
         let inner = Inner {
             transport: RefCell::new(transport),
             scopes: RefCell::default(),
-            left: RefCell::default(),
+            orphans: RefCell::default(),
         };
         let inner = ReentrantMutex::new(inner);
         let port = Arc::new(Self {
@@ -124,7 +124,7 @@ impl Port {
         self.name
     }
 
-    /// Whether the transport is that of a simulated network; see [`Transport::is_simulated`].
+    /// Whether the network is simulated; see [`Transport::is_simulated`].
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.enter().transport.borrow().is_simulated()
@@ -136,28 +136,27 @@ impl Port {
         self.rank
     }
 
-    /// Ranks in the world.
+    /// The number of ranks in the world.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// Whether this is not a copy in a forked child, which is to leave the transport alone. Costs a system
-    /// call.
+    /// Whether this process made the port, and is not a forked child that must leave the transport alone. Costs
+    /// a system call.
     pub(super) fn is_own(&self) -> bool {
         self.owner.is_here()
     }
 
-    /// Moves bytes, without blocking except for another thread that is inside. Says whether anything
-    /// happened.
+    /// Makes progress, blocking only while another thread is inside. Returns whether anything happened.
     pub fn progress(&self) -> bool {
         self.heed_abort();
         let inside = self.enter();
         let moved = inside.transport.borrow_mut().progress();
-        let has_left = inside.has_left();
+        let has_orphans = inside.has_orphans();
         drop(inside);
-        if has_left {
-            self.end_left();
+        if has_orphans {
+            self.end_orphans();
         }
         told::tell();
         moved
@@ -169,62 +168,61 @@ impl Port {
         self.enter().transport.borrow().now()
     }
 
-    /// What was sent, received and copied.
+    /// The transport's counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.enter().transport.borrow().statistics()
     }
 
-    /// Why the transport is closed, once it is.
+    /// Why the transport is closed, if it is.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.heed_abort();
         self.enter().transport.borrow().failure()
     }
 
-    /// Watches a peer that is waited for by other means than an operation; see [`Transport::watch`].
+    /// Watches a peer that this rank waits for without an operation; see [`Transport::watch`].
     #[must_use]
     pub fn watch(&self, peer: Rank) -> bool {
         self.enter().transport.borrow_mut().watch(peer)
     }
 
-    /// Closes the transport on all ranks because a peer that is needed has gone.
+    /// Closes the transport on all ranks because of the loss of `peer`.
     pub fn lose(&self, peer: Rank) {
         self.enter().transport.borrow_mut().fail(Failure::PeerLost(peer));
         told::tell();
     }
 
-    /// Closes the transport on purpose, on all ranks. Not for signal handlers: see
+    /// Closes the transport on all ranks, on purpose. Not for signal handlers: see
     /// [`request_abort`](Self::request_abort).
     pub fn abort(&self) {
         self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
         told::tell();
     }
 
-    /// Closes the transport on all ranks because this one has waited for as long as it may. Every operation
-    /// that is pending, on any rank, ends with [`Error::Timeout`](crate::Error::Timeout) naming the rank that
-    /// it waits for.
+    /// Closes the transport on all ranks because this rank's deadline has passed. Every pending operation, on
+    /// any rank, ends with [`Error::Timeout`](crate::Error::Timeout) naming the rank that it waits for.
     pub fn time_out(&self) {
         self.enter().transport.borrow_mut().fail(Failure::TimedOut(self.rank));
         told::tell();
     }
 
-    /// Sleeps until there is something to progress, at most `longest`; other threads may enter meanwhile.
+    /// Sleeps until there is something to progress, at most `longest`. Other threads may enter meanwhile.
     pub fn sleep(&self, longest: Duration) {
         self.sleep_or_hear(longest, None);
     }
 
-    /// As [`sleep`](Self::sleep), or until `bell` is readable.
-    pub fn sleep_or_hear(&self, longest: Duration, bell: Option<BorrowedFd<'_>>) {
+    /// Like [`sleep`](Self::sleep), and also ends when `waker` becomes readable.
+    pub fn sleep_or_hear(&self, longest: Duration, waker: Option<BorrowedFd<'_>>) {
         match self.arm() {
-            Some(descriptor) => wait_for(descriptor.as_fd(), bell, Some(longest)),
+            Some(descriptor) => wait_for(descriptor.as_fd(), waker, Some(longest)),
             None => std::thread::yield_now(),
         }
     }
 
-    /// Prepares for sleeping without the port: a descriptor, always the same, that becomes readable when
-    /// there is something to [`progress`](Self::progress). `None` when there is already, or when nobody can
-    /// sleep on this transport.
+    /// Prepares for sleeping outside the port. Returns a descriptor, always the same, that becomes readable
+    /// when there is something to [`progress`](Self::progress); `None` if there is something already, or if
+    /// this transport has no descriptor.
     #[must_use]
     pub fn arm(&self) -> Option<Arc<OwnedFd>> {
         self.enter().transport.borrow_mut().arm()
@@ -248,18 +246,16 @@ impl Port {
         self.enter()
     }
 
-    /// Whether a thread is inside.
     pub(super) fn is_in_use(&self) -> bool {
         self.inner.is_locked()
     }
 
-    /// Whether another thread waits to enter.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Leaves; a thread that waits is inside before this one is again.
+    /// Leaves, and lets a waiting thread enter before this one can again.
     #[cold]
     pub(super) fn hand_over(inside: Inside<'_>) {
         ReentrantMutexGuard::unlock_fair(inside);
@@ -270,25 +266,24 @@ impl Port {
         self.enter().scopes.borrow_mut().open()
     }
 
-    /// Cancels and tests what the scope has in flight. Once nothing is left, closes the scope and gives what
-    /// it has kept.
-    pub(super) fn try_close_scope(&self, scope: usize) -> Option<Orphans> {
+    /// Cancels and tests the scope's operations. If none is left, closes the scope and returns the buffers it
+    /// kept.
+    pub(super) fn try_close_scope(&self, scope: usize) -> Option<KeptBuffers> {
         let inner = self.enter();
         let mut scopes = inner.scopes.borrow_mut();
         let mut transport = inner.transport.borrow_mut();
-        scopes[scope].end_all(&mut **transport).then(|| scopes.close(scope))
+        scopes.all[scope].end_all(&mut **transport).then(|| scopes.close(scope))
     }
 
-    /// Ends what the scope has in flight, whatever it takes, and closes the scope.
+    /// Ends all operations of the scope and closes it.
     ///
-    /// Borrowed memory goes back to its owner after this. If the transport can't promise that nothing touches
-    /// it, the process ends: the alternative is a peer that writes into memory that is used for something
-    /// else.
+    /// Borrowed memory goes back to its owner after this. If the transport can't guarantee that nothing
+    /// accesses it, this aborts the process: otherwise a peer could overwrite reused memory.
     pub(super) fn close_scope(&self, scope: usize) {
         let mut start = None;
-        let orphans = loop {
-            if let Some(orphans) = self.try_close_scope(scope) {
-                break orphans;
+        let kept = loop {
+            if let Some(kept) = self.try_close_scope(scope) {
+                break kept;
             }
             if start.get_or_insert_with(Instant::now).elapsed() > DRAIN_PATIENCE {
                 break self.abandon(scope);
@@ -297,29 +292,28 @@ impl Port {
                 std::thread::yield_now();
             }
         };
-        drop(orphans);
+        drop(kept);
     }
 
-    fn abandon(&self, scope: usize) -> Orphans {
+    fn abandon(&self, scope: usize) -> KeptBuffers {
         let abandoned = self.enter().transport.borrow_mut().abandon();
         let closed = if abandoned.is_ok() { self.try_close_scope(scope) } else { None };
         closed.unwrap_or_else(|| {
-            // Not an event: whoever listens to these must hear it too. Nothing may unwind from here, not even
-            // for want of a standard error.
+            // Not a tracing event: a subscriber may not show it. A failed write to standard error must not
+            // unwind here.
             let why =
                 format!("operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
             let _ = writeln!(std::io::stderr(), "brevity: {why}");
             std::process::abort();
         })
     }
-}
 
-impl Leave for Port {
-    fn leave(&self, is_library_there: bool, until: Instant) {
+    /// Makes the transport leave because the process exits, if it can be entered before `until`.
+    pub(crate) fn leave_with_process(&self, is_library_there: bool, until: Instant) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let inside = self.inner.try_lock_until(until);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        // It is in use where it has called what exits.
+        // The transport is borrowed if it made the call that exits.
         if let Some(Ok(mut transport)) = inside.as_ref().map(|inside| inside.transport.try_borrow_mut()) {
             transport.leave_with_process(is_library_there);
         }
@@ -336,30 +330,13 @@ impl Scopes {
         })
     }
 
-    pub(super) fn close(&mut self, scope: usize) -> Orphans {
+    pub(super) fn close(&mut self, scope: usize) -> KeptBuffers {
         self.closed.push(scope);
-        Orphans { _kept: std::mem::take(&mut self.all[scope].orphans) }
-    }
-}
-
-impl Index<usize> for Scopes {
-    type Output = ScopeState;
-
-    #[inline]
-    fn index(&self, scope: usize) -> &ScopeState {
-        &self.all[scope]
-    }
-}
-
-impl IndexMut<usize> for Scopes {
-    #[inline]
-    fn index_mut(&mut self, scope: usize) -> &mut ScopeState {
-        &mut self.all[scope]
+        KeptBuffers { _kept: std::mem::take(&mut self.all[scope].kept) }
     }
 }
 
 impl ScopeState {
-    /// Whether one operation at most is in flight.
     #[inline]
     pub(super) fn has_one_at_most(&self) -> bool {
         self.in_flight.len() <= 1
@@ -367,7 +344,7 @@ impl ScopeState {
 
     #[inline]
     pub(super) fn began(&mut self, id: OperationId) {
-        self.in_flight.push(InFlight { id, orphan: None });
+        self.in_flight.push(InFlight { id, buffer: None });
     }
 
     #[inline]
@@ -377,43 +354,28 @@ impl ScopeState {
         }
     }
 
-    pub(super) fn adopt(&mut self, id: OperationId, orphan: Box<dyn Orphan>) {
+    /// Keeps the buffer of an operation whose future is dropped.
+    pub(super) fn keep(&mut self, id: OperationId, buffer: Box<dyn KeptBuffer>) {
         if let Some(operation) = self.in_flight.iter_mut().find(|operation| operation.id == id) {
-            operation.orphan = Some(orphan);
+            operation.buffer = Some(buffer);
         }
     }
 
-    /// Cancels and tests all that is in flight; says whether nothing is left.
+    /// Cancels and tests all operations in flight. Returns whether none is left.
     pub(super) fn end_all(&mut self, transport: &mut dyn Transport) -> bool {
-        let orphans = &mut self.orphans;
+        let kept = &mut self.kept;
         self.in_flight.retain_mut(|operation| {
-            let is_over = operation.end(transport);
-            if is_over {
-                orphans.extend(operation.orphan.take());
+            let has_ended = match operation.id {
+                OperationId::Send(id) => id.end_early(transport),
+                OperationId::Recv(id) => id.end_early(transport),
+                OperationId::Access(id) => id.end_early(transport),
+            };
+            if has_ended {
+                kept.extend(operation.buffer.take());
             }
-            !is_over
+            !has_ended
         });
         self.in_flight.is_empty()
-    }
-}
-
-impl InFlight {
-    /// Cancels and tests; says whether the operation has ended.
-    fn end(&self, transport: &mut dyn Transport) -> bool {
-        match self.id {
-            OperationId::Send(id) => {
-                transport.cancel_send(id);
-                transport.test_send(id).is_some()
-            }
-            OperationId::Recv(id) => {
-                transport.cancel_recv(id);
-                transport.test_recv(id).is_some()
-            }
-            OperationId::Access(id) => {
-                transport.one_sided().cancel_access(id);
-                transport.one_sided().test_access(id).is_some()
-            }
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a scope does with buffers whose owners do as they like.
+//! How scopes and ports treat buffers whose drop panics or enters the port.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Waker};
@@ -9,10 +9,10 @@ use crate::local;
 use crate::transport::{Posted, RecvParts};
 use crate::{Envelope, Mark, Signature, Tag};
 
-/// A buffer of somebody who does as he likes when it is dropped.
+/// A buffer that runs a function when it is dropped.
 struct Kept<F: FnMut() + Send>(F);
 
-impl<F: FnMut() + Send> Orphan for Kept<F> {}
+impl<F: FnMut() + Send> KeptBuffer for Kept<F> {}
 
 impl<F: FnMut() + Send> Drop for Kept<F> {
     fn drop(&mut self) {
@@ -20,8 +20,8 @@ impl<F: FnMut() + Send> Drop for Kept<F> {
     }
 }
 
-/// Has three receives in flight, each with a buffer that enters the port when it is dropped and finds nothing
-/// in flight; the second panics.
+/// Posts three receives, each with a buffer that enters the port when it is dropped and finds nothing in
+/// flight; the second panics.
 fn post(port: &Arc<Port>, scope: usize) {
     let inner = port.enter();
     for sequence in 0..3 {
@@ -36,13 +36,13 @@ fn post(port: &Arc<Port>, scope: usize) {
             assert_eq!(in_flight(&entered, scope), 0);
             assert!(sequence != 1, "as intended");
         });
-        inner.scopes.borrow_mut()[scope].began(id);
-        inner.scopes.borrow_mut()[scope].adopt(id, Box::new(kept));
+        inner.scopes.borrow_mut().all[scope].began(id);
+        inner.scopes.borrow_mut().all[scope].keep(id, Box::new(kept));
     }
 }
 
 fn in_flight(port: &Port, scope: usize) -> usize {
-    port.enter().scopes.borrow()[scope].in_flight.len()
+    port.enter().scopes.borrow().all[scope].in_flight.len()
 }
 
 /// The panic that `body` ends with.

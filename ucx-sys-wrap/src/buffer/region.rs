@@ -1,4 +1,4 @@
-//! Memory that peers may read and write for as long as it is registered.
+//! Registered memory, which peers may read and write.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,21 +14,19 @@ use crate::one_sided::RegionKey;
 use crate::transport::RecvParts;
 use crate::{Error, Result};
 
-/// Memory of this rank that peers with its [key](Self::key) put to and get from.
+/// Memory of this rank that peers put to and get from, given its [key](Self::key).
 ///
-/// The region owns its buffer, of one part: a `Vec`, or a buffer of a [`Pool`](super::Pool). While it is
-/// registered nobody has a reference to the memory, which peers write at any time: this rank copies in and
-/// out with [`write`](Self::write) and [`read`](Self::read), and what order that has with a peer's puts and
-/// gets is for messages to say (the peer flushes, sends a message, and this rank then reads). An access that
-/// meets a peer's may be torn.
+/// The region owns its buffer, of one part: a `Vec`, or a buffer of a [`Pool`](super::Pool). Peers write it at
+/// any time, so nobody has a reference to it while it is registered: this rank copies with
+/// [`write`](Self::write) and [`read`](Self::read). Messages provide the order: the peer flushes and sends a
+/// message, and then this rank reads. Concurrent accesses may tear.
 ///
-/// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` where nothing but sockets
-/// join this rank and all others, peers' accesses are carried out here, so [`unregister`](Self::unregister)
-/// gives the buffer back (on `ucx` unless UCX is just moving bytes to or from it), and a peer's later access
-/// fails with [`Error::NoSuchRegion`]. Elsewhere on `ucx` peers (and RDMA hardware) reach the memory by
-/// themselves and can't be kept from it: the transport then keeps the memory until the process ends, and
-/// never uses it for anything else. So register long-lived memory, once, or [`allocate`](Self::allocate) it.
-/// On all transports a region is unregistered when it is dropped.
+/// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` if this rank reaches all
+/// others only over sockets, this process carries out the peers' accesses. Then
+/// [`unregister`](Self::unregister) gives the buffer back (on `ucx` unless UCX is moving its bytes), and later
+/// accesses fail with [`Error::NoSuchRegion`]. Otherwise on `ucx`, peers and RDMA hardware access the memory
+/// directly and can't be stopped: the transport keeps it until the process ends and never reuses it. So
+/// register long-lived memory, once, or [`allocate`](Self::allocate) it. Dropping a region unregisters it.
 ///
 /// ```
 /// use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion, scope};
@@ -37,7 +35,7 @@ use crate::{Error, Result};
 /// let [owner, peer] = <[_; 2]>::try_from(local::world(2)).ok().unwrap();
 /// let (owner, peer) = (Port::new(Box::new(owner)), Port::new(Box::new(peer)));
 /// let region = Region::register(&owner, vec![0.0f32; 8])?;
-/// // In life, the key travels in a message.
+/// // In real programs, the key travels in a message.
 /// let remote = RemoteRegion::open(&peer, owner.rank(), &region.key().to_bytes())?;
 /// scope(&peer, |comm| drop(comm.port().progress()), async |comm| {
 ///     comm.put(&remote, 4, &[1.0f32, 2.0][..]).await?;
@@ -53,41 +51,34 @@ pub struct Region<B: RecvBuffer + 'static> {
     port: Arc<Port>,
     key: RegionKey,
     memory: RegionMemory,
-    /// `None` once it is unregistered, and for memory of the transport.
+    /// `None` after `unregister`, and for memory of the transport.
     shared: Option<Arc<Shared<B::Raw>>>,
     is_over: bool,
     buffer: PhantomData<B>,
 }
 
 impl<B: RecvBuffer + 'static> Region<B> {
-    /// Registers a buffer. Where `ucx` lets peers reach it, its pages become resident, which takes
-    /// microseconds and more.
+    /// Registers a buffer. If `ucx` lets peers access it directly, its pages become resident, which takes time.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for a buffer of no or several parts, and for memory that can't be registered;
-    /// the transport's failure if it is closed. The buffer is dropped then.
+    /// [`Error::Unavailable`] for a buffer that is not of one part, and for memory that can't be registered.
+    /// The transport's failure if it is closed. The buffer is dropped.
     pub fn register(port: &Arc<Port>, buffer: B) -> Result<Self> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: `raw` is kept in `Shared`, with whatever uses the memory; the lease is dropped here.
+        // SAFETY: `raw` is kept in `Shared`, with all users of the memory; the lease is dropped here.
         unsafe { B::lend(&mut raw, &mut parts) };
         let [part] = &parts[..] else {
             let why = format!("a region is one part, and this buffer has {}", parts.len());
             return Err(Error::Unavailable { name: port.name(), why });
         };
         let (pointer, length) = (part.pointer(), part.len());
-        // SAFETY: `raw` owns or borrows the bytes of its lease, which is dropped here, and nobody else has it.
+        // SAFETY: `raw` owns or borrows the bytes of its lease, which is dropped here, and has no other holder.
         let shared = unsafe { Shared::new(pointer, length, raw) };
         let memory = RegionMemory::from(shared.clone());
         let key = port.enter().transport.borrow_mut().one_sided().expose(memory.clone())?;
-        Ok(Self {
-            port: Arc::clone(port),
-            key,
-            memory,
-            shared: Some(shared),
-            is_over: false,
-            buffer: PhantomData,
-        })
+        let buffer = PhantomData;
+        Ok(Self { port: Arc::clone(port), key, memory, shared: Some(shared), is_over: false, buffer })
     }
 
     /// What peers need to access the region.
@@ -102,10 +93,10 @@ impl<B: RecvBuffer + 'static> Region<B> {
         self.key.length as usize
     }
 
-    /// Copies from the region, from byte `offset` on.
+    /// Copies out of the region, from byte `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`] when it is shorter; nothing is copied then.
+    /// [`Error::OutOfRegion`] if the range is not inside the region; nothing is copied.
     pub fn read<T: Pod>(&self, offset: usize, into: &mut [T]) -> Result<()> {
         let into: &mut [u8] = bytemuck::cast_slice_mut(into);
         self.key.check(offset as u64, into.len() as u64)?;
@@ -116,7 +107,7 @@ impl<B: RecvBuffer + 'static> Region<B> {
     /// Copies into the region, from byte `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`] when it is shorter; nothing is copied then.
+    /// [`Error::OutOfRegion`] if the range is not inside the region; nothing is copied.
     pub fn write<T: Pod>(&self, offset: usize, from: &[T]) -> Result<()> {
         let from: &[u8] = bytemuck::cast_slice(from);
         self.key.check(offset as u64, from.len() as u64)?;
@@ -124,17 +115,17 @@ impl<B: RecvBuffer + 'static> Region<B> {
         Ok(())
     }
 
-    /// Ends all access and gives the buffer back; `None` when peers can't be kept from it (see [`Region`]). A
-    /// put that is arriving may end with an error at the peer, and part of it may be in the buffer.
+    /// Ends all access and gives the buffer back; `None` if peers can still access it (see [`Region`]). A put
+    /// that is arriving may fail at the peer, with part of it in the buffer.
     #[must_use]
     pub fn unregister(mut self) -> Option<B> {
         let raw = self.end()?.into_raw();
-        // SAFETY: the raw parts of a buffer that was taken apart in `register`; nobody else has them, and the
-        // transport has promised that nothing touches the memory.
+        // SAFETY: the raw parts come from `register` and have no other holder, and the transport guarantees
+        // that nothing accesses the memory.
         Some(unsafe { B::from_raw(raw) })
     }
 
-    /// Unregisters, the first time; gives the memory if nobody else has it.
+    /// Unregisters once. Returns the memory if it has no other holder.
     fn end(&mut self) -> Option<Shared<B::Raw>> {
         if std::mem::replace(&mut self.is_over, true) {
             return None;
@@ -142,7 +133,7 @@ impl<B: RecvBuffer + 'static> Region<B> {
         let is_quiet = self.port.enter().transport.borrow_mut().one_sided().conceal(&self.key);
         let shared = self.shared.take()?;
         if !is_quiet {
-            // Peers go on reaching it: whatever the transport keeps, it is not freed.
+            // Peers can still access it, so it is never freed.
             std::mem::forget(shared);
             return None;
         }
@@ -152,13 +143,13 @@ impl<B: RecvBuffer + 'static> Region<B> {
 }
 
 impl Region<PoolBuffer<u8>> {
-    /// Registers `length` bytes of zeroes where peers reach them best: memory that `ucx` shares between
-    /// processes, which peers of this host then write and read by themselves; else memory of the pool.
+    /// Registers `length` zeroed bytes in the best memory for peers: `ucx` uses shared memory, which peers of
+    /// this host access directly; other transports use memory of the pool.
     ///
-    /// `ucx` keeps such memory when the region is dropped, and uses it for later regions.
+    /// `ucx` keeps such memory when the region is dropped and reuses it for later regions.
     ///
     /// # Errors
-    /// [`Error::System`] without memory; else as for [`register`](Self::register).
+    /// [`Error::System`] if there is no memory; else as for [`register`](Self::register).
     pub fn allocate(port: &Arc<Port>, pool: &Pool, length: usize) -> Result<Self> {
         let allocated = port.enter().transport.borrow_mut().one_sided().allocate(length)?;
         let Some((memory, key)) = allocated else { return Self::register(port, pool.take_zeroed(length)?) };

@@ -14,19 +14,19 @@ use crate::one_sided::{AccessId, AccessParts, RegionKey, Remote};
 use crate::transport::{Posted, RecvParts, SendParts, Transport, check_peer};
 use crate::{Error, Rank, Result, Tag};
 
-/// A peer's [`Region`](super::Region), ready to be put to and got from.
+/// An opened [`Region`](super::Region) of a peer.
 pub struct RemoteRegion {
     port: Arc<Port>,
     remote: Remote,
 }
 
 impl RemoteRegion {
-    /// Opens the region whose [key](RegionKey) `peer` has sent as `key`.
+    /// Opens the region of `peer` whose [key](RegionKey) is `key`.
     ///
-    /// Does not ask the peer: a key whose registration has ended is found out by the first operation.
+    /// This does not contact the peer: the first operation finds out that a region is no longer registered.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for bytes that are no key of the peer's memory on this transport; the transport's
+    /// [`Error::Protocol`] if the bytes are no key of the peer's memory on this transport. The transport's
     /// failure if it is closed.
     pub fn open(port: &Arc<Port>, peer: Rank, key: &[u8]) -> Result<Self> {
         let key = RegionKey::from_bytes(key, peer)?;
@@ -63,26 +63,25 @@ impl Drop for RemoteRegion {
 }
 
 impl<'env> Comm<'env> {
-    /// Writes a buffer's parts, one after another, to a peer's region from byte `offset` on. The buffer comes
-    /// back when it may be reused; that the bytes have reached the peer's memory is what
-    /// [`flush`](Self::flush) says.
+    /// Writes a buffer's parts, concatenated, to a peer's region from byte `offset` on. The buffer comes back
+    /// when it may be reused; only [`flush`](Self::flush) tells that the bytes have reached the peer's memory.
     ///
-    /// Puts are in no order with each other, nor with messages. One that fails or is dropped may have written
-    /// any part of its bytes, or may yet. Whether the peer must make progress meanwhile is up to the
-    /// transport: on `local` and on shared memory or RDMA under `ucx` it need not.
+    /// Puts are not ordered with each other or with messages. A put that fails or is dropped may have written
+    /// any part of its bytes, or may still do so. Whether the peer must make progress depends on the
+    /// transport: not on `local`, and not on shared memory or RDMA under `ucx`.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]; memory that `ucx` reaches without its owner nobody
-    /// checks there, so that only the key's length is, here. What sends fail with.
+    /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]. If `ucx` accesses the memory directly, only the
+    /// length in the key is checked. Errors as for sends.
     pub fn put<B: SendBuffer + 'env>(&self, to: &RemoteRegion, offset: usize, buffer: B) -> Put<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&raw, &mut parts) };
         self.access(to, offset, raw, AccessParts::Put(parts))
     }
 
-    /// Fills a buffer's parts, one after another, from a peer's region from byte `offset` on.
+    /// Fills a buffer's parts, concatenated, from a peer's region from byte `offset` on.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -94,16 +93,16 @@ impl<'env> Comm<'env> {
     ) -> Get<'_, 'env, B> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&mut raw, &mut parts) };
         self.access(from, offset, raw, AccessParts::Get(parts))
     }
 
-    /// Resolves when all puts to `to` that were posted before have reached its memory: a message that is sent
-    /// then finds them there. Costs a round trip where the peer carries puts out.
+    /// Resolves when all earlier puts to `to` have reached its memory: a message sent afterwards finds them
+    /// there. Costs a round trip if the peer carries out the puts.
     ///
     /// # Errors
-    /// What the transport fails with. A put that failed has said so itself.
+    /// Errors of the transport. A failed put reports its own error.
     pub fn flush(&self, to: Rank) -> Flush<'_, 'env> {
         let inner = self.port().enter();
         let posted = inner.transport.borrow_mut().one_sided().post_flush(to);
@@ -151,7 +150,7 @@ impl Future for Flush<'_, '_> {
     }
 }
 
-/// What a timeout names: one-sided operations have no tag.
+/// The tag for timeout errors: one-sided operations have none.
 fn tag(peer: Rank) -> Tag {
     Tag::new(peer, 0, 0, 0)
 }

@@ -1,4 +1,4 @@
-//! Scopes, which end their operations before borrowed memory goes back.
+//! Scopes, which end their operations before borrowed memory goes back to its owner.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -7,11 +7,11 @@ use super::comm::Comm;
 use super::port::{Inside, Port};
 use crate::told;
 
-/// Runs `body` to its end on this thread, calling `between` after each poll that left it waiting.
+/// Runs `body` to completion on this thread, calling `between` after each poll that returned pending.
 ///
-/// Returns only after every operation that `body` posted has ended, whether it was awaited, dropped or
-/// forgotten; the same on a panic. `between` should move the transport ([`Port::progress`]) and may let the
-/// deadline pass ([`Comm::expire`]).
+/// Returns, or unwinds, only after every operation that `body` posted has ended, whether it was awaited,
+/// dropped or forgotten. `between` should make progress ([`Port::progress`]) and may let the deadline pass
+/// ([`Comm::expire`]).
 pub fn scope<'env, R>(
     port: &Arc<Port>,
     mut between: impl FnMut(&Comm<'env>),
@@ -35,17 +35,15 @@ pub fn scope<'env, R>(
     result
 }
 
-/// As [`scope`], but moves the transport itself: `between` is told whether a turn that left `body` waiting
-/// moved anything.
+/// Like [`scope`], but makes progress itself and tells `between` whether the last turn moved anything.
 ///
-/// The transport stays entered for as long as no other thread wants to enter it, which saves what each
-/// operation would pay to enter it, and a change of hands of the lock every turn. Other threads can enter it
-/// between two turns, and a poll of `body` must not wait for one that does; nor may `between`, unless it has
-/// called [`Turn::leave`].
+/// The transport stays entered while no other thread wants to enter, which spares the lock operations of every
+/// turn and operation. Other threads can enter between two turns. A poll of `body` must not wait for such a
+/// thread; `between` may only after [`Turn::leave`].
 ///
-/// A receive that `body` awaits while no other operation is in flight looks for a short message up to `spins`
-/// times before `between` is called: some 100 where nobody else wants the processor, none where somebody
-/// does. `between` can change that ([`Comm::set_spins`]), and says when the call begins to wait
+/// A receive that `body` awaits while no other operation is in flight polls up to `spins` times for a short
+/// message before `between` is called. Use some 100 if the processor is free, and 0 otherwise. `between` can
+/// change the number ([`Comm::set_spins`]), and states when the call begins to wait
 /// ([`CallTime::begin_to_wait`](super::CallTime::begin_to_wait)).
 pub fn scope_in_turns<'env, R>(
     port: &Arc<Port>,
@@ -72,7 +70,7 @@ pub fn scope_in_turns<'env, R>(
     result
 }
 
-/// A turn of [`scope_in_turns`] that left its body waiting.
+/// A turn of [`scope_in_turns`].
 pub struct Turn<'port> {
     port: &'port Port,
     inside: Option<Inside<'port>>,
@@ -86,7 +84,7 @@ impl Turn<'_> {
         self.moved
     }
 
-    /// Lets other threads enter the transport until the next turn. To be called before waiting for anything.
+    /// Lets other threads enter the transport until the next turn. Call it before waiting for anything.
     pub fn leave(&mut self) {
         self.inside = None;
     }
@@ -99,16 +97,16 @@ impl Turn<'_> {
         }
         let inside = self.inside.get_or_insert_with(|| self.port.enter());
         self.moved = inside.transport.borrow_mut().progress();
-        if inside.has_left() || told::has_some() {
-            // What is freed, and a subscriber, may wait for a thread that wants to enter.
+        if inside.has_orphans() || told::has_some() {
+            // Freed buffers and subscribers may wait for a thread that wants to enter.
             self.inside = None;
-            self.port.end_left();
+            self.port.end_orphans();
             told::tell();
         }
     }
 }
 
-/// Ends what is left in a scope when its stack frame is left, by return or by panic.
+/// Ends the remaining operations of a scope when its stack frame ends, by return or by panic.
 struct DrainOnExit<'comm, 'env>(&'comm Comm<'env>);
 
 impl Drop for DrainOnExit<'_, '_> {

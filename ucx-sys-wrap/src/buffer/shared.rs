@@ -1,18 +1,15 @@
-//! A buffer that is read only and shared: one memory in many sends.
+//! A read-only shared buffer: one memory in many sends.
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::memory::{Buffer, SendBuffer};
+use super::memory::self_contained_buffer;
 use super::pooled::PoolBuffer;
-use crate::memory::ReadLease;
-use crate::transport::SendParts;
 
-/// A frozen [`PoolBuffer`], or a piece of one: cheaply cloned, so that many sends have it at once. The memory
+/// A frozen [`PoolBuffer`], or a range of one. Clones are cheap, so that many sends can share it. The memory
 /// goes back to the pool with the last clone.
 pub struct SharedBuffer<T> {
     buffer: Arc<PoolBuffer<T>>,
@@ -20,15 +17,14 @@ pub struct SharedBuffer<T> {
 }
 
 impl<T> SharedBuffer<T> {
-    /// All of `buffer`.
     pub(super) fn new(buffer: PoolBuffer<T>) -> Self {
         Self { range: 0..buffer.len(), buffer: Arc::new(buffer) }
     }
 
-    /// A piece of this buffer. Copies nothing.
+    /// A part of this buffer, without copying.
     ///
     /// # Panics
-    /// When the range does not lie inside the buffer.
+    /// When the range is not inside the buffer.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(
@@ -40,10 +36,10 @@ impl<T> SharedBuffer<T> {
         Self { buffer: Arc::clone(&self.buffer), range: start + range.start..start + range.end }
     }
 
-    /// The buffer to write again, if nobody else has a clone.
+    /// Makes the buffer writable again, if it is whole and has no other clone.
     ///
     /// # Errors
-    /// `self`, if somebody has, or if it is a piece.
+    /// Returns `self` otherwise.
     pub fn thaw(self) -> std::result::Result<PoolBuffer<T>, Self> {
         let Self { buffer, range } = self;
         if range != (0..buffer.len()) {
@@ -73,27 +69,7 @@ impl<T: fmt::Debug> fmt::Debug for SharedBuffer<T> {
     }
 }
 
-// SAFETY: sharing gives shared access only, and the elements stay where they are.
-unsafe impl<T: Pod + Send + Sync> Buffer for SharedBuffer<T> {
-    type Raw = Self;
-
-    fn into_raw(self) -> Self {
-        self
-    }
-
-    unsafe fn from_raw(raw: Self) -> Self {
-        raw
-    }
-}
-
-// SAFETY: what is shared is not written.
-unsafe impl<T: Pod + Send + Sync> SendBuffer for SharedBuffer<T> {
-    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
-        let bytes = bytemuck::cast_slice::<T, u8>(raw);
-        // SAFETY: the count keeps the elements, and nobody writes them while there is one.
-        parts.push(unsafe { ReadLease::new(NonNull::from(bytes).cast(), bytes.len()) });
-    }
-}
+self_contained_buffer!(SharedBuffer<T>, [T: Pod + Send + Sync], |shared| bytemuck::cast_slice(shared));
 
 #[cfg(test)]
 mod tests {

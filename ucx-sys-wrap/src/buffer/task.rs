@@ -1,4 +1,4 @@
-//! A future that owns what its operations work on.
+//! A future that owns the buffers of its operations.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use super::comm::Comm;
 use super::port::Port;
 use super::waking::next_turn;
 
-/// The future of a task: it may use the task's own buffers and scope.
+/// The future of a task. It may use the task's buffers and scope.
 pub type TaskFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
 
-/// A future together with the buffers that it works on and the scope that its operations belong to.
+/// A future with the buffers that it works on and the scope of its operations.
 ///
-/// Invariants: `future` borrows `*comm` and `*buffers`, both on the heap and touched by nothing else while it
-/// exists; it is dropped first, then the scope is closed, then the two are freed. A scope that can't be
-/// closed yet stays with the port, and the buffers with it: the network may still use them.
+/// Invariants: `future` borrows `*comm` and `*buffers`, which lie on the heap and which nothing else accesses
+/// while it exists. It is dropped first, then the scope is closed, then the two are freed. If the scope can't
+/// be closed yet, it is left to the port together with the buffers, which the network may still use.
 pub struct Task<B: Send + 'static, R> {
     future: Option<TaskFuture<'static, R>>,
     output: Option<R>,
@@ -25,8 +25,7 @@ pub struct Task<B: Send + 'static, R> {
     buffers: Option<NonNull<B>>,
 }
 
-// SAFETY: the pointers are owning pointers to a `Comm`, which is `Send`, and to a `B: Send`; the future is
-// `Send`.
+// SAFETY: it owns a `Comm`, which is `Send`, a `B: Send` and a future that is `Send`.
 unsafe impl<B: Send + 'static, R: Send> Send for Task<B, R> {}
 
 impl<B: Send + 'static, R> Task<B, R> {
@@ -39,8 +38,8 @@ impl<B: Send + 'static, R> Task<B, R> {
         comm.time().begin_to_wait(port.now());
         let comm = NonNull::from(Box::leak(Box::new(comm)));
         let mut buffers = NonNull::from(Box::leak(Box::new(buffers)));
-        // SAFETY: both live on the heap until the future is gone (the invariants), whatever lifetime they are
-        // given here; `body` is generic over it and so can't keep them longer than its future.
+        // SAFETY: both live on the heap until the future is gone (the invariants). `body` is generic over
+        // their lifetimes, so it can't keep them longer than its future.
         let future = unsafe { body(comm.as_ref(), buffers.as_mut()) };
         Self { future: Some(future), output: None, comm, buffers: Some(buffers) }
     }
@@ -52,7 +51,7 @@ impl<B: Send + 'static, R> Task<B, R> {
         unsafe { self.comm.as_ref() }
     }
 
-    /// Polls the body and then ends what it left in flight; gives the buffers back with the result.
+    /// Polls the body, then ends its remaining operations. Returns the buffers with the result.
     ///
     /// Must not be called again after it was ready.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<(B, R)> {
@@ -63,7 +62,9 @@ impl<B: Send + 'static, R> Task<B, R> {
             }
             self.future = None;
         }
-        match (self.take_buffers(), self.output.take()) {
+        let comm = self.comm;
+        // SAFETY: freed only when the task is dropped.
+        match (Self::take_buffers(unsafe { comm.as_ref() }, &mut self.buffers), self.output.take()) {
             (Some(buffers), Some(output)) => Poll::Ready((*buffers, output)),
             (_, output) => {
                 self.output = output;
@@ -72,15 +73,15 @@ impl<B: Send + 'static, R> Task<B, R> {
         }
     }
 
-    /// The buffers, once nothing is in flight any more.
-    fn take_buffers(&mut self) -> Option<Box<B>> {
-        let buffers = self.buffers?;
-        let orphans = self.comm().port().try_close_scope(self.comm().scope_key())?;
-        self.buffers = None;
-        // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow the
-        // buffers, and is dropped before them. They are freed once.
+    /// Closes the scope of a future that is gone and returns the buffers, if no operation is in flight.
+    fn take_buffers(comm: &Comm<'static>, owner: &mut Option<NonNull<B>>) -> Option<Box<B>> {
+        let buffers = (*owner)?;
+        let kept = comm.port().try_close_scope(comm.scope_key())?;
+        *owner = None;
+        // SAFETY: leaked by `new` and freed once. The future is gone and the scope is closed, so that only
+        // what the scope kept may borrow the buffers, and it is dropped before them.
         let buffers = unsafe { Box::from_raw(buffers.as_ptr()) };
-        drop(orphans);
+        drop(kept);
         Some(buffers)
     }
 }
@@ -88,23 +89,17 @@ impl<B: Send + 'static, R> Task<B, R> {
 impl<B: Send + 'static, R> Drop for Task<B, R> {
     fn drop(&mut self) {
         if self.buffers.is_some() && !self.comm().port().is_own() {
-            // Nothing is canceled: the operations are those of the process that has forked this one.
+            // A forked copy: the operations belong to the parent process, so nothing is canceled.
             return std::mem::forget(self.future.take());
         }
         self.future = None;
-        // SAFETY: the future is gone. What the scope keeps outlives `'env`, and so can't borrow this.
+        // SAFETY: leaked by `new`. The future is gone, and what the scope keeps outlives `'env`, so it can't
+        // borrow this.
         let comm = unsafe { Box::from_raw(self.comm.as_ptr()) };
-        let Some(buffers) = self.buffers else { return };
-        match comm.port().try_close_scope(comm.scope_key()) {
-            Some(orphans) => {
-                // SAFETY: the future is gone and the scope is closed, so that only what it has kept may
-                // borrow the buffers, and is dropped before them.
-                let buffers = unsafe { Box::from_raw(buffers.as_ptr()) };
-                drop(orphans);
-                drop(buffers);
-            }
-            // SAFETY: leaked by `new`; the future is gone, and the task goes.
-            None => unsafe { comm.port().leave_scope(comm.scope_key(), buffers) },
+        drop(Self::take_buffers(&comm, &mut self.buffers));
+        if let Some(buffers) = self.buffers {
+            // SAFETY: leaked by `new`; the future is gone and the task is dropped.
+            unsafe { comm.port().leave_scope(comm.scope_key(), buffers) };
         }
     }
 }

@@ -1,12 +1,12 @@
-//! How a future that waits for the transport sees to it that it is polled again.
+//! How a pending future gets polled again.
 
 use std::task::{Context, Poll, Waker};
 
-/// Pending, and polled again at the next turn of whoever moves the transport.
+/// Returns pending, and arranges that the future is polled again in the next turn.
 ///
-/// Nothing remembers the wakers of operations in flight: their task is woken at once, so that executors that
-/// poll only what was woken (`FuturesUnordered`, `join_all`) poll it again, as busily as a blocked call.
-/// Scopes and engines poll every turn anyway, with a waker that does nothing; for them this costs a comparison.
+/// The transport keeps no wakers of operations. Instead a pending operation wakes its task at once, so that
+/// executors that poll only woken tasks (`FuturesUnordered`, `join_all`) poll it again, as often as a blocking
+/// call would. Scopes and engines poll every turn and use a no-op waker, which is not woken.
 #[inline]
 pub fn next_turn<T>(context: &Context<'_>) -> Poll<T> {
     if !context.waker().will_wake(Waker::noop()) {

@@ -1,36 +1,34 @@
-//! Which rank has failed first.
+//! The first rank that failed.
 
 use super::Ending;
 use crate::Rank;
 
-/// Who has failed first.
+/// The rank to blame for a failed job.
 pub(super) struct Blame {
     rank: Rank,
     ending: Ending,
-    /// Those that were ending when this was seen.
+    /// Ranks that were already ending when the first failure was seen.
     suspects: Vec<Rank>,
 }
 
 impl Blame {
-    /// Who is to blame of those that were found to have `failed` first, at the same time, while others were
-    /// `ending`.
+    /// Blames the first of the `failed` ranks, which were seen at the same time while others were `ending`.
     pub(super) fn among(failed: &[(Rank, Ending)], ending: Vec<Rank>) -> Option<Self> {
         let &(rank, first) = failed.first()?;
         let suspects = failed.iter().map(|&(rank, _)| rank).chain(ending).collect();
         Some(Self { rank, ending: first, suspects })
     }
 
-    /// Who is to blame so far.
     pub(super) fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Nobody who fails from now on is to blame.
+    /// Ignores later failures.
     pub(super) fn settle(&mut self) {
         self.suspects.clear();
     }
 
-    /// `rank` has failed too.
+    /// Takes a failure into account. A killed rank comes before one that exited, most likely because of it.
     pub(super) fn hear(&mut self, rank: Rank, ending: Ending) {
         if let (Ending::Exited(_), Ending::Killed(_)) = (self.ending, ending)
             && self.suspects.contains(&rank)
@@ -47,7 +45,7 @@ mod tests {
     const GIVEN_UP: (Rank, Ending) = (Rank(0), Ending::Exited(3));
     const KILLED: (Rank, Ending) = (Rank(2), Ending::Killed(9));
 
-    /// Who is blamed of ranks that failed in two looks, while `ending` were.
+    /// The rank blamed when ranks fail in two looks while `ending` are ending.
     fn blamed(first: &[(Rank, Ending)], ending: &[Rank], later: &[(Rank, Ending)]) -> Rank {
         let mut blame = Blame::among(first, ending.to_vec()).unwrap();
         first.iter().chain(later).for_each(|&(rank, ending)| blame.hear(rank, ending));

@@ -1,10 +1,8 @@
-//! A process that ends a job whose launcher was killed.
+//! The guard: a process that ends the job if the launcher is killed.
 //!
-//! A killed launcher can't end anything. Its ranks die with it by themselves, but not what they have started:
-//! so a guard holds the other end of a pipe, sees it close, and kills the job's process group.
-//!
-//! The launcher and its guard look after each other: a guard that is killed is followed by another. It has a
-//! name of its own, so that who kills all processes of the launcher's name does not kill it with them.
+//! The ranks of a killed launcher die with it, but not the processes that they started. The guard sees its end
+//! of a pipe close and kills the job's process group. The launcher replaces a guard that is killed. A guard
+//! has its own process name, so that killing all processes of the launcher's name does not kill it.
 
 use std::ffi::OsString;
 use std::io::{PipeWriter, Read, Write, pipe};
@@ -13,48 +11,48 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::child::end_of;
+use crate::pollable::wait_for;
 use crate::{Error, Result};
 
-/// The launcher's last byte: the job has ended in order.
+/// The launcher's last byte: the job has ended normally.
 const ENDED: u8 = b'.';
 
-/// What a guard is called among processes.
+/// The process name of a guard.
 const NAME: &str = "job-guard";
 
-/// So many guards of a job may be killed and followed by another.
+/// The number of killed guards that a job replaces.
 const MOST_KILLED: u32 = 100;
 
-/// When to try again to start a guard that could not be started.
+/// The time before another attempt to start a guard.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a guard may take to end when it is told that the job has.
+/// How long a guard may take to exit.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// What a guard does: the program that [`Launch::guard`](super::Launch::guard) names calls this and ends.
+/// Runs a guard: the program of [`Launch::guard`](super::Launch::guard) calls this and exits.
 ///
-/// Reads from standard input until the launcher says that the job has ended, or has gone without a word: then
-/// kills the job's process group.
+/// Reads standard input until the launcher reports the end of the job or dies. In the latter case it kills the
+/// job's process group.
 pub fn guard() {
-    // The name of the process, whichever thread this is. Without it, the guard is only easier to hit.
+    // Names the process from any thread. Without the name it is only less protected.
     let _ = std::fs::write("/proc/self/comm", NAME);
     let mut words = Vec::new();
-    // An input that fails is one that has closed.
+    // A failed input counts as closed.
     let _ = std::io::stdin().lock().read_to_end(&mut words);
     let Some((group, rest)) = words.split_first_chunk() else { return };
     if let (Some(group), []) = (Pid::from_raw(i32::from_le_bytes(*group)), rest) {
-        // The group may have ended just now.
+        // The group may have ended.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// The launcher's end of the pipe to its guard.
+/// The guard of a job, and its replacements.
 pub(super) struct Guard {
-    /// The program, and its arguments.
     words: (OsString, Vec<OsString>),
-    /// What it is to end, once it is known.
+    /// The process group to end, once known.
     group: Option<Pid>,
     state: State,
     killed: u32,
@@ -62,9 +60,9 @@ pub(super) struct Guard {
 
 enum State {
     Running(Running),
-    /// None could be started; another try is due then.
+    /// Could not be started; the next attempt is due then.
     Due(Instant),
-    /// Guards do not stay alive.
+    /// Guards exit by themselves, or too many were killed.
     GivenUp,
 }
 
@@ -76,18 +74,18 @@ struct Running {
 }
 
 impl Guard {
-    /// Starts the guard, out of reach of what ends the launcher or the job.
+    /// Starts the guard, in a process group of its own.
     pub(super) fn start(words: (OsString, Vec<OsString>)) -> Result<Self> {
         let running = Running::start(&words, None)
             .map_err(|error| Error::system("can't start the job's guard", error))?;
         Ok(Self { words, group: None, state: State::Running(running), killed: 0 })
     }
 
-    /// Says which process group to end.
+    /// Tells the guard which process group to end.
     pub(super) fn watch(&mut self, group: Pid) {
         self.group = Some(group);
         if let State::Running(Running { pipe: Some(pipe), .. }) = &mut self.state {
-            // A guard that was killed meanwhile is followed by one that knows it.
+            // If the guard was killed, its replacement learns the group.
             let _ = tell(pipe, group);
         }
     }
@@ -97,13 +95,12 @@ impl Guard {
         if let State::Running(running) = &self.state { Some(running.end.as_fd()) } else { None }
     }
 
-    /// When [`renew`](Self::renew) has something to do whatever happens.
+    /// When [`renew`](Self::renew) must be called next, if no guard runs.
     pub(super) fn due(&self) -> Option<Instant> {
         if let State::Due(time) = self.state { Some(time) } else { None }
     }
 
-    /// Puts another guard in the place of one that was killed, as soon as one can be started. One that has
-    /// ended by itself can't do its work here.
+    /// Replaces a guard that was killed, as soon as one can be started. Gives up on one that exits by itself.
     pub(super) fn renew(&mut self) {
         match &mut self.state {
             State::Running(running) => {
@@ -133,7 +130,7 @@ impl Guard {
 }
 
 impl Running {
-    /// Starts a guard that knows from its beginning which process group to end, if there is one.
+    /// Starts a guard that knows the process group to end, if there is one.
     fn start((program, arguments): &(OsString, Vec<OsString>), group: Option<Pid>) -> std::io::Result<Self> {
         let (input, mut pipe) = pipe()?;
         group.map_or(Ok(()), |group| tell(&mut pipe, group))?;
@@ -141,15 +138,8 @@ impl Running {
         command.args(arguments).process_group(0);
         command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
         let mut process = command.spawn()?;
-        match pidfd_open(Pid::from_child(&process), PidfdFlags::empty()) {
-            Ok(end) => Ok(Self { process, pipe: Some(pipe), end }),
-            Err(error) => {
-                // It has ended already if this fails.
-                let _ = process.kill();
-                let _ = process.wait();
-                Err(error.into())
-            }
-        }
+        let end = end_of(&mut process)?;
+        Ok(Self { process, pipe: Some(pipe), end })
     }
 }
 
@@ -160,12 +150,12 @@ fn tell(pipe: &mut PipeWriter, group: Pid) -> std::io::Result<()> {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut pipe) = self.pipe.take() {
-            // A guard that is gone has nothing left to hear.
+            // Fails if the guard is gone.
             let _ = pipe.write_all(&[ENDED]);
         }
-        let patience = Timespec { tv_sec: PARTING.as_secs() as i64, tv_nsec: 0 };
-        if !matches!(poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&patience)), Ok(1..)) {
-            // It may have been stopped. There is nothing left that it could end.
+        wait_for(self.end.as_fd(), None, Some(PARTING));
+        if !matches!(self.process.try_wait(), Ok(Some(_))) {
+            // It may be stopped.
             let _ = self.process.kill();
         }
         let _ = self.process.wait();

@@ -5,13 +5,11 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, pidfd_open,
-    waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, waitid};
 use socket2::Socket;
 
 use super::blame::Blame;
+use super::child::end_of;
 use super::guard::Guard;
 use super::output::Taggers;
 use super::schedule::Schedule;
@@ -21,25 +19,24 @@ use crate::{Error, Rank, Result};
 /// How long output may take to arrive after its writers have ended.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The flag of a process that is ending, among those that its `stat` tells (`PF_EXITING` of Linux). It is set
-/// before the process closes anything: who has failed because of that has failed after it.
+/// The flag `PF_EXITING` of a process in its `stat`. Linux sets it before the process closes anything, so ranks
+/// that fail because of it fail later.
 const ENDING: u64 = 4;
 
-/// The longest sleep of a wait that has nothing to do by any time.
+/// The longest sleep if nothing is due.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// The running ranks of a job. Dropped, it kills and reaps those that are left, and what they have started.
+/// The running ranks of a job. Dropping it kills and reaps the ranks, and kills what they have started.
 pub struct Job {
-    /// Every child is reaped at the end, and not before: as long as the first is not, its process group is
-    /// this job's.
+    /// Reaped only at the end: while the first rank is not reaped, its process group is this job's.
     children: Vec<Running>,
     taggers: Option<Taggers>,
-    /// From before the first rank is there: a signal must not end the launcher alone.
+    /// Made before the first rank, so that no signal ends the launcher alone.
     relay: Relay,
     schedule: Schedule,
-    /// Keeps the port for rank 0.
+    /// Reserves the port of rank 0.
     _reserved: Socket,
-    /// Last: it may only be dismissed when nothing of the job is left.
+    /// Last, because it may be dismissed only when the job has ended.
     guard: Option<Guard>,
 }
 
@@ -54,7 +51,7 @@ struct Running {
 /// How a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It ended by itself with this status.
+    /// It exited with this status.
     Exited(i32),
     /// A signal killed it.
     Killed(i32),
@@ -65,14 +62,13 @@ pub enum Ending {
 pub struct Outcome {
     /// How each rank ended, in rank order.
     pub endings: Vec<Ending>,
-    /// The first rank that failed. One that was killed while another ended by itself comes before it: the
-    /// other most likely failed because of it.
+    /// The first rank that failed. A rank that was killed comes before ranks that exited at the same time, most
+    /// likely because of it.
     pub first_failure: Option<Rank>,
 }
 
 impl Outcome {
-    /// The status that the launcher should end with: the first failing rank's, 128 and the signal where one
-    /// killed it.
+    /// The exit status for the launcher: the first failing rank's, or 128 plus the signal that killed it.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         let Some(rank) = self.first_failure else { return 0 };
@@ -82,7 +78,7 @@ impl Outcome {
         }
     }
 
-    /// The first failure in one line, as "rank 2 was killed by signal 9"; none if every rank succeeded.
+    /// The first failure in one line, as "rank 2 was killed by signal 9"; `None` if every rank succeeded.
     #[must_use]
     pub fn report(&self) -> Option<String> {
         let rank = self.first_failure?;
@@ -94,7 +90,7 @@ impl Outcome {
 }
 
 impl Job {
-    /// A job without ranks; from now on it catches the signals that are meant for them.
+    /// A job without ranks that already catches signals.
     pub(super) fn new(
         reserved: Socket,
         grace: Duration,
@@ -106,7 +102,6 @@ impl Job {
         Ok(Self { children: Vec::new(), taggers, relay, schedule, _reserved: reserved, guard })
     }
 
-    /// Takes in the next rank.
     pub(super) fn add(&mut self, rank: Rank, mut child: Child) -> Result<()> {
         if let Some(taggers) = &self.taggers {
             if let Some(from) = child.stdout.take() {
@@ -116,16 +111,9 @@ impl Job {
                 taggers.tag(rank, from, std::io::stderr());
             }
         }
-        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        let process = match process {
-            Ok(process) => process,
-            Err(error) => {
-                // Not in the list yet, so not ended with the others. It has ended already if these fail.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(Error::system(format!("can't watch rank {rank}"), error));
-            }
-        };
+        // If this fails, the rank is not in the list yet, and has been killed.
+        let process =
+            end_of(&mut child).map_err(|error| Error::system(format!("can't watch rank {rank}"), error))?;
         self.children.push(Running { rank, child, process, ending: None });
         if let (Some(guard), [leader]) = (&mut self.guard, self.children.as_slice()) {
             guard.watch(Pid::from_child(&leader.child));
@@ -133,19 +121,18 @@ impl Job {
         Ok(())
     }
 
-    /// The process of each rank, in rank order.
+    /// The process number of each rank, in rank order.
     #[must_use]
     pub fn process_ids(&self) -> Vec<u32> {
         self.children.iter().map(|running| running.child.id()).collect()
     }
 
-    /// Waits until all ranks have ended. After the first failure, ranks that go on for longer than the grace
-    /// period are killed. Signals that this process gets are passed on to the ranks, those too that came
-    /// before this call. After one that is to end the job (`SIGINT`, `SIGTERM`, `SIGHUP`, `SIGQUIT`,
-    /// `SIGABRT`), ranks that go on for longer than the grace period are killed, and all at once after another
-    /// `SIGINT` that comes a second later or more. `SIGTSTP` stops the ranks and then this process, until
-    /// `SIGCONT`; such time does not count. What the ranks have started and left in the job's process group
-    /// is killed at the end.
+    /// Waits until all ranks have ended, and then kills what is left of the job's process group.
+    ///
+    /// Passes signals of this process on to the ranks, including those before this call. After the first failed
+    /// rank, or a signal that ends the job (`SIGINT`, `SIGTERM`, `SIGHUP`, `SIGQUIT`, `SIGABRT`), ranks that do
+    /// not end within the grace period are killed; another `SIGINT` at least a second later kills them at once.
+    /// `SIGTSTP` stops the ranks and then this process until `SIGCONT`; this time does not count.
     ///
     /// # Errors
     /// [`Error::System`] when the system can't wait; the ranks are killed.
@@ -167,7 +154,7 @@ impl Job {
                 failed.iter().for_each(|&(rank, ending)| blame.hear(rank, ending));
             }
             if self.schedule.is_kill_due(now) {
-                // Whoever is killed by this has not failed before.
+                // Ranks killed by this are not to blame.
                 blame.iter_mut().for_each(Blame::settle);
                 self.signal(Signal::KILL);
             }
@@ -184,12 +171,12 @@ impl Job {
         Ok(Outcome { endings, first_failure })
     }
 
-    /// The first rank's process, which leads the job's process group.
+    /// The first rank's process, the leader of the job's process group.
     pub(super) fn leader(&self) -> Option<Pid> {
         self.children.first().map(|leader| Pid::from_child(&leader.child))
     }
 
-    /// Sleeps until a rank or the guard has ended, a signal has come, or something is due.
+    /// Sleeps until a rank or the guard has ended, a signal has arrived, or something is due.
     fn sleep(&mut self) {
         let start = Instant::now();
         let guard_due = self.guard.as_ref().and_then(Guard::due);
@@ -203,13 +190,12 @@ impl Job {
         let mut events: Vec<PollFd<'_>> =
             descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-        // An interrupted sleep is a short sleep: the caller looks at everything anyway.
+        // An interrupted sleep only ends early.
         let _ = poll(&mut events, Some(&timeout));
         drop(events);
         self.schedule.slept(longest, start.elapsed());
     }
 
-    /// Does what a signal means to the job.
     fn obey(&mut self, number: i32) {
         let now = Instant::now();
         match meaning(number) {
@@ -220,17 +206,17 @@ impl Job {
             Meaning::Message => {}
         }
         self.pass_on(number);
-        // Ranks that are stopped can't end.
+        // Stopped ranks can't end.
         if meaning(number) == Meaning::End && self.schedule.go_on(now) {
             self.signal(Signal::CONT);
         }
     }
 
-    /// Stops what goes on of the ranks, and this process, so that a shell sees it. The first process of a
-    /// container can't be stopped like this: it waits for what ends the stop.
+    /// Stops the remaining ranks and this process, so that a shell notices. The first process of a container
+    /// can't be stopped this way and waits for the signal that ends the stop.
     fn stop(&mut self) {
         self.signal(Signal::STOP);
-        // What ends the stop may have come just now, and does not come again.
+        // The signal that ends the stop may just have arrived.
         for number in self.relay.take() {
             self.obey(number);
         }
@@ -239,7 +225,7 @@ impl Job {
         }
     }
 
-    /// Looks which ranks have failed since the last look.
+    /// Checks which ranks have failed since the last check.
     fn look(&mut self) -> Result<Vec<(Rank, Ending)>> {
         let mut failed = Vec::new();
         for running in self.children.iter_mut().filter(|running| running.ending.is_none()) {
@@ -250,19 +236,19 @@ impl Job {
         Ok(failed)
     }
 
-    /// The ranks that are ending, and have not ended.
+    /// The ranks that are ending but have not ended.
     fn ending(&self) -> Vec<Rank> {
         let running = self.children.iter().filter(|running| running.ending.is_none());
         let is_ending = |running: &&Running| is_ending(&format!("/proc/{}/task", running.child.id()));
         running.filter(is_ending).map(|running| running.rank).collect()
     }
 
-    /// Sends the signal of a number to the job's process group.
+    /// Sends the signal of this number to the job's process group.
     fn pass_on(&self, number: i32) {
         match (Signal::from_named_raw(number), self.leader()) {
             (Some(signal), _) => self.signal(signal),
             (None, Some(leader)) => {
-                // A real-time signal, which rustix does not name: shells send any number.
+                // A real-time signal, for which rustix has no name. A shell can send it.
                 let words = ["-c".into(), format!("kill -{number} -{}", leader.as_raw_pid())];
                 if let Err(error) = Command::new("/bin/sh").args(words).status() {
                     tracing::warn!(number, %error, "can't pass on a real-time signal");
@@ -275,12 +261,12 @@ impl Job {
     /// Sends a signal to the job's process group.
     fn signal(&self, signal: Signal) {
         if let Some(leader) = self.leader() {
-            // All of it may have ended just now.
+            // Fails if all of the group has ended.
             let _ = kill_process_group(leader, signal);
         }
     }
 
-    /// Kills what is left of the job's process group and reaps the ranks.
+    /// Kills the job's process group and reaps the ranks.
     fn end(&mut self) {
         self.signal(Signal::KILL);
         for mut running in self.children.drain(..) {
@@ -291,7 +277,7 @@ impl Job {
 }
 
 impl Running {
-    /// Whether it does nothing: a signal has stopped it, or it has ended.
+    /// Whether it is stopped or has ended.
     fn stands_still(&self) -> bool {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         self.ending.is_some()
@@ -299,15 +285,14 @@ impl Running {
     }
 }
 
-/// Whether a process that nobody has reaped is ending, or has ended: all its threads are. `tasks` is the
-/// folder of its threads. Its first thread alone says nothing: it may end, and others go on.
+/// Whether an unreaped process is ending or has ended, that is, all its threads in the folder `tasks` are. The
+/// first thread alone may end while others go on.
 fn is_ending(tasks: &str) -> bool {
     let Ok(threads) = std::fs::read_dir(tasks) else { return false };
     threads.flatten().all(|thread| {
-        // A thread that has gone meanwhile has ended.
+        // The thread has just ended.
         let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else { return true };
-        // Behind the name, which may hold anything: state, parent, group, session, terminal and its group,
-        // and flags.
+        // After the name, which may contain anything: state, parent, group, session, two terminal fields, flags.
         let flags =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & ENDING != 0)
@@ -320,7 +305,7 @@ impl Drop for Job {
     }
 }
 
-/// How a child has ended, if it has. It is left to be reaped.
+/// How a child has ended, if it has. Does not reap it.
 fn ending(process: Pid) -> Result<Option<Ending>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let status = waitid(WaitId::Pid(process), options)

@@ -1,11 +1,10 @@
-//! Starting the ranks of a job on one host, and ending them together.
+//! Starts the ranks of a job on one host, and ends them together.
 //!
-//! The launcher starts every rank with its place in the environment, a fresh key and a port that it keeps
-//! reserved. It waits for all of them; after the first that fails, the others get a grace period to say so
-//! themselves and are then killed. It passes on signals: after one that is to end the job, ranks have as long
-//! to end; it stops and goes on with its ranks. The job is a process group of its own, and what is left of it
-//! when all ranks have ended is killed. Nothing outlives a launcher that is killed, either: a rank that calls [`die_with_parent`]
-//! dies with it, and a [guard](Launch::guard) kills what such ranks have started.
+//! The launcher starts every rank with its place in the environment, a fresh key and a reserved port, and waits
+//! for all of them. After the first failure, or a signal that ends the job, the ranks get a grace period and
+//! are then killed. Other signals are passed on, and the launcher stops and continues with its ranks. The job
+//! is a process group of its own; what is left of it at the end is killed. If the launcher itself is killed,
+//! ranks that have called [`die_with_parent`] die with it, and a [guard](Launch::guard) kills the rest.
 #![forbid(unsafe_code)]
 
 mod blame;
@@ -35,15 +34,14 @@ use self::guard::Guard;
 use crate::bootstrap::{Choice, Identity, JobKey, Ports, reserve, warn_of_unknown};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
-/// How long ranks may go on after the first one has failed, or after they were told to end.
+/// The default grace period.
 const GRACE: Duration = Duration::from_secs(30);
 
 const TRANSPORT: &str = "BREVITY_TRANSPORT";
 
-const ENCRYPT: &str = "BREVITY_ENCRYPT";
-
-/// A job of several ranks on this host; all ranks run the same program.
+/// A job of several ranks of one program on this host.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Launch {
     program: OsString,
     arguments: Vec<OsString>,
@@ -54,7 +52,7 @@ pub struct Launch {
     grace: Duration,
     environment: Vec<(OsString, OsString)>,
     guard: Option<(OsString, Vec<OsString>)>,
-    /// The ranks' limit of open files, where this process has raised its own.
+    /// The ranks' limit of open files, if this process has raised its own.
     files: Option<u64>,
 }
 
@@ -78,53 +76,45 @@ impl Launch {
         }
     }
 
-    /// How many ranks.
-    #[must_use]
+    /// Sets the number of ranks.
     pub fn ranks(mut self, ranks: u32) -> Self {
         self.ranks = ranks;
         self
     }
 
-    /// The transport that the ranks ask for; else what this process's environment says, else the best.
-    #[must_use]
+    /// Sets the ranks' transport. Default: from this process's environment, else the best.
     pub fn transport(mut self, transport: Choice) -> Self {
         self.transport = Some(transport);
         self
     }
 
-    /// Has the ranks encrypt what they send to each other over tcp; else what this process's environment
-    /// says.
-    #[must_use]
+    /// Makes the ranks encrypt tcp connections. Default: from this process's environment.
     pub fn encrypt(mut self, encrypt: bool) -> Self {
         self.encrypt = encrypt;
         self
     }
 
-    /// Puts the rank before every line that a rank prints.
-    #[must_use]
+    /// Prefixes every line of output with its rank.
     pub fn tag_output(mut self, tag: bool) -> Self {
         self.tag_output = tag;
         self
     }
 
-    /// How long ranks may go on after the first one has failed, or after a signal was passed on that is to end
-    /// the job, before they are killed: 30 seconds unless this says otherwise.
-    #[must_use]
+    /// Sets the grace period, after which ranks are killed once a rank has failed or a signal has ended the
+    /// job. Default: 30 seconds.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
     /// Sets a variable in the environment of every rank.
-    #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// The program and arguments of a process that calls [`guard`]: it ends the job if this process is
+    /// Sets the program and arguments of a process that calls [`guard`], which ends the job if this process is
     /// killed.
-    #[must_use]
     pub fn guard<A: Into<OsString>>(
         mut self,
         program: impl Into<OsString>,
@@ -136,14 +126,13 @@ impl Launch {
 
     /// Starts the ranks.
     ///
-    /// The thread that calls this must live as long as the job: the system takes its end for the launcher's,
-    /// and ranks that have called [`die_with_parent`] die with it. Rank 0 reads this process's standard
-    /// input, unless that is a terminal; the other ranks read nothing.
+    /// The calling thread must live as long as the job, because ranks that have called [`die_with_parent`] die
+    /// with it. Rank 0 reads this process's standard input unless it is a terminal; other ranks read nothing.
     ///
     /// # Errors
-    /// [`Error::Environment`] for a number of ranks that can't be, and for a variable that the ranks would
-    /// refuse: then no rank was started. [`Error::System`] when this process may not have as many open files
-    /// as it needs for the ranks, or the program can't be started: then no rank is left running.
+    /// [`Error::Environment`] for an invalid number of ranks or an invalid variable; no rank was started.
+    /// [`Error::System`] if the limit of open files is too low or the program can't be started; no rank is
+    /// left running.
     pub fn spawn(mut self) -> Result<Job> {
         if self.ranks == 0 || self.ranks > MAX_WORLD_SIZE {
             return Err(Error::Environment {
@@ -164,7 +153,7 @@ impl Launch {
         let mut job = Job::new(reserved, self.grace, self.tag_output, guard)?;
         for rank in Rank::all(self.ranks) {
             let mut command = self.command(rank, master, &key);
-            // The first rank leads a process group that the others, and what they start, are in.
+            // The first rank leads the process group of the others and of all that they start.
             command.process_group(job.leader().map_or(0, Pid::as_raw_pid));
             let child = command.spawn().map_err(|error| {
                 Error::system(format!("can't start {}", self.program.to_string_lossy()), error)
@@ -177,7 +166,7 @@ impl Launch {
     fn command(&self, rank: Rank, master: SocketAddr, key: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
-        // What a surrounding job has set is not meant for these ranks.
+        // Variables of a surrounding job do not apply.
         for name in ["BREVITY_KEY_FILE", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
             command.env_remove(name);
         }
@@ -195,9 +184,9 @@ impl Launch {
             command.env(TRANSPORT, transport.name());
         }
         if self.encrypt {
-            command.env(ENCRYPT, "1");
+            command.env("BREVITY_ENCRYPT", "1");
         }
-        // A process group that is not the terminal's own is stopped when it reads from it.
+        // A background process group would be stopped when it reads from the terminal.
         if rank != Rank(0) || std::io::stdin().is_terminal() {
             command.stdin(Stdio::null());
         }
@@ -208,7 +197,7 @@ impl Launch {
     }
 }
 
-/// Refuses what every rank would refuse.
+/// Refuses an environment that every rank would refuse.
 fn check(command: &Command) -> Result<()> {
     Identity::check_lookup(|name| {
         let changed = command.get_envs().find(|(changed, _)| *changed == name);

@@ -1,4 +1,4 @@
-//! The output of many ranks, line by line.
+//! Tags the output of ranks, line by line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::Rank;
 
-/// A longer line is cut into several.
+/// Longer lines are cut.
 const MAX_LINE_BYTES: u64 = 64 * 1024;
 
-/// The threads that put the rank before each line; each ends with the pipe that it reads.
+/// The threads that prefix each line with its rank. Each ends when its pipe is closed.
 pub(super) struct Taggers {
     /// Every thread holds a sender, and drops it when it ends.
     alive: Sender<()>,
@@ -32,12 +32,11 @@ impl Taggers {
         });
     }
 
-    /// Waits until all output is written, at most `patience`: a process that has left the job may hold a pipe
-    /// for ever.
+    /// Waits at most `patience` until all output is written. A process outside the job may keep a pipe open.
     pub(super) fn finish(self, patience: Duration) {
         let Self { alive, all_ended } = self;
         drop(alive);
-        // Nobody sends: this ends with the last thread.
+        // Nobody sends: this ends when the last thread drops its sender.
         let _ = all_ended.recv_timeout(patience);
     }
 }
@@ -51,13 +50,13 @@ fn copy(rank: Rank, from: impl Read, mut to: impl Write) {
         let start = line.len();
         match from.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(_) if line.len() > start => {}
-            // The end, or a pipe that is gone.
+            // The end, or a broken pipe.
             _ => return,
         }
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        // One write a line, so that ranks do not mix; a reader that has gone is no reason to stop the rank.
+        // One write per line, so that ranks do not mix. If the reader is gone, the rank still goes on.
         let _ = to.write_all(&line).and_then(|()| to.flush());
     }
 }

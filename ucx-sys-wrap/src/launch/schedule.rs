@@ -1,21 +1,20 @@
-//! When a job stops, and when ranks that go on for too long are killed.
+//! When a job stops, and when its ranks are killed.
 
 use std::time::{Duration, Instant};
 
 use crate::STANDSTILL;
 
-/// How long ranks have to stop by themselves when they are told to.
+/// How long ranks may take to stop by themselves.
 const STOPPING: Duration = Duration::from_secs(1);
 
-/// An interrupt that comes later than this after the first is another one; until then it may be the same one,
-/// passed on by a terminal and by a wrapper.
+/// A later interrupt within this time counts as the same one, sent by both a terminal and a wrapper.
 const SAME_INTERRUPT: Duration = Duration::from_secs(1);
 
-/// The longest sleep while ranks may be killed at some time, or are looked at whether they have stopped.
+/// The longest sleeps while ranks may have to be killed, and while they are stopping.
 const NAP: Duration = Duration::from_millis(100);
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What is to happen to a job, and when.
+/// What is planned for a job.
 pub(super) struct Schedule {
     grace: Duration,
     kill_at: Option<Instant>,
@@ -23,12 +22,12 @@ pub(super) struct Schedule {
     stop: Stop,
 }
 
-/// Whether the job stops.
+/// The progress of a stop.
 enum Stop {
     No,
-    /// Its ranks were told to.
+    /// The ranks were told to stop at this time.
     Told(Instant),
-    /// It has, since it was told to.
+    /// They have stopped, told at this time.
     Done(Instant),
 }
 
@@ -37,13 +36,13 @@ impl Schedule {
         Self { grace, kill_at: None, interrupted: None, stop: Stop::No }
     }
 
-    /// The job is to end: what goes on for longer than the grace period is killed. The first time counts.
+    /// Plans to kill the ranks after the grace period, once.
     pub(super) fn end(&mut self, now: Instant) {
-        // A grace period that no clock can hold is one that does not end.
+        // If the clock can't represent the end of the grace period, it never ends.
         self.kill_at = self.kill_at.or_else(|| now.checked_add(self.grace));
     }
 
-    /// The user interrupts the job: the second time it is killed at once.
+    /// Handles an interrupt by the user: a second one kills the ranks at once.
     pub(super) fn interrupt(&mut self, now: Instant) {
         self.end(now);
         if now - *self.interrupted.get_or_insert(now) >= SAME_INTERRUPT {
@@ -51,14 +50,14 @@ impl Schedule {
         }
     }
 
-    /// The ranks were told to stop.
+    /// Notes that the ranks were told to stop.
     pub(super) fn stop(&mut self, now: Instant) {
         if matches!(self.stop, Stop::No) {
             self.stop = Stop::Told(now);
         }
     }
 
-    /// The ranks go on; says whether they were told to stop. The time that they stood still does not count.
+    /// Notes that the ranks continue. Returns whether they had been stopped; that time does not count.
     pub(super) fn go_on(&mut self, now: Instant) -> bool {
         let (Stop::Told(since) | Stop::Done(since)) = std::mem::replace(&mut self.stop, Stop::No) else {
             return false;
@@ -67,8 +66,8 @@ impl Schedule {
         true
     }
 
-    /// Whether it is time to stop what has not, and this process; once for each stop. `have_stopped` says
-    /// whether all ranks have.
+    /// Whether to stop the remaining ranks and this process now; true once per stop. `have_stopped` tells
+    /// whether all ranks have stopped.
     pub(super) fn is_stop_due(&mut self, now: Instant, have_stopped: impl FnOnce() -> bool) -> bool {
         let Stop::Told(since) = self.stop else { return false };
         let is_due = now - since >= STOPPING || have_stopped();
@@ -78,12 +77,12 @@ impl Schedule {
         is_due
     }
 
-    /// Whether the job has stopped and was not told to go on.
+    /// Whether the job has stopped and does not continue yet.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.stop, Stop::Done(_))
     }
 
-    /// Whether it is time to kill the ranks; once.
+    /// Whether to kill the ranks now; true once.
     pub(super) fn is_kill_due(&mut self, now: Instant) -> bool {
         let is_due = matches!(self.stop, Stop::No) && self.kill_at.is_some_and(|time| now >= time);
         if is_due {
@@ -92,7 +91,7 @@ impl Schedule {
         is_due
     }
 
-    /// How long nothing is to be done by the clock; `None` for ever.
+    /// How long nothing is due; `None` for ever.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
         match (&self.stop, self.kill_at) {
             (Stop::Told(_), _) => Some(GLANCE),
@@ -101,8 +100,8 @@ impl Schedule {
         }
     }
 
-    /// A sleep that was meant to take `longest` took so long. Where this process stood still, so most likely
-    /// did its ranks, by whatever has stopped all of them.
+    /// Notes that a sleep of at most `longest` took `took`. If this process stood still, its ranks most likely
+    /// did too, so the excess does not count.
     pub(super) fn slept(&mut self, longest: Duration, took: Duration) {
         let still = took.saturating_sub(longest);
         if still >= STANDSTILL && matches!(self.stop, Stop::No) {

@@ -1,6 +1,6 @@
-//! The signals that a job gets through its launcher.
+//! Signals of the launcher, which it passes on to its job.
 //!
-//! A signal that this process ignores is never caught, so that the ranks, which inherit that, ignore it too.
+//! A signal that this process ignores is not caught. The ranks inherit that and ignore it too.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -15,56 +15,45 @@ use signal_hook::low_level::signal_name;
 
 use crate::{Error, Result};
 
-/// What a signal means to the job. Of signals that have come together, a lower one is obeyed first: a job
-/// that is told to stop and to go on, or to end, must not stay stopped.
+/// What a signal means to the job. Of signals that arrive together, lower ones are handled first, so that a job
+/// that is told to stop and to continue, or to end, does not stay stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Meaning {
-    /// It stops until it is told to go on.
+    /// It stops until it is told to continue.
     Stop,
-    /// Only its ranks know.
+    /// It is for the ranks only.
     Message,
     GoOn,
-    /// It is to end.
+    /// It ends.
     End,
 }
 
-/// Not here: those that tell of a fault of the process that gets them (`SIGSEGV` and its like, `SIGPIPE`,
-/// `SIGXFSZ`), that nobody sends (`SIGURG`), that tell of the launcher's own children (`SIGCHLD`) and own use
-/// of the terminal (`SIGTTIN`, `SIGTTOU`: caught, the use would be tried again at once), and that can't be
-/// caught.
-const NAMED: [(Signal, Meaning); 16] = [
-    (Signal::INT, Meaning::End),
-    (Signal::TERM, Meaning::End),
-    (Signal::HUP, Meaning::End),
-    (Signal::QUIT, Meaning::End),
-    (Signal::ABORT, Meaning::End),
-    (Signal::TSTP, Meaning::Stop),
-    (Signal::CONT, Meaning::GoOn),
-    (Signal::USR1, Meaning::Message),
-    (Signal::USR2, Meaning::Message),
-    (Signal::WINCH, Meaning::Message),
-    (Signal::ALARM, Meaning::Message),
-    (Signal::VTALARM, Meaning::Message),
-    (Signal::PROF, Meaning::Message),
-    (Signal::IO, Meaning::Message),
-    (Signal::POWER, Meaning::Message),
-    (Signal::XCPU, Meaning::Message),
+/// The signals to catch. Not among them: faults of the receiving process (`SIGSEGV` and the like, `SIGPIPE`,
+/// `SIGXFSZ`), `SIGURG`, those about the launcher's own children and terminal (`SIGCHLD`, `SIGTTIN`,
+/// `SIGTTOU`), and those that can't be caught.
+const NAMED: [[Signal; 4]; 4] = [
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT],
+    [Signal::ABORT, Signal::TSTP, Signal::CONT, Signal::USR1],
+    [Signal::USR2, Signal::WINCH, Signal::ALARM, Signal::VTALARM],
+    [Signal::PROF, Signal::IO, Signal::POWER, Signal::XCPU],
 ];
 
 /// The real-time signals that the C library leaves to programs.
 const REAL_TIME: std::ops::RangeInclusive<i32> = if cfg!(target_env = "musl") { 35..=64 } else { 34..=64 };
-
-/// What a caught signal means.
 pub(super) fn meaning(number: i32) -> Meaning {
-    let named = NAMED.iter().find(|(signal, _)| signal.as_raw() == number);
-    named.map_or(Meaning::Message, |&(_, meaning)| meaning)
+    match Signal::from_named_raw(number) {
+        Some(Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT | Signal::ABORT) => Meaning::End,
+        Some(Signal::TSTP) => Meaning::Stop,
+        Some(Signal::CONT) => Meaning::GoOn,
+        _ => Meaning::Message,
+    }
 }
 
-/// Catches the signals that are meant for a job until it is dropped; then they do again what they do by
-/// default, but for those whose default `signal_hook` does not know: these do nothing.
+/// Catches the signals for a job until it is dropped. Then they have their default effect again, except that
+/// signals whose default `signal_hook` does not know do nothing.
 pub(super) struct Relay {
     arrivals: SignalDelivery<UnixStream, SignalOnly>,
-    /// Last: dropped when nothing is caught any more.
+    /// Last: dropped when no signal is caught any more.
     _busy: Busy,
 }
 
@@ -77,13 +66,12 @@ impl Relay {
         Ok(Self { arrivals, _busy: busy })
     }
 
-    /// What becomes readable when a signal comes.
+    /// Becomes readable when a signal arrives.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.arrivals.get_read().as_fd()
     }
 
-    /// The signals that have come since the last call, in the order in which they are to be obeyed; each
-    /// once, however often it came.
+    /// The signals since the last call, each once, in the order in which they must be handled.
     pub(super) fn take(&mut self) -> Vec<i32> {
         let mut numbers: Vec<i32> = self.arrivals.pending().collect();
         numbers.sort_by_key(|&number| meaning(number));
@@ -91,30 +79,29 @@ impl Relay {
     }
 }
 
-/// Counts relays. What a signal does belongs to the whole process, and so does this count: a signal that was
-/// caught once would else be ignored when nobody waits for it any more.
+/// Counts the relays of this process. Signal handlers stay installed; with no relay left, they act by default.
 struct Busy;
 
 static RELAYS: Mutex<Relays> = Mutex::new(Relays { count: 0, ours: 0 });
 
-/// Whether the signals do what they do by default.
+/// Whether the signals have their default effect.
 static IDLE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 struct Relays {
     count: usize,
-    /// The signals that a relay has caught, a bit each.
+    /// The signals that a relay has caught, as a bit set.
     ours: u64,
 }
 
 impl Busy {
-    /// Gives the signals to catch as well.
+    /// Also returns the signals to catch.
     fn new() -> std::io::Result<(Self, Vec<i32>)> {
         let mut relays = RELAYS.lock();
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = mask(&status, "SigIgn:");
-        // This program has a use of its own for these: a timer's signal is not for the ranks.
+        // The program catches these for its own use, so they are not for the ranks.
         let taken = mask(&status, "SigCgt:") & !relays.ours;
-        let named = NAMED.iter().map(|(signal, _)| signal.as_raw());
+        let named = NAMED.as_flattened().iter().map(|signal| signal.as_raw());
         let is_ours = |&number: &i32| {
             ignored & bit(number) == 0 && (taken & bit(number) == 0 || meaning(number) == Meaning::End)
         };
@@ -143,7 +130,7 @@ fn bit(number: i32) -> u64 {
     1 << (number - 1)
 }
 
-/// A set of signals that the system tells in a process's `status`, a bit each; none where it does not.
+/// A signal set of a process's `status`; empty if missing.
 fn mask(status: &str, field: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! What lies between a rank and its peers: messages for it, and its own memory coming back.
+//! The mailbox of a rank: messages for it, and its own memory returned by receivers.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use super::matching::{Header, Key, Receives, first_of};
 use crate::transport::{RecvId, SendId, SendParts};
 use crate::{Rank, Tag};
 
-/// Copied messages may take this much in a mailbox; then small messages are lent as large ones are.
+/// The limit of copied payload in one mailbox. Beyond it, small messages are lent like large ones.
 const COPIED_BYTES_LIMIT: usize = 16 << 20;
 
 pub(super) struct Message {
@@ -21,21 +21,21 @@ pub(super) struct Message {
 }
 
 pub(super) enum Payload {
-    /// The parts one after the other.
+    /// The concatenated parts.
     Copied(Vec<u8>),
-    /// The sender's memory, to be given back under its id.
+    /// The sender's memory, to be returned under this id.
     Lent(SendId, SendParts),
 }
 
-/// Memory that comes back to its sender.
+/// Memory that is returned to its sender.
 pub(super) struct Returned {
     pub(super) id: SendId,
     pub(super) parts: SendParts,
-    /// Whether the peer has taken the message, as opposed to having left.
+    /// Whether the peer received the message, and did not leave before.
     pub(super) taken: bool,
 }
 
-/// What a rank finds in its mailbox.
+/// What the owner finds in its mailbox.
 #[derive(Default)]
 pub(super) struct News {
     pub(super) messages: Vec<(Rank, RecvId, Message)>,
@@ -44,15 +44,15 @@ pub(super) struct News {
     pub(super) left: Vec<Rank>,
 }
 
-/// What [`Mailbox::take`] finds.
+/// The result of [`Mailbox::take`].
 pub(super) enum Taken {
     Message(Message),
     Nothing,
     PeerHasLeft,
 }
 
-/// Written by all peers, read by its owner. Nobody holds the lock of two mailboxes, nor copies payload under
-/// one.
+/// Written by all peers and read by its owner. No thread holds the locks of two mailboxes, or copies payload
+/// under a lock.
 pub(super) struct Mailbox {
     inbox: Mutex<Inbox>,
     copied_bytes: AtomicUsize,
@@ -64,7 +64,7 @@ pub(super) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     messages: BTreeMap<Key, Message>,
-    /// Keys of messages that the owner has not looked at; some may have been taken since.
+    /// Keys of messages that the owner has not seen; some may have been taken since.
     fresh: Vec<Key>,
     returned: Vec<Returned>,
     left: Vec<Rank>,
@@ -83,12 +83,11 @@ impl Mailbox {
         }
     }
 
-    /// Whether a message of so many bytes may be copied; lent ones always have room.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.copied_bytes.load(Ordering::Relaxed) + bytes <= COPIED_BYTES_LIMIT
     }
 
-    /// Puts a message in, or gives it back if the owner has left.
+    /// Puts a message in, or returns it if the owner has left.
     #[must_use]
     pub(super) fn put(&self, key: Key, message: Message) -> Option<Message> {
         let mut inbox = self.inbox.lock();
@@ -99,11 +98,11 @@ impl Mailbox {
         inbox.messages.insert(key, message);
         inbox.fresh.push(key);
         drop(inbox);
-        self.ring();
+        self.wake();
         None
     }
 
-    /// The sender takes back what nobody has matched.
+    /// Takes an unmatched message back for its sender.
     pub(super) fn take_back(&self, key: &Key) -> Option<SendParts> {
         match self.remove(&mut self.inbox.lock(), key)?.payload {
             Payload::Lent(_, parts) => Some(parts),
@@ -113,20 +112,19 @@ impl Mailbox {
 
     pub(super) fn give_back(&self, returned: Returned) {
         self.inbox.lock().returned.push(returned);
-        self.ring();
+        self.wake();
     }
 
-    /// Whether a peer has left.
     pub(super) fn has_left(&self, peer: Rank) -> bool {
         self.inbox.lock().left.contains(&peer)
     }
 
     pub(super) fn peer_left(&self, peer: Rank) {
         self.inbox.lock().left.push(peer);
-        self.ring();
+        self.wake();
     }
 
-    /// The owner takes the oldest message of a source and tag.
+    /// Takes the oldest message of a source and tag for the owner.
     pub(super) fn take(&self, source: Rank, tag: Tag) -> Taken {
         let mut inbox = self.inbox.lock();
         match first_of(&inbox.messages, source, tag).and_then(|key| self.remove(&mut inbox, &key)) {
@@ -136,8 +134,8 @@ impl Mailbox {
         }
     }
 
-    /// The owner takes what has come, and of the messages those that it has claimed a receive for.
-    pub(super) fn look(&self, receives: &mut Receives, news: &mut News) {
+    /// Takes all news for the owner, with those messages that match a posted receive, which it claims.
+    pub(super) fn receive_news(&self, receives: &mut Receives, news: &mut News) {
         let mut guard = self.inbox.lock();
         let inbox = &mut *guard;
         news.returned.append(&mut inbox.returned);
@@ -154,7 +152,7 @@ impl Mailbox {
         inbox.fresh = fresh;
     }
 
-    /// The owner leaves: what is in the mailbox is handed out, and nothing comes in any more.
+    /// Closes the mailbox of an owner that leaves, and returns its messages.
     pub(super) fn close(&self) -> Vec<(Rank, Message)> {
         let mut inbox = self.inbox.lock();
         inbox.closed = true;
@@ -162,13 +160,12 @@ impl Mailbox {
         std::mem::take(&mut inbox.messages).into_iter().map(|(key, message)| (key.source, message)).collect()
     }
 
-    /// Whether the owner has left.
     pub(super) fn is_closed(&self) -> bool {
         self.inbox.lock().closed
     }
 
-    /// Says that there is something to look at, and wakes an owner that sleeps.
-    pub(super) fn ring(&self) {
+    /// Marks the mailbox as changed, and wakes the owner if it sleeps.
+    pub(super) fn wake(&self) {
         self.changed.store(true, Ordering::SeqCst);
         if self.armed.load(Ordering::SeqCst)
             && self.armed.swap(false, Ordering::SeqCst)
@@ -179,15 +176,15 @@ impl Mailbox {
         }
     }
 
-    /// Whether anything has come since this was last asked.
+    /// Whether the mailbox has changed since the last call.
     pub(super) fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::SeqCst)
     }
 
-    /// Asks to be woken through the descriptor; `None` when there is something to look at.
+    /// Arms the descriptor that wakes the owner; `None` if the mailbox has changed.
     pub(super) fn arm(&self) -> Option<Arc<OwnedFd>> {
         let event = self.event.as_ref()?;
-        // Armed before looking, while peers look after changing: one of the two sees the other.
+        // The owner arms before it checks, and peers check after their change, so one sees the other.
         self.armed.store(true, Ordering::SeqCst);
         if self.changed.load(Ordering::SeqCst) {
             self.armed.store(false, Ordering::SeqCst);
@@ -196,11 +193,11 @@ impl Mailbox {
         Some(Arc::clone(event))
     }
 
-    /// Takes the wish to be woken back and empties the descriptor.
+    /// Disarms and drains the descriptor.
     pub(super) fn disarm(&self) {
         self.armed.store(false, Ordering::SeqCst);
         if let Some(event) = &self.event {
-            // Nothing to read when nobody has rung.
+            // Nothing to read if no peer has woken the owner.
             let _ = rustix::io::read(event, &mut [0u8; 8]);
         }
     }

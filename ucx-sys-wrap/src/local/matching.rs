@@ -1,4 +1,4 @@
-//! Receives that wait for their message, and what becomes of them when it comes.
+//! Posted receives and their matching with messages.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use crate::table::Table;
 use crate::transport::{RecvDone, RecvId, RecvParts, SendParts, Statistics, check_message, count_copy};
 use crate::{Arrival, Envelope, Error, Lengths, Mark, Rank, Result, Signature, Tag};
 
-/// What the statistics count for the header of a message: tag, signature and mark.
+/// The header bytes that statistics count per message: tag, signature and mark.
 pub(crate) const HEADER_BYTES: u64 = 32;
 
-/// Where a message or a receive stands in the line of its source and tag.
+/// The position of a message or receive in the queue of its source and tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) source: Rank,
     pub(crate) tag: Tag,
-    /// Rises with every message that the source posts (or every receive).
+    /// Increases with every message of the source, or every receive.
     pub(crate) sequence: u64,
 }
 
-/// What a message says about itself.
+/// The metadata of a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     pub(crate) signature: Signature,
@@ -27,19 +27,17 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of a message that is being sent.
     pub(crate) fn new(envelope: &Envelope, parts: &SendParts) -> Self {
         let lengths = parts.iter().map(|part| part.len()).collect();
         Self { signature: envelope.signature, mark: envelope.mark, lengths }
     }
 
-    /// Bytes of all parts.
     pub(crate) fn payload_bytes(&self) -> usize {
         self.lengths.iter().sum()
     }
 }
 
-/// The first entry in the line of a source and tag.
+/// The first entry in the queue of a source and tag.
 pub(crate) fn first_of<T>(line: &BTreeMap<Key, T>, source: Rank, tag: Tag) -> Option<Key> {
     let (key, _) = line.range(Key { source, tag, sequence: 0 }..).next()?;
     (key.source == source && key.tag == tag).then_some(*key)
@@ -61,7 +59,7 @@ struct Slot {
 }
 
 impl Receives {
-    /// Adds a receive at the end of its line.
+    /// Adds a receive at the end of its queue.
     pub(crate) fn post(&mut self, from: Rank, envelope: &Envelope, parts: RecvParts) -> RecvId {
         self.posted += 1;
         let key = Key { source: from, tag: envelope.tag, sequence: self.posted };
@@ -81,14 +79,13 @@ impl Receives {
         self.waiting.range(start..).next().is_some_and(|(key, _)| key.source == from)
     }
 
-    /// Takes the oldest receive of this source and tag out of the line; [`deliver`](Self::deliver) must
-    /// follow.
+    /// Removes the oldest receive of this source and tag from its queue. Call [`deliver`](Self::deliver) next.
     pub(crate) fn claim(&mut self, from: Rank, tag: Tag) -> Option<RecvId> {
         let key = first_of(&self.waiting, from, tag)?;
         self.waiting.remove(&key)
     }
 
-    /// Gives its message to a claimed receive, which has then ended.
+    /// Completes a claimed receive with its message.
     pub(crate) fn deliver<'a>(
         &mut self,
         id: RecvId,
@@ -102,13 +99,13 @@ impl Receives {
         }
     }
 
-    /// Gives a receive that has ended back.
+    /// Removes a receive that has ended.
     pub(crate) fn test(&mut self, id: RecvId) -> Option<RecvDone> {
         let slot = self.slots.remove_if(id.0, |slot| slot.result.is_some())?;
         Some(RecvDone { parts: slot.parts, result: slot.result? })
     }
 
-    /// Ends a receive that still waits.
+    /// Ends a receive that is still pending.
     pub(crate) fn cancel(&mut self, id: RecvId) {
         if let Some(slot) = self.slots.get_mut(id.0)
             && slot.result.is_none()
@@ -118,7 +115,7 @@ impl Receives {
         }
     }
 
-    /// Ends every receive that still waits. Says whether there were any.
+    /// Ends all pending receives. Returns whether there were any.
     pub(crate) fn end_all(&mut self, error: &Error) -> bool {
         let waiting = std::mem::take(&mut self.waiting);
         for id in waiting.values() {
@@ -130,7 +127,7 @@ impl Receives {
     }
 }
 
-/// Copies a message to its places, or says why it does not fit. Either way it is consumed.
+/// Copies a message into `places`, or returns why it does not fit. Either way the message is consumed.
 pub(crate) fn accept<'a>(
     from: Rank,
     expected: Signature,
@@ -144,8 +141,16 @@ pub(crate) fn accept<'a>(
     check_message(from, expected, places, header.signature, &header.lengths)?;
     count_copy(statistics, header.payload_bytes());
     for (place, bytes) in places.iter_mut().zip(payload) {
-        // Copy: the bytes lie with the sender, and go where the receiver wants them.
+        // Copy: from the sender's memory to the receiver's.
         place.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
     }
     Ok(Arrival { mark: header.mark, lengths: header.lengths.clone() })
+}
+
+/// Copies the parts of a message or put into one vector, so that it ends now, independent of its receiver.
+pub(crate) fn copy_parts(parts: &SendParts, statistics: &mut Statistics) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
+    count_copy(statistics, bytes.len());
+    bytes
 }

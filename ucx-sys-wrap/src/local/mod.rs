@@ -1,11 +1,11 @@
-//! Ranks that are threads of one process.
+//! The `local` transport: ranks are threads of one process.
 //!
-//! Every rank has a mailbox, which its peers put messages into. A message of at most [`COPIED_BYTES`] bytes
-//! is copied when it is posted, so that its send is done at once. A larger one lends the sender's memory to
-//! the receiver, who copies it to its place, once, and gives the memory back: then the send is done.
+//! Every rank has a mailbox that its peers put messages into. A message of at most [`COPIED_BYTES`] bytes is
+//! copied when it is posted, and its send has ended then. A larger one lends the sender's memory to the
+//! receiver, which copies it once and returns the memory; then the send has ended.
 //!
-//! A rank that drops its transport has left. Who then waits for it, or sends to it, closes the world with
-//! [`Error::PeerLost`]; what it sent before can still be received.
+//! A rank leaves by dropping its transport. A peer that waits for it, or sends to it, closes the world with
+//! [`Error::PeerLost`]; messages sent before can still be received.
 #![forbid(unsafe_code)]
 
 mod mailbox;
@@ -19,20 +19,19 @@ use std::time::{Duration, Instant};
 use parking_lot::RwLock;
 
 use self::mailbox::{Mailbox, Message, News, Payload, Returned, Taken};
-use self::matching::{HEADER_BYTES, Header, Key, Receives, accept};
+use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, copy_parts};
 use self::remote::Tables;
 use crate::table::Table;
 use crate::told::later;
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
-    count_copy,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
 /// Messages of at most this many bytes are copied when they are posted.
 pub const COPIED_BYTES: usize = 4096;
 
-/// Makes the transports of a world whose ranks are threads of this process, by rising rank.
+/// Makes the transports of a world whose ranks are threads of this process, in rank order.
 ///
 /// ```
 /// use ucx_sys_wrap::buffer::{Port, scope};
@@ -43,19 +42,15 @@ pub const COPIED_BYTES: usize = 4096;
 /// let [sender, receiver] = <[_; 2]>::try_from(local::world(2)).ok().unwrap();
 /// let sending = std::thread::spawn(move || {
 ///     let port = Port::new(Box::new(sender));
-///     scope(
-///         &port,
-///         |comm| drop(comm.port().progress()),
-///         async |comm| comm.send(Rank(1), envelope, vec![1u32, 2, 3]).await.map(|_| ()),
-///     )
+///     scope(&port, |comm| drop(comm.port().progress()), async |comm| {
+///         comm.send(Rank(1), envelope, vec![1u32, 2, 3]).await.map(|_| ())
+///     })
 /// });
 /// let port = Port::new(Box::new(receiver));
 /// let mut place = [0u32; 4];
-/// let (_, arrival) = scope(
-///     &port,
-///     |comm| drop(comm.port().progress()),
-///     async |comm| comm.recv(Rank(0), envelope, &mut place[..]).await,
-/// )?;
+/// let (_, arrival) = scope(&port, |comm| drop(comm.port().progress()), async |comm| {
+///     comm.recv(Rank(0), envelope, &mut place[..]).await
+/// })?;
 /// sending.join().unwrap()?;
 /// assert_eq!(place, [1, 2, 3, 0]);
 /// assert_eq!(arrival.lengths[0], 12);
@@ -70,10 +65,22 @@ pub fn world(world_size: u32) -> Vec<Local> {
     let mailboxes = Rank::all(world_size).map(|_| Mailbox::new()).collect();
     let regions = Rank::all(world_size).map(|_| RwLock::default()).collect();
     let world = Arc::new(World { start: Instant::now(), mailboxes, regions, failure: OnceLock::new() });
-    Rank::all(world_size).map(|rank| Local::new(rank, &world)).collect()
+    let local = |rank| Local {
+        rank,
+        world: Arc::clone(&world),
+        receives: Receives::default(),
+        sends: Table::default(),
+        posted: 0,
+        news: News::default(),
+        statistics: Statistics::default(),
+        may_have_slept: false,
+        has_ended: false,
+        has_left: false,
+    };
+    Rank::all(world_size).map(local).collect()
 }
 
-/// One rank of a [`world`]: hand it to the rank's thread.
+/// One rank of a [`world`], to be moved to the rank's thread.
 pub struct Local {
     rank: Rank,
     world: Arc<World>,
@@ -94,7 +101,7 @@ struct World {
     failure: OnceLock<Failure>,
 }
 
-/// A send whose memory is lent to the receiver, until `done`.
+/// A send whose memory is lent to the receiver until `done`.
 struct Outgoing {
     to: Rank,
     key: Key,
@@ -143,7 +150,7 @@ impl Transport for Local {
         if let Err(error) = self.check_open(from) {
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
-        // Behind a receive of the same tag that waits, this one has to wait as well.
+        // Receives of one tag match in order.
         if self.receives.expects(from, envelope.tag) {
             return Posted::Pending(self.receives.post(from, &envelope, parts));
         }
@@ -168,8 +175,7 @@ impl Transport for Local {
         self.receives.test(id)
     }
 
-    /// Takes the message back if nobody has matched it; else the receiver is copying it, and the send ends
-    /// soon.
+    /// Takes the message back if it is unmatched. Otherwise the receiver is copying it and the send ends soon.
     fn cancel_send(&mut self, id: SendId) {
         if let Some(send) = self.sends.get_mut(id.0) {
             send.take_back(&self.world, &Error::Canceled);
@@ -189,9 +195,9 @@ impl Transport for Local {
             return false;
         }
         let mut news = std::mem::take(&mut self.news);
-        mailbox.look(&mut self.receives, &mut news);
+        mailbox.receive_news(&mut self.receives, &mut news);
         let moved =
-            self.take_messages(&mut news) | self.take_returned(&mut news) | self.look_for_the_lost(&news);
+            self.take_messages(&mut news) | self.take_returned(&mut news) | self.check_lost_peers(&news);
         self.news = news;
         self.end_if_failed() || moved
     }
@@ -217,13 +223,12 @@ impl Transport for Local {
         if self.world.failure.set(cause).is_ok() {
             let rank = self.rank.0;
             later!(INFO, rank, ?cause, "the world is closed");
-            self.world.mailboxes.iter().for_each(Mailbox::ring);
+            self.world.mailboxes.iter().for_each(Mailbox::wake);
         }
         self.end_if_failed();
     }
 
-    /// Leaves the world. Waits for peers that are copying from this rank's memory, which takes no longer than
-    /// the copy.
+    /// Leaves the world, after waiting for peers that are copying from this rank's memory.
     fn abandon(&mut self) -> Result<()> {
         self.leave();
         Ok(())
@@ -245,21 +250,6 @@ impl Drop for Local {
 }
 
 impl Local {
-    fn new(rank: Rank, world: &Arc<World>) -> Self {
-        Self {
-            rank,
-            world: Arc::clone(world),
-            receives: Receives::default(),
-            sends: Table::default(),
-            posted: 0,
-            news: News::default(),
-            statistics: Statistics::default(),
-            may_have_slept: false,
-            has_ended: false,
-            has_left: false,
-        }
-    }
-
     fn check_open(&self, peer: Rank) -> Result<()> {
         match self.failure() {
             Some(failure) => Err(failure.into()),
@@ -269,11 +259,8 @@ impl Local {
     }
 
     fn send_copy(&mut self, to: Rank, key: Key, header: Header, parts: SendParts) -> SendDone {
-        // Copy: the send is done now, whenever the peer looks.
-        let mut bytes = Vec::with_capacity(header.payload_bytes());
-        parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
-        count_copy(&mut self.statistics, bytes.len());
-        let message = Message { header, payload: Payload::Copied(bytes) };
+        let payload = Payload::Copied(copy_parts(&parts, &mut self.statistics));
+        let message = Message { header, payload };
         let refused = self.world.mailboxes[to.index()].put(key, message);
         SendDone { parts, result: refused.map_or(Ok(()), |_| Err(self.lose(to))) }
     }
@@ -313,12 +300,12 @@ impl Local {
         any
     }
 
-    fn look_for_the_lost(&mut self, news: &News) -> bool {
+    fn check_lost_peers(&mut self, news: &News) -> bool {
         let lost = news.left.iter().find(|peer| self.receives.waits_for(**peer));
         lost.map(|peer| self.lose(*peer)).is_some()
     }
 
-    /// Closes the world because `peer` has left, unless it is closed for something else; says for what.
+    /// Closes the world because `peer` has left, unless it is closed already. Returns the cause.
     fn lose(&mut self, peer: Rank) -> Error {
         if !self.has_left {
             self.fail(Failure::PeerLost(peer));
@@ -326,7 +313,7 @@ impl Local {
         self.failure().unwrap_or(Failure::PeerLost(peer)).into()
     }
 
-    /// Once the world is closed, ends all that this rank has in flight. Says whether it did.
+    /// Ends all operations of this rank once the world is closed. Returns whether it did.
     fn end_if_failed(&mut self) -> bool {
         let Some(failure) = self.failure() else { return false };
         let first = !std::mem::replace(&mut self.has_ended, true);
@@ -343,7 +330,7 @@ impl Local {
         }
     }
 
-    /// Gives everything back that is in flight, and tells the peers.
+    /// Returns lent memory, ends all operations, and tells the peers.
     fn leave(&mut self) {
         if std::mem::replace(&mut self.has_left, true) {
             return;
@@ -364,7 +351,7 @@ impl Local {
 }
 
 impl World {
-    /// Gives a message's memory back to its sender, if it is lent.
+    /// Returns a message's memory to its sender, if it is lent.
     fn give_back(&self, sender: Rank, payload: Payload, taken: bool) {
         if let Payload::Lent(id, parts) = payload {
             self.mailboxes[sender.index()].give_back(Returned { id, parts, taken });
@@ -373,7 +360,7 @@ impl World {
 }
 
 impl Outgoing {
-    /// Ends the send with `error` if nobody has matched it.
+    /// Ends the send with `error` if its message is unmatched.
     fn take_back(&mut self, world: &World, error: &Error) {
         if self.done.is_none()
             && let Some(parts) = world.mailboxes[self.to.index()].take_back(&self.key)
@@ -384,7 +371,6 @@ impl Outgoing {
 }
 
 impl Payload {
-    /// The parts of the message.
     fn slices<'a>(&'a self, header: &'a Header) -> impl Iterator<Item = &'a [u8]> {
         let mut start = 0;
         header.lengths.iter().enumerate().map(move |(part, length)| {

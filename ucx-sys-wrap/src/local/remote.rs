@@ -1,7 +1,7 @@
-//! Puts and gets: the rank that calls copies, between its own memory and that of the region.
+//! Puts and gets: the calling rank copies between its memory and the region.
 //!
-//! A region is found, and the bytes are copied, under the table's lock for readers; a region is taken out of
-//! the table under its lock for writers. So nobody copies any more once it is out.
+//! It looks the region up and copies under a read lock of the region table. Unregistering takes the write lock,
+//! so no copy is under way after it.
 
 use parking_lot::RwLock;
 
@@ -69,7 +69,7 @@ impl Local {
         Ok(())
     }
 
-    /// Refuses a peer that is not one; closes the world if it has left.
+    /// Refuses an invalid peer, and closes the world if the peer has left.
     fn check_owner(&mut self, peer: Rank) -> Result<()> {
         self.check_open(peer)?;
         if self.world.mailboxes[peer.index()].is_closed() {

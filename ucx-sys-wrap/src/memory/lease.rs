@@ -4,35 +4,62 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::slice;
 
-/// Bytes that a transport may read until it gives the lease back.
+/// Bytes that a transport may read until it returns the lease.
 ///
-/// Invariants: `pointer` is valid for reads of `length` bytes, and nobody writes them, until the lease has
-/// been given back (or for ever, if it never is). Whoever makes a lease guarantees both.
+/// Invariants, guaranteed by the maker of the lease: `pointer` is valid for reads of `length` bytes, and nobody
+/// writes them, until the lease has been returned (or for ever, if it never is).
 pub struct ReadLease {
     pointer: NonNull<u8>,
     length: usize,
 }
 
-/// Bytes that a transport may read and write until it gives the lease back.
+/// Bytes that a transport may read and write until it returns the lease.
 ///
-/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes, and nobody else touches
-/// them, until the lease has been given back (or for ever, if it never is). Whoever makes a lease guarantees
-/// both.
+/// Invariants, guaranteed by the maker of the lease: `pointer` is valid for reads and writes of `length`
+/// initialised bytes, and nobody else accesses them, until the lease has been returned (or for ever, if it
+/// never is).
 pub struct WriteLease {
     pointer: NonNull<u8>,
     length: usize,
 }
 
-impl ReadLease {
-    /// Lends `length` bytes at `pointer`.
-    ///
-    /// # Safety
-    /// The invariants of [`ReadLease`] hold from now on.
-    pub(crate) unsafe fn new(pointer: NonNull<u8>, length: usize) -> Self {
-        Self { pointer, length }
-    }
+macro_rules! lease {
+    ($name:ident) => {
+        impl $name {
+            /// Lends `length` bytes at `pointer`.
+            ///
+            /// # Safety
+            /// The invariants of the type hold.
+            pub(crate) unsafe fn new(pointer: NonNull<u8>, length: usize) -> Self {
+                Self { pointer, length }
+            }
 
-    /// The first `middle` bytes, and the rest if there is any.
+            /// The number of bytes.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.length
+            }
+
+            /// Whether there are no bytes.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.length == 0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({} bytes)", stringify!($name), self.length)
+            }
+        }
+    };
+}
+
+lease!(ReadLease);
+lease!(WriteLease);
+
+impl ReadLease {
+    /// The first `middle` bytes, and the rest if there is one.
     pub(crate) fn split_at(self, middle: usize) -> (Self, Option<Self>) {
         if middle >= self.length {
             return (self, None);
@@ -46,73 +73,27 @@ impl ReadLease {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: whoever made the lease guarantees that the bytes are valid and unchanged while it exists.
+        // SAFETY: the maker of the lease guarantees that the bytes are valid and unchanged while it exists.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
-    }
-
-    /// How many bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
     }
 }
 
 impl WriteLease {
-    /// Lends `length` bytes at `pointer`.
-    ///
-    /// # Safety
-    /// The invariants of [`WriteLease`] hold from now on.
-    pub(crate) unsafe fn new(pointer: NonNull<u8>, length: usize) -> Self {
-        Self { pointer, length }
-    }
-
-    /// Where the bytes lie.
     pub(crate) fn pointer(&self) -> NonNull<u8> {
         self.pointer
     }
 
-    /// The bytes, to write.
+    /// The bytes, writable.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: whoever made the lease guarantees that the bytes are valid and that nobody else touches
-        // them.
+        // SAFETY: the maker of the lease guarantees that the bytes are valid and that nobody else accesses them.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
-    }
-
-    /// How many bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
     }
 }
 
-// SAFETY: a lease is the right to read bytes that nobody writes; that right may move to another thread.
+// SAFETY: a lease is the right to read bytes that nobody writes, which is valid on any thread.
 unsafe impl Send for ReadLease {}
 // SAFETY: a shared lease only reads.
 unsafe impl Sync for ReadLease {}
-// SAFETY: a lease is the sole right to touch its bytes; that right may move to another thread.
+// SAFETY: a lease is the exclusive right to access its bytes, which is valid on any thread.
 unsafe impl Send for WriteLease {}
-
-impl fmt::Debug for ReadLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReadLease({} bytes)", self.length)
-    }
-}
-
-impl fmt::Debug for WriteLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WriteLease({} bytes)", self.length)
-    }
-}

@@ -1,8 +1,8 @@
-//! Memory as a transport sees it, below the transport itself: leases, which it gives back when an operation has
-//! ended, and the memory of regions.
+//! Memory as transports see it: leases, which they return when an operation has ended, and the memory of
+//! regions.
 //!
-//! [`buffer`](crate::buffer) makes both from what users hand in, and says until when. This folder and that one
-//! hold all that is unsafe about lending memory to a network.
+//! [`buffer`](crate::buffer) makes both from users' buffers and guarantees their lifetimes. These two folders
+//! hold all unsafe code that lends memory to a network.
 #![allow(unsafe_code)]
 
 mod lease;

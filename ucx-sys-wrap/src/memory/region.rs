@@ -8,51 +8,40 @@ use parking_lot::Mutex;
 
 use crate::shm::copy_shared;
 
-/// A region's memory as a transport has it: it copies in and out, and nothing else touches the bytes
-/// meanwhile but what reaches them from outside: peers, or UCX on their behalf.
+/// A region's memory as a transport sees it. Only these functions, and once it is exposed peers, or UCX on
+/// their behalf, access the bytes.
 #[derive(Clone)]
-pub struct RegionMemory(Arc<dyn Shareable>);
+pub struct RegionMemory(Arc<Shared<dyn Send>>);
 
-/// A buffer that several hold and nobody has a reference to.
+/// A shared buffer that nobody has a reference to.
 ///
-/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes for as long as `raw`
-/// lives, which is as long as this. Threads of this process touch the bytes only while they hold the lock of
-/// `raw`, but by raw pointers, as peers do, once `is_reached_from_outside` is set. References to the bytes
-/// are made under the lock, and never after that.
-pub(crate) struct Shared<R> {
+/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes while `raw` lives. Threads
+/// of this process access the bytes only while they hold the lock of `raw`. References to the bytes exist only
+/// under the lock and before `is_exposed` is set; after that, accesses are by raw pointer, and peers make them
+/// too, without the lock.
+pub(crate) struct Shared<R: ?Sized> {
     pointer: NonNull<u8>,
     length: usize,
+    is_exposed: AtomicBool,
     raw: Mutex<R>,
-    is_reached_from_outside: AtomicBool,
 }
 
-// SAFETY: the pointer is into memory that `raw` owns, which may move between threads (`R: Send`); what is
-// shared is touched under a lock.
-unsafe impl<R: Send> Send for Shared<R> {}
+// SAFETY: the pointer is into memory that `raw` owns, which may move between threads (`R: Send`); shared
+// access is under the lock.
+unsafe impl<R: Send + ?Sized> Send for Shared<R> {}
 // SAFETY: as above.
-unsafe impl<R: Send> Sync for Shared<R> {}
-
-/// [`Shared`] without its type.
-trait Shareable: Send + Sync {
-    fn pointer(&self) -> NonNull<u8>;
-    fn length(&self) -> usize;
-    fn is_reached_from_outside(&self) -> &AtomicBool;
-    /// Calls `body` while no other thread touches the bytes.
-    fn locked(&self, body: &mut dyn FnMut());
-}
+unsafe impl<R: Send + ?Sized> Sync for Shared<R> {}
 
 impl<R: Send + 'static> Shared<R> {
-    /// Memory that this process alone reaches, until it is [opened](RegionMemory::open_to_the_outside).
+    /// Memory that only this process accesses until it is [exposed](RegionMemory::open_to_the_outside).
     ///
     /// # Safety
-    /// `pointer` is valid for reads and writes of `length` initialised bytes for as long as `raw` lives, and
-    /// nothing else touches them.
+    /// `pointer` is valid for reads and writes of `length` initialised bytes while `raw` lives, and nothing
+    /// else accesses them.
     pub(crate) unsafe fn new(pointer: NonNull<u8>, length: usize, raw: R) -> Arc<Self> {
-        let is_reached_from_outside = AtomicBool::new(false);
-        Arc::new(Self { pointer, length, raw: Mutex::new(raw), is_reached_from_outside })
+        Arc::new(Self { pointer, length, is_exposed: AtomicBool::new(false), raw: Mutex::new(raw) })
     }
 
-    /// What keeps the memory.
     pub(crate) fn into_raw(self) -> R {
         self.raw.into_inner()
     }
@@ -65,53 +54,51 @@ impl<R: Send + 'static> From<Arc<Shared<R>>> for RegionMemory {
 }
 
 impl RegionMemory {
-    /// Memory that peers reach by themselves; makes it zero.
+    /// Memory that peers access directly; makes it zero.
     ///
     /// # Safety
     /// `length` bytes from `pointer` on are valid for reads and writes until the process ends, and this
-    /// process touches them through this and its clones alone.
+    /// process accesses them only through this and its clones.
     pub(crate) unsafe fn forever(pointer: NonNull<u8>, length: usize) -> Self {
-        let is_reached_from_outside = AtomicBool::new(true);
-        let memory = Self(Arc::new(Shared { pointer, length, raw: Mutex::new(()), is_reached_from_outside }));
+        let (is_exposed, raw) = (AtomicBool::new(true), Mutex::new(()));
+        let memory = Self(Arc::new(Shared { pointer, length, is_exposed, raw }));
         memory.clear();
         memory
     }
 
-    /// No memory.
     pub(crate) fn none() -> Self {
         // SAFETY: no bytes.
         unsafe { Shared::new(NonNull::dangling(), 0, ()) }.into()
     }
 
-    /// Bytes of memory.
     pub(crate) fn len(&self) -> usize {
-        self.0.length()
+        self.0.length
     }
 
-    /// Where it lies; peers that are told reach it by themselves from now on.
+    /// Exposes the memory to direct access by peers, and returns its address.
     pub(crate) fn open_to_the_outside(&self) -> NonNull<u8> {
-        // Whoever has a reference holds the lock.
-        self.0.locked(&mut || self.0.is_reached_from_outside().store(true, Ordering::Relaxed));
-        self.0.pointer()
+        // The holder of a reference holds the lock.
+        let _guard = self.0.raw.lock();
+        self.0.is_exposed.store(true, Ordering::Relaxed);
+        self.0.pointer
     }
 
-    /// Where so many bytes lie, of memory that is [open to the outside](Self::open_to_the_outside), for those
-    /// who touch them by raw pointers alone; `None` unless they are there.
+    /// The address of a range of [exposed](Self::open_to_the_outside) memory, for access by raw pointer only;
+    /// `None` unless the range is inside.
     pub(crate) fn outside(&self, offset: usize, length: usize) -> Option<NonNull<u8>> {
-        debug_assert!(self.0.is_reached_from_outside().load(Ordering::Relaxed), "there may be references");
-        NonNull::new(self.place(offset, length)?)
+        debug_assert!(self.0.is_exposed.load(Ordering::Relaxed), "there may be references");
+        NonNull::new(self.range(offset, length)?)
     }
 
     /// Copies bytes in. Does nothing unless they fit.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
-        if let Some(place) = self.place(offset, from.len()) {
-            // SAFETY: `place` points at as many bytes of this memory, and `from` is no part of them: nobody
+        if let Some(to) = self.range(offset, from.len()) {
+            // SAFETY: `to` points at this many bytes of this memory. `from` is no part of them, because nobody
             // has a reference to them.
-            self.0.locked(&mut || unsafe { self.copy(from.as_ptr(), place, from.len()) });
+            unsafe { self.copy(from.as_ptr(), to, from.len()) };
         }
     }
 
-    /// Makes all bytes zero.
     pub(crate) fn clear(&self) {
         const ZEROES: [u8; 4096] = [0; 4096];
         for offset in (0..self.len()).step_by(ZEROES.len()) {
@@ -119,75 +106,52 @@ impl RegionMemory {
         }
     }
 
-    /// Copies bytes out. Does nothing unless they are there.
+    /// Copies bytes out. Does nothing unless all are there.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
-        if let Some(place) = self.place(offset, into.len()) {
+        if let Some(from) = self.range(offset, into.len()) {
             // SAFETY: as in `write`.
-            self.0.locked(&mut || unsafe { self.copy(place, into.as_mut_ptr(), into.len()) });
+            unsafe { self.copy(from, into.as_mut_ptr(), into.len()) };
         }
     }
 
-    /// Copies into or out of the memory. Once it is reached from outside, other processes write it meanwhile:
-    /// the compiler must not see that race, so the copy is one that it knows nothing about.
+    /// Copies into or out of the memory, under the lock. Peers may write exposed memory meanwhile, which would
+    /// be a data race for an ordinary copy.
     ///
     /// # Safety
-    /// `from` is readable and `to` writable for `bytes` bytes; one of them lies in this memory, the other
-    /// outside of it. Other threads stay out of both: the caller has the lock.
+    /// `from` is readable and `to` writable for `bytes` bytes; one of them lies in this memory, and the other,
+    /// which nothing else accesses, outside of it.
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
-        if self.0.is_reached_from_outside().load(Ordering::Relaxed) {
+        let _guard = self.0.raw.lock();
+        if self.0.is_exposed.load(Ordering::Relaxed) {
             // SAFETY: the caller guarantees both ranges.
             unsafe { copy_shared(from, to, bytes) };
         } else {
-            // SAFETY: as above, and nobody else touches them.
+            // SAFETY: as above, and the lock keeps other threads out.
             unsafe { ptr::copy_nonoverlapping(from, to, bytes) };
         }
     }
 
-    /// Gives the bytes at `offset` to `body`; `None` unless they are there, and for memory that is reached
-    /// from outside.
+    /// Passes the bytes at `offset` to `body`; `None` unless they are there, and for exposed memory.
     pub(crate) fn with<T>(
         &self,
         offset: usize,
         length: usize,
         body: impl FnOnce(&mut [u8]) -> T,
     ) -> Option<T> {
-        let place = self.place(offset, length)?;
-        let (mut body, mut result) = (Some(body), None);
-        self.0.locked(&mut || {
-            if self.0.is_reached_from_outside().load(Ordering::Relaxed) {
-                return;
-            }
-            // SAFETY: valid initialised bytes that other threads stay out of (the lock) and nobody else
-            // reaches.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(place, length) };
-            result = body.take().map(|body| body(bytes));
-        });
-        result
+        let start = self.range(offset, length)?;
+        let _guard = self.0.raw.lock();
+        if self.0.is_exposed.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: valid initialised bytes, which the lock keeps other threads from, and peers do not access.
+        Some(body(unsafe { std::slice::from_raw_parts_mut(start, length) }))
     }
 
-    fn place(&self, offset: usize, length: usize) -> Option<*mut u8> {
+    /// The start of a range, if it is inside the memory.
+    fn range(&self, offset: usize, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;
-        // SAFETY: at most the length, so it lies inside the memory or one past its end.
-        (end <= self.len()).then(|| unsafe { self.0.pointer().as_ptr().add(offset) })
-    }
-}
-
-impl<R: Send> Shareable for Shared<R> {
-    fn pointer(&self) -> NonNull<u8> {
-        self.pointer
-    }
-
-    fn length(&self) -> usize {
-        self.length
-    }
-
-    fn is_reached_from_outside(&self) -> &AtomicBool {
-        &self.is_reached_from_outside
-    }
-
-    fn locked(&self, body: &mut dyn FnMut()) {
-        let _guard = self.raw.lock();
-        body();
+        // SAFETY: at most the length, so the result lies inside the memory or one past its end.
+        (end <= self.len()).then(|| unsafe { self.0.pointer.as_ptr().add(offset) })
     }
 }
 

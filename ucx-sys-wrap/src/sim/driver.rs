@@ -1,7 +1,5 @@
-//! Runs one future a rank on the virtual clock.
+//! Runs one future per rank on the virtual clock.
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -11,33 +9,32 @@ use super::Cluster;
 use super::links::{duration, picoseconds};
 use crate::{Rank, Transport};
 
-/// Every rank is polled at least this often in virtual time, so that it sees its deadlines pass.
+/// Every rank is polled at least this often in virtual time, to notice that its deadline has passed.
 const LONGEST_STEP: Duration = Duration::from_millis(10);
 
-/// While nothing happens, that grows to this share of the time since something last did.
+/// While nothing happens, the polling interval grows to this fraction of the time since the last event.
 const STEP_SHARE: u64 = 8;
 
-/// When nothing has happened for so long, nothing will.
+/// A run without events for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(1_000_000);
 
-/// Ranks that wait for what will never come.
+/// Ranks that wait for something that will never happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} never ended, and nothing has happened since {} s", RankList(waiting), since.as_secs_f64())]
+#[error("{} never ended, and nothing has happened since {} s", names(waiting), since.as_secs_f64())]
 pub struct Stuck {
-    /// The ranks whose futures have not ended, rising.
+    /// The ranks whose futures have not ended, in order.
     pub waiting: Vec<Rank>,
-    /// When something last happened.
+    /// The time of the last event.
     pub since: Duration,
 }
 
-/// Runs `start`'s future for every rank, and returns what they return, by rank.
+/// Runs `start`'s future for every rank, and returns their results in rank order.
 ///
-/// Deterministic: all that happens at one time happens before any future is polled; futures are polled by
-/// rising rank, only those of ranks to which something has happened, and again while they post or end
-/// operations. Every rank is polled at least every 10 ms of virtual time; after a silence, at the latest when
-/// it has lasted 1/8 longer: a deadline in a silence is seen that much late. The waker does nothing: a future
-/// that waits for anything but its transport and its clock is polled only then. A future that ends is dropped, and
-/// with it its transport.
+/// Runs are deterministic: all events of one time are handled before any future is polled. Futures of ranks
+/// with events are polled in rank order, again while they post or end operations. Every rank is polled at least
+/// every 10 ms of virtual time. During a silence the interval grows to 1/8 of it, so deadlines may be noticed
+/// that much late. Wakers do nothing: a future may wait for its transport and its clock only. A future that has
+/// ended is dropped with its transport.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,9 +85,9 @@ where
         let mut network = cluster.network.lock();
         if network.advance(last_look.saturating_add(step)) {
             last_event = network.now;
-            let ready = network.take_ready();
+            let ready = std::mem::take(&mut network.ready);
             drop(network);
-            ranks.poll(&ready);
+            ready.into_iter().for_each(|rank| ranks.poll_one(rank));
         } else if !network.has_events() && network.now - last_event > picoseconds(PATIENCE) {
             return Err(Stuck { waiting: ranks.waiting(), since: duration(last_event) });
         } else {
@@ -131,13 +128,7 @@ impl<'cluster, R, F: Future<Output = R>> Ranks<'cluster, R, F> {
         }
     }
 
-    fn poll(&mut self, ready: &BTreeSet<Rank>) {
-        for rank in ready {
-            self.poll_one(*rank);
-        }
-    }
-
-    /// Polls a rank until it only waits. A rank that stands still is not polled.
+    /// Polls a rank until it makes no more progress. A stalled rank is not polled.
     fn poll_one(&mut self, rank: Rank) {
         let Some(future) = &mut self.futures[rank.index()] else { return };
         let mut context = Context::from_waker(Waker::noop());
@@ -155,14 +146,6 @@ impl<'cluster, R, F: Future<Output = R>> Ranks<'cluster, R, F> {
     }
 }
 
-struct RankList<'a>(&'a [Rank]);
-
-impl fmt::Display for RankList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, rank) in self.0.iter().enumerate() {
-            f.write_str(if position > 0 { ", rank " } else { "rank " })?;
-            rank.fmt(f)?;
-        }
-        Ok(())
-    }
+fn names(ranks: &[Rank]) -> String {
+    ranks.iter().map(|rank| format!("rank {rank}")).collect::<Vec<_>>().join(", ")
 }

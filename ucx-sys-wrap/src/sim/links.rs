@@ -1,4 +1,4 @@
-//! How fast messages travel, and what goes wrong on the way.
+//! The speed of links, and faults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use crate::Rank;
 const PICOSECONDS_PER_SECOND: f64 = 1e12;
 const PICOSECONDS_PER_NANOSECOND: u64 = 1000;
 
-/// The latency and the time per byte of every link; see the [module](super) for what they mean.
+/// The latency and time per byte of every link, as defined in the [module](super).
 #[derive(Clone, Debug)]
 pub struct Links {
     uniform: Link,
     overrides: BTreeMap<(Rank, Rank), Link>,
-    header_bytes: usize,
+    pub(super) header_bytes: usize,
 }
 
 /// One direction between two ranks.
@@ -24,7 +24,7 @@ pub(super) struct Link {
 }
 
 impl Links {
-    /// Equal links: `alpha` seconds a message and `beta` seconds a byte.
+    /// Equal links of `alpha` seconds per message and `beta` seconds per byte.
     ///
     /// # Panics
     /// When one of them is negative or not finite.
@@ -33,7 +33,7 @@ impl Links {
         Self { uniform: Link::new(alpha, beta), overrides: BTreeMap::new(), header_bytes: 0 }
     }
 
-    /// Another latency and time per byte between `a` and `b`, both ways.
+    /// Sets the latency and time per byte between `a` and `b`, in both directions.
     ///
     /// # Panics
     /// When one of them is negative or not finite.
@@ -44,8 +44,7 @@ impl Links {
         self
     }
 
-    /// Bytes that every message takes on the wire besides its payload; none unless this is called, as in the
-    /// formulas of the papers.
+    /// The header bytes of every message on the wire; zero by default, as in the formulas of papers.
     #[must_use]
     pub fn with_header_bytes(mut self, header_bytes: usize) -> Self {
         self.header_bytes = header_bytes;
@@ -53,14 +52,7 @@ impl Links {
     }
 
     pub(super) fn between(&self, from: Rank, to: Rank) -> Link {
-        if self.overrides.is_empty() {
-            return self.uniform;
-        }
         self.overrides.get(&(from, to)).copied().unwrap_or(self.uniform)
-    }
-
-    pub(super) fn header_bytes(&self) -> usize {
-        self.header_bytes
     }
 }
 
@@ -76,46 +68,45 @@ impl Link {
         (self.alpha * PICOSECONDS_PER_SECOND).round() as u64
     }
 
-    /// Picoseconds that so many bytes keep a port busy.
+    /// Picoseconds for which `bytes` keep a port busy.
     pub(super) fn port_time(self, bytes: usize) -> u64 {
         (self.beta * bytes as f64 * PICOSECONDS_PER_SECOND).round() as u64
     }
 }
 
-/// Something that goes wrong at a given time.
+/// A fault at a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The rank dies: all its own operations fail with its own loss. What it has posted still arrives.
+    /// The rank dies: all its operations fail with its own loss. Messages that it has posted still arrive.
     Kill {
-        /// Who dies.
+        /// The rank that dies.
         rank: Rank,
-        /// When.
+        /// The time.
         at: Duration,
     },
-    /// The rank stands still, as a stopped process does; messages to it wait.
+    /// The rank stops, like a stopped process; messages to it wait.
     Stall {
-        /// Who stands still.
+        /// The rank that stops.
         rank: Rank,
-        /// From when.
+        /// The start.
         at: Duration,
-        /// For how long.
+        /// The duration.
         lasting: Duration,
     },
-    /// The link is cut for good, both ways: messages whose first byte has not arrived are lost, and nobody is
-    /// told.
+    /// The link is cut in both directions for good: messages whose first byte has not arrived are lost
+    /// silently.
     Cut {
         /// One end.
         a: Rank,
         /// The other end.
         b: Rank,
-        /// When.
+        /// The time.
         at: Duration,
     },
 }
 
 impl Fault {
-    /// `count` faults of any kind at any time before `before`, the same for the same seed. None where there
-    /// are fewer than two ranks.
+    /// `count` random faults before `before`, determined by the seed. None if there are fewer than two ranks.
     #[must_use]
     pub fn random(seed: u64, world_size: u32, count: usize, before: Duration) -> Vec<Self> {
         let mut state = seed;
@@ -136,7 +127,7 @@ impl Fault {
         (0..count).map(fault).collect()
     }
 
-    /// When it happens, in picoseconds.
+    /// The time in picoseconds.
     pub(super) fn time(&self) -> u64 {
         let (Self::Kill { at, .. } | Self::Stall { at, .. } | Self::Cut { at, .. }) = self;
         picoseconds(*at)
@@ -151,7 +142,7 @@ pub(super) fn duration(picoseconds: u64) -> Duration {
     Duration::from_nanos(picoseconds / PICOSECONDS_PER_NANOSECOND)
 }
 
-/// Steele, Lea and Flood's generator (OOPSLA 2014): any seed will do.
+/// SplitMix64 of Steele, Lea and Flood (OOPSLA 2014). Any seed will do.
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut word = *state;

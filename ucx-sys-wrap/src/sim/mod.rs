@@ -1,23 +1,23 @@
-//! A simulated network with virtual time: many ranks in one thread, always with the same outcome.
+//! A simulated network with virtual time: many ranks in one thread, with deterministic results.
 //!
-//! Every rank has one full-duplex port on a network that is otherwise never full. `alpha` (seconds a message)
-//! and `beta` (seconds a byte) belong to the link between two ranks. A message of `b` bytes (payload and, if
-//! asked for, a header of fixed size) that is posted at time `t`
+//! Every rank has one full-duplex port; the network between the ports is never congested. A link has `alpha`
+//! (seconds per message) and `beta` (seconds per byte). A message of `b` bytes (payload and, optionally, a
+//! header of fixed size) that is posted at time `t`
 //!
-//! 1. leaves at `s`, the later of `t` and the time at which the sender's port is free of earlier messages,
-//!    and keeps the outgoing half of that port busy until `s + beta * b`;
-//! 2. comes to the receiver's port at `s + alpha`, its last byte still leaving (cut-through), and enters it
-//!    at `r`, the later of that and the time at which the port is free of messages that came before;
-//! 3. has arrived at `r + beta * b`, until when it keeps the incoming half of that port busy.
+//! 1. starts at `s`, when `t` has come and the sender's port has finished earlier messages, and keeps the
+//!    outgoing half of that port busy until `s + beta * b`;
+//! 2. reaches the receiver's port at `s + alpha` (cut-through) and enters it at `r`, when that port has
+//!    finished earlier messages;
+//! 3. has arrived at `r + beta * b`, and keeps the incoming half of that port busy until then.
 //!
 //! So a lone message takes `alpha + beta * b`, latencies overlap while bytes do not, and the usual formulas
-//! come out exactly where no port is shared: `(P - 1) (alpha + beta * b)` for a ring's rounds, `log2(P)
-//! (alpha + beta * b)` for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive
-//! doubling. Computing takes no time. Time is counted in picoseconds, and given out in nanoseconds.
+//! hold exactly if ports are not shared: `(P - 1) (alpha + beta * b)` for a ring, `log2(P) (alpha + beta * b)`
+//! for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive doubling. Computing
+//! takes no time. The clock counts picoseconds and reports nanoseconds.
 //!
-//! A send is done when it is posted. A rank that has left, or has been killed, is known to be lost by those
-//! who wait for it, `alpha` later and after everything that it sent; they close their transports and tell
-//! their peers, which takes `alpha` and no port.
+//! A send has ended when it is posted. Ranks that wait for a rank that has left or died learn of it `alpha`
+//! later, and after everything that it sent. They close their transports and notify their peers, which takes
+//! `alpha` and no port.
 #![forbid(unsafe_code)]
 
 mod driver;
@@ -35,11 +35,10 @@ pub use self::driver::{Stuck, run};
 pub use self::links::{Fault, Links};
 
 use self::links::duration;
-use self::network::{Cargo, Message, Network, Node};
-use crate::local::matching::{HEADER_BYTES, Header, Key, accept};
+use self::network::{Message, Network, Node, Packet};
+use crate::local::matching::{HEADER_BYTES, Header, Key, accept, copy_parts};
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
-    count_copy,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
@@ -58,7 +57,7 @@ pub struct Sim {
 }
 
 impl Cluster {
-    /// A network of `world_size` ranks whose clock stands at zero.
+    /// A network of `world_size` ranks at time zero.
     ///
     /// # Panics
     /// When `world_size` is above [`MAX_WORLD_SIZE`].
@@ -68,7 +67,7 @@ impl Cluster {
         Self { network: Arc::new(Mutex::new(Network::new(world_size, links))), world_size }
     }
 
-    /// The same network, on which this will go wrong. What is planned for the past happens now.
+    /// Plans faults. Those in the past happen now.
     ///
     /// # Panics
     /// When a fault names a rank outside the world.
@@ -85,13 +84,13 @@ impl Cluster {
         self
     }
 
-    /// The ranks' transports, by rising rank: each rank has one, so call this once. [`run`] does it.
+    /// The ranks' transports, in rank order. Call this once: each rank has one transport. [`run`] calls it.
     #[must_use]
     pub fn transports(&self) -> Vec<Sim> {
         Rank::all(self.world_size).map(|rank| Sim { cluster: self.clone(), rank, posted: 0 }).collect()
     }
 
-    /// Moves the clock to what happens next, and lets it happen. Says whether anything is left that can.
+    /// Advances the clock to the next event and handles it. Returns whether events are left.
     pub fn advance(&self) -> bool {
         let mut network = self.network.lock();
         network.has_events() && network.advance(u64::MAX)
@@ -103,13 +102,13 @@ impl Cluster {
         duration(self.network.lock().now)
     }
 
-    /// A hash of every message and fault so far, with its time: equal for equal runs.
+    /// A hash of all messages and faults so far with their times: equal runs have equal hashes.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
-        self.network.lock().trace()
+        self.network.lock().trace
     }
 
-    /// Whether the rank may be polled now; forgets what it has done before.
+    /// Whether the rank may be polled now. Resets [`has_acted`](Self::has_acted).
     fn begin_turn(&self, rank: Rank) -> bool {
         let mut network = self.network.lock();
         let now = network.now;
@@ -160,9 +159,8 @@ impl Transport for Sim {
                 accept(from, envelope.signature, &mut parts, &message.header, message.slices(), statistics);
             return Posted::Done(RecvDone { parts, result });
         }
-        if network.knows_gone(self.rank, from) {
-            network.fail(self.rank, Failure::PeerLost(from));
-            return Posted::Done(RecvDone { parts, result: Err(Error::PeerLost { rank: from }) });
+        if let Err(error) = self.check_present(&mut network, from) {
+            return Posted::Done(RecvDone { parts, result: Err(error) });
         }
         Posted::Pending(network.nodes[self.rank.index()].receives.post(from, &envelope, parts))
     }
@@ -186,8 +184,7 @@ impl Transport for Sim {
         self.with_node(|node| node.receives.cancel(id));
     }
 
-    /// Says whether anything has happened to this rank; the clock is moved by [`run`] or [`Cluster::advance`]
-    /// alone.
+    /// Returns whether this rank had events. Only [`run`] and [`Cluster::advance`] move the clock.
     fn progress(&mut self) -> bool {
         self.with_node(|node| std::mem::take(&mut node.has_changed))
     }
@@ -196,7 +193,7 @@ impl Transport for Sim {
         self.cluster.now()
     }
 
-    /// Nobody can sleep while the clock stands still.
+    /// Sleeping is impossible: the clock stands still meanwhile.
     fn is_simulated(&self) -> bool {
         true
     }
@@ -205,7 +202,7 @@ impl Transport for Sim {
         None
     }
 
-    /// Ranks in virtual time share nothing, and have nothing but operations to wait for.
+    /// Not needed: ranks of a simulation wait for operations only.
     fn watch(&mut self, _: Rank) -> bool {
         false
     }
@@ -252,25 +249,28 @@ impl Sim {
         }
     }
 
+    /// Refuses a peer that is known to have left, and closes the transport then.
+    fn check_present(&self, network: &mut Network, peer: Rank) -> Result<()> {
+        if network.knows_gone(self.rank, peer) {
+            network.fail(self.rank, Failure::PeerLost(peer));
+            return Err(Error::PeerLost { rank: peer });
+        }
+        Ok(())
+    }
+
     fn send(&mut self, to: Rank, envelope: Envelope, parts: &SendParts) -> Result<()> {
         let mut network = self.cluster.network.lock();
         self.check_open(&network, to)?;
-        if network.knows_gone(self.rank, to) {
-            network.fail(self.rank, Failure::PeerLost(to));
-            return Err(Error::PeerLost { rank: to });
-        }
+        self.check_present(&mut network, to)?;
         let header = Header::new(&envelope, parts);
-        // Copy: the message travels while its sender goes on.
-        let mut bytes = Vec::with_capacity(header.payload_bytes());
-        parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
         let node = &mut network.nodes[self.rank.index()];
+        let bytes = copy_parts(parts, &mut node.statistics);
         node.has_acted = true;
         node.statistics.messages_sent += 1;
         node.statistics.bytes_sent += HEADER_BYTES + bytes.len() as u64;
-        count_copy(&mut node.statistics, bytes.len());
         self.posted += 1;
         let key = Key { source: self.rank, tag: envelope.tag, sequence: self.posted };
-        network.send(self.rank, to, Cargo::Message(key, Message { header, bytes }));
+        network.send(self.rank, to, Packet::Message(key, Message { header, bytes }));
         Ok(())
     }
 

@@ -1,31 +1,31 @@
 //! Puts and gets on the simulated network.
 //!
-//! A put travels as a message of its bytes does, is carried out when its last byte has arrived, and ends
-//! `alpha` later. A get asks (a message without payload) and its answer travels as a message of the bytes
-//! wanted. A flush ends when the puts before it have.
+//! A put travels like a message of its bytes, is carried out when its last byte has arrived, and ends `alpha`
+//! later. A get sends a request without payload; its answer travels like a message of the requested bytes. A
+//! flush ends when the earlier puts have ended.
 
 use std::collections::BTreeMap;
 
 use super::Sim;
-use super::network::{Cargo, Event, Network};
+use super::network::{Event, Network, Packet};
 use crate::buffer::RegionMemory;
 use crate::local::matching::HEADER_BYTES;
 use crate::one_sided::{AccessId, AccessParts, OneSided, PostedAccess, PutOrder, RegionKey, Regions, Remote};
 use crate::table::Table;
 use crate::transport::{Posted, RecvParts, count_copy};
-use crate::{Error, Failure, Rank, Result};
+use crate::{Error, Rank, Result};
 
-/// What travels.
+/// A one-sided packet.
 pub(super) enum Request {
     /// Bytes for the receiver's memory.
     Put { number: u64, key: RegionKey, offset: u64, bytes: Vec<u8> },
-    /// Bytes of the receiver's memory are wanted.
+    /// Asks for bytes of the receiver's memory.
     Get { number: u64, key: RegionKey, offset: u64, length: u64 },
-    /// What a get has brought.
+    /// The answer to a get.
     Got { number: u64, result: Result<Vec<u8>> },
 }
 
-/// What a rank has registered, and what it has under way.
+/// The regions and one-sided operations of a rank.
 #[derive(Default)]
 pub(super) struct Accesses {
     regions: Regions,
@@ -41,15 +41,14 @@ struct Operation {
 }
 
 enum Kind {
-    /// A put, by its place in the order of puts.
+    /// A put, by its number in the order of puts.
     Put(u64),
     Get(RecvParts),
-    /// A flush of all puts before this one.
+    /// A flush of all puts before this number.
     Flush(u64),
 }
 
 impl Request {
-    /// Bytes of payload.
     pub(super) fn payload_bytes(&self) -> usize {
         match self {
             Self::Put { bytes, .. } | Self::Got { result: Ok(bytes), .. } => bytes.len(),
@@ -59,19 +58,17 @@ impl Request {
 }
 
 impl Accesses {
-    /// Whether an operation waits for this peer.
     pub(super) fn waits_for(&mut self, peer: Rank) -> bool {
         self.operations.iter_mut().any(|operation| operation.peer == peer && operation.done.is_none())
     }
 
-    /// Ends all that is under way.
     pub(super) fn end_all(&mut self, error: &Error) {
         for operation in self.operations.iter_mut().filter(|operation| operation.done.is_none()) {
             operation.end(Err(error.clone()));
         }
     }
 
-    /// Ends an operation, unless it has ended.
+    /// Ends an operation unless it has ended, and flushes that waited for it.
     fn end(&mut self, number: u64, result: Result<()>) {
         let Some(operation) = self.operations.get_mut(number) else { return };
         let peer = operation.peer;
@@ -79,6 +76,11 @@ impl Accesses {
             self.orders.entry(peer).or_default().end(place);
         }
         operation.end(result);
+        self.end_flushes(peer);
+    }
+
+    /// Ends the flushes whose puts have all ended.
+    fn end_flushes(&mut self, peer: Rank) {
         let order = self.orders.entry(peer).or_default();
         for flush in self.operations.iter_mut().filter(|flush| flush.peer == peer) {
             if matches!(flush.kind, Kind::Flush(before) if order.has_reached(before)) {
@@ -100,7 +102,7 @@ impl Operation {
 }
 
 impl Network {
-    /// A request has come to its receiver.
+    /// Carries out a request at its receiver.
     pub(super) fn carry_out(&mut self, from: Rank, to: Rank, request: Request) {
         let node = &mut self.nodes[to.index()];
         if node.has_left || node.failure.is_some() {
@@ -122,7 +124,7 @@ impl Network {
                     bytes
                 });
                 count_copy(&mut node.statistics, if result.is_ok() { length as usize } else { 0 });
-                self.send(to, from, Cargo::Request(Request::Got { number, result }));
+                self.send(to, from, Packet::Request(Request::Got { number, result }));
             }
             Request::Got { number, result } => {
                 let Some(Operation { kind: Kind::Get(parts), done: None, .. }) =
@@ -134,7 +136,7 @@ impl Network {
                     let mut rest = &bytes[..];
                     for part in parts {
                         let (now, later) = rest.split_at(part.len());
-                        // A copy: the bytes have travelled, and go where the getter wants them.
+                        // Copy: from the packet to the getter's memory.
                         part.bytes_mut().copy_from_slice(now);
                         count_copy(&mut node.statistics, now.len());
                         rest = later;
@@ -145,7 +147,7 @@ impl Network {
         }
     }
 
-    /// A put or get of `rank` has ended.
+    /// Ends a put or get of `rank`.
     pub(super) fn end_access(&mut self, rank: Rank, number: u64, result: Result<()>) {
         self.nodes[rank.index()].accesses.end(number, result);
         self.wake(rank);
@@ -224,14 +226,11 @@ impl OneSided for Sim {
 }
 
 impl Sim {
-    /// Books an operation, given the order of the puts to its peer.
+    /// Registers an operation, given the order of the puts to its peer.
     fn begin(&mut self, peer: Rank, kind: impl FnOnce(&mut PutOrder) -> Kind) -> Result<u64> {
         let mut network = self.cluster.network.lock();
         self.check_open(&network, peer)?;
-        if network.knows_gone(self.rank, peer) {
-            network.fail(self.rank, Failure::PeerLost(peer));
-            return Err(Error::PeerLost { rank: peer });
-        }
+        self.check_present(&mut network, peer)?;
         let node = &mut network.nodes[self.rank.index()];
         node.has_acted = true;
         let kind = kind(node.accesses.orders.entry(peer).or_default());
@@ -242,6 +241,6 @@ impl Sim {
         let mut network = self.cluster.network.lock();
         network.nodes[self.rank.index()].statistics.bytes_sent +=
             HEADER_BYTES + request.payload_bytes() as u64;
-        network.send(self.rank, to, Cargo::Request(request));
+        network.send(self.rank, to, Packet::Request(request));
     }
 }
