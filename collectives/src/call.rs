@@ -17,8 +17,8 @@ use crate::poison::Poison;
 
 /// The interface of algorithms to their group: the ranks, and sends and receives that belong to this call.
 ///
-/// Several collectives may run in sequence inside one call ([`describe`](Self::describe)): their messages match
-/// in order.
+/// Several collectives may run in sequence inside one call ([`describe`](Self::describe)): their messages
+/// match in order.
 pub struct Call<'comm, 'env> {
     comm: &'comm Comm<'env>,
     identity: Identity,

@@ -20,8 +20,8 @@ impl Default for Cost {
     }
 }
 
-/// Seconds to see what a rank of the same host has published, and per byte to read it, for cores that share no
-/// cache.
+/// Seconds to see what a rank of the same host has published, and per byte to read it, for cores that share
+/// no cache.
 const SLOTS_ALPHA: f64 = 0.1e-6;
 const SLOTS_BETA: f64 = 0.12e-9;
 

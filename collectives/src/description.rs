@@ -46,7 +46,8 @@ operations! {
     MESSAGE = 9, "message";
     /// One step of a gradient exchange.
     EXCHANGE = 10, "gradient exchange";
-    /// One rank's data in shared buffers, to all ranks. It uses messages only, so it differs from a broadcast.
+    /// One rank's data in shared buffers, to all ranks. It uses messages only, so it differs from a
+    /// broadcast.
     SHARED_BROADCAST = 11, "shared broadcast";
 }
 
@@ -88,8 +89,8 @@ pub struct Description {
     pub root: Option<Rank>,
     /// The number of elements of a dense vector, or the digest of a [plan](Self::of_plan).
     pub count: u64,
-    /// 0 for a call of its own and for messages, whose tags name the call. For a collective over shared memory
-    /// inside the body of a call: one more than that call's number modulo 255.
+    /// 0 for a call of its own and for messages, whose tags name the call. For a collective over shared
+    /// memory inside the body of a call: one more than that call's number modulo 255.
     pub inside: u8,
 }
 

@@ -73,8 +73,8 @@ fn zip_with<T: Copy>(into: &mut [T], from: &[T], combine: impl Fn(T, T) -> T) {
     }
 }
 
-/// From this length on, the SIMD kernel of this CPU adds vectors, with prefetching. Shorter vectors, which are
-/// mostly in the nearest cache, are added faster by a plain loop.
+/// From this length on, the SIMD kernel of this CPU adds vectors, with prefetching. Shorter vectors, which
+/// are mostly in the nearest cache, are added faster by a plain loop.
 const LONG_BYTES: usize = 64 << 10;
 
 /// `into += from`, in order; the lengths are equal.

@@ -14,18 +14,18 @@ impl Group {
     /// Joins the job that the environment describes, and waits until all ranks have joined.
     ///
     /// The launcher tells the rank its place: `brevity run`, `mpirun` of Open MPI, `mpiexec` of MPICH,
-    /// `torchrun`, Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE`, `BREVITY_MASTER`, and `BREVITY_KEY`
-    /// or `BREVITY_JOB` set by hand; see [`Identity::from_lookup`]. Without any, this is a group of one rank.
-    /// `BREVITY_TRANSPORT` chooses the transport, `BREVITY_TIMEOUT` the seconds that a call may take,
-    /// `BREVITY_JOIN_TIMEOUT` those that joining may take, `BREVITY_INTERFACE` the network, and
-    /// `BREVITY_PROGRESS_THREAD` whether a thread moves non-blocking calls.
+    /// `torchrun`, Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE`, `BREVITY_MASTER`, and
+    /// `BREVITY_KEY` or `BREVITY_JOB` set by hand; see [`Identity::from_lookup`]. Without any, this is a
+    /// group of one rank. `BREVITY_TRANSPORT` chooses the transport, `BREVITY_TIMEOUT` the seconds that a
+    /// call may take, `BREVITY_JOIN_TIMEOUT` those that joining may take, `BREVITY_INTERFACE` the network,
+    /// and `BREVITY_PROGRESS_THREAD` whether a thread moves non-blocking calls.
     ///
-    /// In a program that also uses MPI: under `mpirun`, call this after `MPI_Init`. MPICH's `mpiexec` talks to
-    /// only one of the two: set `BREVITY_MASTER=host:port` to leave it to MPI.
+    /// In a program that also uses MPI: under `mpirun`, call this after `MPI_Init`. MPICH's `mpiexec` talks
+    /// to only one of the two: set `BREVITY_MASTER=host:port` to leave it to MPI.
     ///
     /// # Errors
-    /// When a variable is missing or invalid, when ranks do not join in time (by name), and when the system has
-    /// no thread or descriptor left.
+    /// When a variable is missing or invalid, when ranks do not join in time (by name), and when the system
+    /// has no thread or descriptor left.
     pub fn from_env() -> Result<Self> {
         let settings = Settings::from_env()?;
         let identity = Identity::from_env().map_err(Error::Transport)?;
@@ -34,7 +34,8 @@ impl Group {
 }
 
 impl Settings {
-    /// The defaults, changed by `BREVITY_TIMEOUT` and `BREVITY_PROGRESS_THREAD` of this process's environment.
+    /// The defaults, changed by `BREVITY_TIMEOUT` and `BREVITY_PROGRESS_THREAD` of this process's
+    /// environment.
     ///
     /// # Errors
     /// When a variable is invalid.

@@ -1,5 +1,5 @@
-//! A fuzz target: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result or
-//! an error that names rank 1. Built for tests and with the feature `fuzzing`.
+//! A fuzz target: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result
+//! or an error that names rank 1. Built for tests and with the feature `fuzzing`.
 
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::buffer::{Port, scope};

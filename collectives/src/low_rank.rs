@@ -2,7 +2,8 @@
 //!
 //! Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
 //! optimization", NeurIPS 2019, algorithm 1. One all-reduce carries the left factors of all matrices, and
-//! another the right factors: `4 r (rows + cols)` bytes per matrix and rank, times the factor of the all-reduce.
+//! another the right factors: `4 r (rows + cols)` bytes per matrix and rank, times the factor of the
+//! all-reduce.
 
 use brevity_compress::in_standard_float_mode;
 use brevity_compress::low_rank::{Batch, Factors, LowRank, MatrixError, PowerSgd};
@@ -31,14 +32,14 @@ pub fn describe(batch: &Batch) -> Description {
 
 /// Computes the low-rank factors of the mean of all ranks' matrices (row-major, one per state of the batch).
 ///
-/// `tensors` are the numbers by which errors name the matrices. The states keep their right factors: the caller
-/// warms them with the mean if it keeps the result. States must have equal bits on all ranks, so the call's
-/// description must include [`describe`], and a caller that warms states or reconstructs shared results does so
-/// in [`in_standard_float_mode`].
+/// `tensors` are the numbers by which errors name the matrices. The states keep their right factors: the
+/// caller warms them with the mean if it keeps the result. States must have equal bits on all ranks, so the
+/// call's description must include [`describe`], and a caller that warms states or reconstructs shared
+/// results does so in [`in_standard_float_mode`].
 ///
 /// # Errors
-/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`] on all
-/// ranks; errors of the transport.
+/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`] on
+/// all ranks; errors of the transport.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
     batch: &mut Batch,
@@ -53,8 +54,8 @@ pub async fn low_rank_all_reduce(
     all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, cost).await
 }
 
-/// Like [`low_rank_all_reduce`], with error feedback: for the batch's accumulated gradients, whose packed left
-/// factors are `factors.p`. The memory of the other factors is reused, so passing those of the last step
+/// Like [`low_rank_all_reduce`], with error feedback: for the batch's accumulated gradients, whose packed
+/// left factors are `factors.p`. The memory of the other factors is reused, so passing those of the last step
 /// avoids allocation. The caller commits the factors if it keeps the result. A poisoned rank passes zeros in
 /// `p`.
 ///

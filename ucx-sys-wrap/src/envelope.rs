@@ -29,7 +29,8 @@ impl Signature {
     }
 }
 
-/// A word that spreads with the messages of a call: a rank sends the largest mark that it has set or received.
+/// A word that spreads with the messages of a call: a rank sends the largest mark that it has set or
+/// received.
 ///
 /// In a collective whose result depends on every rank, all ranks end with the largest mark that any rank set,
 /// at no extra message. [`Mark::NONE`] means that no rank set one.

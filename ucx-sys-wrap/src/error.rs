@@ -223,8 +223,8 @@ pub enum Failure {
     PeerLost(Rank),
     /// This rank closed the job on purpose.
     Aborted(Rank),
-    /// This rank's deadline has passed. Pending operations of all ranks end with [`Error::Timeout`], each naming
-    /// the rank that it waits for; later ones end with [`Error::Aborted`].
+    /// This rank's deadline has passed. Pending operations of all ranks end with [`Error::Timeout`], each
+    /// naming the rank that it waits for; later ones end with [`Error::Aborted`].
     TimedOut(Rank),
 }
 

@@ -1,7 +1,8 @@
 //! Transports that must leave before the process unloads their library.
 //!
 //! A transport over a library with destructors at process exit registers an exit handler that calls
-//! [`leave_all`]. The ports of such transports are [kept](keep) here, so that ports do not depend on transports.
+//! [`leave_all`]. The ports of such transports are [kept](keep) here, so that ports do not depend on
+//! transports.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -17,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Whether the process has begun to exit, so that nothing new is started.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the library must no longer be entered. Set while no thread is inside, unless the wait was too long.
+/// Whether the library must no longer be entered. Set while no thread is inside, unless the wait was too
+/// long.
 static IS_SHUT: AtomicBool = AtomicBool::new(false);
 
 /// Held by threads that create or drop objects of the library.
@@ -29,8 +31,8 @@ static KEPT: Mutex<Option<Vec<Weak<Port>>>> = Mutex::new(Some(Vec::new()));
 /// Keeps the library from being unloaded.
 pub(crate) struct Inside(#[expect(dead_code, reason = "held, not used")] RwLockReadGuard<'static, ()>);
 
-/// Enters the library without a port; `None` if it may be unloaded at any time because the process exits. Then
-/// the caller must leak its objects.
+/// Enters the library without a port; `None` if it may be unloaded at any time because the process exits.
+/// Then the caller must leak its objects.
 pub(crate) fn enter() -> Option<Inside> {
     // Recursive, because a failing constructor drops what it has made.
     let inside = Inside(INSIDE.read_recursive());

@@ -1,5 +1,5 @@
-//! Entry points for fuzzing of all code that reads foreign bytes. No input may panic, hang, or allocate memory
-//! that was only announced. Built for tests and with the feature `fuzzing`; not part of the interface.
+//! Entry points for fuzzing of all code that reads foreign bytes. No input may panic, hang, or allocate
+//! memory that was only announced. Built for tests and with the feature `fuzzing`; not part of the interface.
 
 pub use crate::bootstrap::fuzzing::bootstrap_messages;
 pub use crate::link::fuzzing::shared_memory;

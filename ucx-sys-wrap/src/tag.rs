@@ -25,7 +25,8 @@ const KIND_BITS: u32 = 2;
 /// The largest world: ranks must fit the source field of a [`Tag`].
 pub const MAX_WORLD_SIZE: u32 = 1 << SOURCE_BITS;
 
-/// The tag that a message is matched by. Messages of one tag between two ranks arrive in the order of posting.
+/// The tag that a message is matched by. Messages of one tag between two ranks arrive in the order of
+/// posting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
@@ -123,11 +124,11 @@ pub(crate) struct Posted {
     pub(crate) tag: Tag,
 }
 
-/// Those of the receives `cut`, whose messages will not come, that may receive later messages of their tags, in
-/// the order of posting.
+/// Those of the receives `cut`, whose messages will not come, that may receive later messages of their tags,
+/// in the order of posting.
 ///
-/// `pending` are all pending receives, and `posted` is the number of the last. A receive may not if a later one
-/// has ended, since that may have got a later message already.
+/// `pending` are all pending receives, and `posted` is the number of the last. A receive may not if a later
+/// one has ended, since that may have got a later message already.
 pub(crate) fn may_have_later(
     cut: &[usize],
     pending: impl Iterator<Item = Posted>,

@@ -1,8 +1,8 @@
 //! Tracing events of transports, deferred until the transport has been left.
 //!
-//! A transport that makes progress holds its port and its own locks. A subscriber that is called there and uses
-//! the same port, or enters another rank's transport, would find them in use. So events inside a transport are
-//! queued, and the next thread that leaves a port emits them in order by calling [`tell`]; see
+//! A transport that makes progress holds its port and its own locks. A subscriber that is called there and
+//! uses the same port, or enters another rank's transport, would find them in use. So events inside a
+//! transport are queued, and the next thread that leaves a port emits them in order by calling [`tell`]; see
 //! [`Port`](crate::buffer::Port).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,6 @@ macro_rules! later {
         }
     };
 }
-
 pub(crate) use later;
 
 #[cold]

@@ -76,8 +76,8 @@ pub struct Statistics {
     pub copies: u64,
     /// Bytes of payload copied inside the process.
     pub bytes_copied: u64,
-    /// Bytes that collectives over shared memory made visible to other ranks of the host. Counted by groups of
-    /// collectives, not by transports.
+    /// Bytes that collectives over shared memory made visible to other ranks of the host. Counted by groups
+    /// of collectives, not by transports.
     pub bytes_shared: u64,
 }
 
@@ -109,15 +109,17 @@ pub trait Transport: Send + sealed::Sealed {
     /// Posts a message to `to` of any number of parts, possibly empty ones.
     fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone>;
 
-    /// Like [`post_send`](Self::post_send) of one part, but drops the lease, which is faster for short messages.
+    /// Like [`post_send`](Self::post_send) of one part, but drops the lease, which is faster for short
+    /// messages.
     fn send_one(&mut self, to: Rank, envelope: &Envelope, part: ReadLease) -> Posted<SendId, Result<()>> {
         self.post_send(to, *envelope, one(part)).map(|done| done.result)
     }
 
     /// Posts a receive of the next message from `from` with the tag of `envelope`.
     ///
-    /// The message must have the same signature and number of parts, none longer than its buffer; otherwise the
-    /// receive ends with an error and the message is consumed. Bytes beyond a shorter part are unspecified.
+    /// The message must have the same signature and number of parts, none longer than its buffer; otherwise
+    /// the receive ends with an error and the message is consumed. Bytes beyond a shorter part are
+    /// unspecified.
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone>;
 
     /// Tests whether a send has ended. After `Some`, the id is no longer valid.
@@ -149,8 +151,8 @@ pub trait Transport: Send + sealed::Sealed {
     /// [`progress`](Self::progress); `None` if there is something already, or if there is no descriptor.
     fn arm(&mut self) -> Option<Arc<OwnedFd>>;
 
-    /// Watches a peer that this rank waits for without an operation. Its death closes the transport in a later
-    /// call of [`progress`](Self::progress). Returns whether it has left normally, which does not.
+    /// Watches a peer that this rank waits for without an operation. Its death closes the transport in a
+    /// later call of [`progress`](Self::progress). Returns whether it has left normally, which does not.
     ///
     /// To be called again while the wait goes on; it is cheap, but not free.
     fn watch(&mut self, peer: Rank) -> bool;
@@ -208,7 +210,8 @@ pub(crate) fn check_peer(peer: Rank, own: Rank, world_size: u32) -> Result<()> {
     }
 }
 
-/// The id of operation `key` of `peer`, for keys that are per peer. Less than 2^63, as ranks are less than 2^31.
+/// The id of operation `key` of `peer`, for keys that are per peer. Less than 2^63, as ranks are less than
+/// 2^31.
 #[inline]
 pub(crate) fn join(peer: Rank, key: usize) -> u64 {
     u64::from(peer.0) << 32 | key as u64

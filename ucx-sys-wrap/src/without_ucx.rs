@@ -1,5 +1,5 @@
-//! Replaces `ucx` in builds without the feature `ucx`: UCX is unavailable, and all ranks use TCP. The items are
-//! documented there.
+//! Replaces `ucx` in builds without the feature `ucx`: UCX is unavailable, and all ranks use TCP. The items
+//! are documented there.
 #![allow(missing_docs, clippy::missing_errors_doc)]
 
 use std::convert::Infallible;

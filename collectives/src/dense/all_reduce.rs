@@ -28,12 +28,12 @@ pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
     Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
 }
 
-/// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums. Uses
-/// the cheapest algorithm by `cost`, which must be equal on all ranks.
+/// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums.
+/// Uses the cheapest algorithm by `cost`, which must be equal on all ranks.
 ///
 /// # Errors
-/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent. Errors of
-/// the transport, and lack of memory to receive into; `data` is lost.
+/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent. Errors
+/// of the transport, and lack of memory to receive into; `data` is lost.
 pub async fn all_reduce<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
@@ -57,8 +57,8 @@ pub async fn all_reduce<'env, T: Element>(
     Ok(data)
 }
 
-/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely; in `P - 1` more rounds the chunks
-/// go around.
+/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely; in `P - 1` more rounds the
+/// chunks go around.
 ///
 /// [`Reduction::Average`] adds without dividing.
 ///
@@ -95,8 +95,8 @@ pub async fn ring<'env, T: Element>(
     Ok(Chunk::join_all(chunks))
 }
 
-/// Recursive doubling: in round `j` a rank adds the data of the rank at distance `2^j` ([`Doubling`]), until all
-/// ranks have the full sum.
+/// Recursive doubling: in round `j` a rank adds the data of the rank at distance `2^j` ([`Doubling`]), until
+/// all ranks have the full sum.
 ///
 /// [`Reduction::Average`] adds without dividing.
 ///

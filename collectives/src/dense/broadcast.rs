@@ -1,7 +1,7 @@
 //! Broadcast: every rank gets the root's vector.
 //!
-//! Binomial tree: `ceil(log2 P)` rounds of the whole vector, which the root sends `ceil(log2 P)` times. A rank
-//! shares one buffer among all its sends.
+//! Binomial tree: `ceil(log2 P)` rounds of the whole vector, which the root sends `ceil(log2 P)` times. A
+//! rank shares one buffer among all its sends.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ pub async fn broadcast<'env, T: Element>(
     Ok(Arc::into_inner(shared).unwrap_or_else(|| unreachable!("every send has given its count back")))
 }
 
-/// Fills `buffer` with that of `root` and freezes it. The received buffer is also sent on and returned, without
-/// a copy. The lengths must be equal.
+/// Fills `buffer` with that of `root` and freezes it. The received buffer is also sent on and returned,
+/// without a copy. The lengths must be equal.
 ///
 /// # Errors
 /// Errors of the transport; `buffer` is lost, and its memory goes back to its pool.

@@ -1,12 +1,12 @@
 //! Deadlines of calls.
 //!
 //! When a deadline passes, the group is closed on all ranks, because nobody could tell which rank has which
-//! result. Every operation that waits at that moment, on any rank, ends with a timeout that names the rank that
-//! it waits for. So the names lead from rank to rank to the one that is late.
+//! result. Every operation that waits at that moment, on any rank, ends with a timeout that names the rank
+//! that it waits for. So the names lead from rank to rank to the one that is late.
 //!
-//! Time in which this process was stopped or frozen does not count. A process is not told of that, but a waiting
-//! call reads the clock every few milliseconds, so a long time between two readings shows it. If only this
-//! process stood still, the deadlines of the others count.
+//! Time in which this process was stopped or frozen does not count. A process is not told of that, but a
+//! waiting call reads the clock every few milliseconds, so a long time between two readings shows it. If only
+//! this process stood still, the deadlines of the others count.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub(super) struct Deadline {
     is_over: bool,
     /// The last reading of the clock.
     seen: Duration,
-    /// For a call that is polled at the caller's discretion: the longest time between two polls so far. It may
-    /// be the caller's own, so only the longest counts as a standstill; otherwise a call that is polled every
-    /// second would never end.
+    /// For a call that is polled at the caller's discretion: the longest time between two polls so far. It
+    /// may be the caller's own, so only the longest counts as a standstill; otherwise a call that is polled
+    /// every second would never end.
     longest: Option<Duration>,
 }
 

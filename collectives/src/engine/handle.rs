@@ -50,8 +50,8 @@ impl<T> Handle<T> {
     /// Blocks until the call has ended, at the latest by its deadline.
     ///
     /// # Panics
-    /// With the call's own panic, if it panicked. Inside the body of another non-blocking call, where this call
-    /// can't make progress: await the handle there.
+    /// With the call's own panic, if it panicked. Inside the body of another non-blocking call, where this
+    /// call can't make progress: await the handle there.
     pub fn wait(self) -> T {
         let _blocked = Blocked::begin(&self.engine);
         let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());

@@ -1,9 +1,9 @@
 //! The progress engine: polls collectives, moves the transport, and enforces deadlines.
 //!
-//! A blocking call is polled on the calling thread until it has ended ([`Engine::run`]). A non-blocking call is
-//! a task that owns its buffers ([`Engine::spawn`]); every turn of the engine moves all tasks. There is no
-//! global state, and at most one thread ([`EngineThread`]): it carries out aborts and, if requested, moves the
-//! tasks; otherwise it sleeps.
+//! A blocking call is polled on the calling thread until it has ended ([`Engine::run`]). A non-blocking call
+//! is a task that owns its buffers ([`Engine::spawn`]); every turn of the engine moves all tasks. There is no
+//! global state, and at most one thread ([`EngineThread`]): it carries out aborts and, if requested, moves
+//! the tasks; otherwise it sleeps.
 
 mod deadline;
 mod handle;
@@ -71,7 +71,8 @@ pub struct Engine {
 pub(crate) struct Course {
     /// Counts the progress of calls by other means than the transport, after which waiting starts anew.
     pub(crate) moves: AtomicU32,
-    /// Whether the engine ends with its transport, so that calls that end with it do so because this rank leaves.
+    /// Whether the engine ends with its transport, so that calls that end with it do so because this rank
+    /// leaves.
     pub(crate) has_ended: AtomicBool,
     /// Whether a call has ended because the group is closed. Cheaper than asking the transport.
     pub(crate) is_closed: AtomicBool,
@@ -123,8 +124,8 @@ trait Background: Send {
 }
 
 impl Engine {
-    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` tells whether
-    /// the host has fewer processors for its ranks than ranks.
+    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` tells
+    /// whether the host has fewer processors for its ranks than ranks.
     #[must_use]
     pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>, is_crowded: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -202,8 +203,8 @@ impl Engine {
         result
     }
 
-    /// Whether the group was closed before a call that begins to wait `now`. This rank may not have turned the
-    /// transport while it computed, so this does, unless it was just done.
+    /// Whether the group was closed before a call that begins to wait `now`. This rank may not have turned
+    /// the transport while it computed, so this does, unless it was just done.
     fn is_late(&self, now: Duration) -> bool {
         let now = now.as_nanos() as u64;
         let before = self.looked_at.swap(now, Ordering::Relaxed);

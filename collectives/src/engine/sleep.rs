@@ -12,8 +12,8 @@ use super::wait::LONGEST_SLEEP;
 
 /// What to sleep on while an engine has nothing to do; see [`Engine::prepare_sleep`].
 ///
-/// It keeps neither the engine nor the transport alive. The descriptor is the same each time, so that a reactor
-/// can register it once.
+/// It keeps neither the engine nor the transport alive. The descriptor is the same each time, so that a
+/// reactor can register it once.
 #[must_use = "nobody sleeps by preparing for it"]
 pub struct Sleep(Arc<Pollable>);
 
@@ -42,8 +42,8 @@ impl Engine {
     /// Turns once and prepares for sleeping: returns what to sleep on, and for how long at most. `None` if
     /// something has moved, or if the transport has no descriptor: turn again, or call this again.
     ///
-    /// The wake-up is guaranteed only until the engine is turned or a call is started, so call this before each
-    /// sleep.
+    /// The wake-up is guaranteed only until the engine is turned or a call is started, so call this before
+    /// each sleep.
     pub fn prepare_sleep(&self) -> Option<Sleep> {
         let moves = self.moves();
         // Local peers are told before this rank checks, so that one sees the other. Their wake-ups after that

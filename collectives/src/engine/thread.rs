@@ -1,9 +1,9 @@
-//! The engine's thread. It carries out aborts and, if requested, turns the engine while non-blocking calls are
-//! pending and nobody else does.
+//! The engine's thread. It carries out aborts and, if requested, turns the engine while non-blocking calls
+//! are pending and nobody else does.
 //!
-//! It sleeps on its own wake receiver, which an abort notifies. A thread that moves tasks is also woken when a
-//! call is started and when a blocking call ends with others pending. It sleeps while nothing is pending and
-//! while a blocking call turns the engine.
+//! It sleeps on its own wake receiver, which an abort notifies. A thread that moves tasks is also woken when
+//! a call is started and when a blocking call ends with others pending. It sleeps while nothing is pending
+//! and while a blocking call turns the engine.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};

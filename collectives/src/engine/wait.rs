@@ -1,8 +1,8 @@
 //! How a blocked call waits: it spins, then yields the processor from time to time, then sleeps.
 //!
-//! A yield costs time even if no other thread runs, and nothing is received during it. But if other ranks wait
-//! for the processor, spinning keeps them from sending the awaited message. The duration of yields shows which
-//! is the case: a yield returns at once unless another thread has run.
+//! A yield costs time even if no other thread runs, and nothing is received during it. But if other ranks
+//! wait for the processor, spinning keeps them from sending the awaited message. The duration of yields shows
+//! which is the case: a yield returns at once unless another thread has run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::yield_now;
@@ -32,13 +32,13 @@ pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 const LONG_YIELD: Duration = Duration::from_nanos(800);
 
 /// This many unused yields in a row show that no other thread wants the processor. The second is for crowded
-/// hosts: there the scheduler keeps returning the processor for a while to a thread that has yielded less often
-/// than the others, and if it then stops yielding, all others wait for milliseconds.
+/// hosts: there the scheduler keeps returning the processor for a while to a thread that has yielded less
+/// often than the others, and if it then stops yielding, all others wait for milliseconds.
 const UNUSED_YIELDS: u32 = 16;
 const UNUSED_YIELDS_IN_A_CROWD: u32 = 4096;
 
-/// On crowded hosts the awaited message has mostly arrived after one or two yields. The clock costs as much as
-/// half a turn, so it is read once for this many of those yields.
+/// On crowded hosts the awaited message has mostly arrived after one or two yields. The clock costs as much
+/// as half a turn, so it is read once for this many of those yields.
 const YIELDS_PER_LOOK: u32 = 16;
 
 /// Turns since the last progress, inclusive, after which a wait is no longer short.
@@ -117,9 +117,9 @@ impl Waiter {
         }
     }
 
-    /// Pauses after a turn that `moved` something or not. On a shared processor it pauses even after progress,
-    /// because the next message is from a thread that waits for the processor. Returns whether it is time to
-    /// [`sleep`](Self::sleep).
+    /// Pauses after a turn that `moved` something or not. On a shared processor it pauses even after
+    /// progress, because the next message is from a thread that waits for the processor. Returns whether it
+    /// is time to [`sleep`](Self::sleep).
     #[inline]
     pub(super) fn pause(&mut self, moved: bool, processor: &Processor) -> bool {
         let is_shared = processor.is_shared();

@@ -63,8 +63,8 @@ impl Group {
         })
     }
 
-    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle returns
-    /// it with the result, whose errors are as there. An average of integers starts nothing.
+    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle
+    /// returns it with the result, whose errors are as there. An average of integers starts nothing.
     pub fn start_all_reduce<T: Element>(
         &self,
         data: Vec<T>,
@@ -117,8 +117,8 @@ impl Group {
         self.run(description, async |call| dense::all_gather_varying(call, own).await)
     }
 
-    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, and `limit`
-    /// is equal on all ranks.
+    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, and
+    /// `limit` is equal on all ranks.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.

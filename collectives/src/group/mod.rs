@@ -158,28 +158,31 @@ impl Group {
         &self.0.engine
     }
 
-    /// Closes the group on all ranks: pending and later calls of all ranks fail with [`Error::Aborted`] naming
-    /// this rank.
+    /// Closes the group on all ranks: pending and later calls of all ranks fail with [`Error::Aborted`]
+    /// naming this rank.
     ///
-    /// Async-signal-safe: a signal handler may call it at any time, also during a call on this group. It takes
-    /// no lock, allocates nothing and never panics.
+    /// Async-signal-safe: a signal handler may call it at any time, also during a call on this group. It
+    /// takes no lock, allocates nothing and never panics.
     ///
     /// Peers are told by the call that is using the transport, at its next turn (within 10 ms if it sleeps),
-    /// else by the group's thread. This waits for that at most 100 ms (2 ms while a thread is in the transport),
-    /// so that a caller may exit afterwards. In a handler that has interrupted a call, peers may not have been
-    /// told yet when this returns. If the process ends before that call goes on, they find this rank lost
-    /// instead. In a simulation, peers are told at this rank's next turn or call, or when it drops the group.
+    /// else by the group's thread. This waits for that at most 100 ms (2 ms while a thread is in the
+    /// transport), so that a caller may exit afterwards. In a handler that has interrupted a call, peers may
+    /// not have been told yet when this returns. If the process ends before that call goes on, they find this
+    /// rank lost instead. In a simulation, peers are told at this rank's next turn or call, or when it drops
+    /// the group.
     pub fn abort(&self) {
         self.0.engine.abort();
     }
 
-    /// Moves the transport and all non-blocking calls once, without blocking. Returns whether anything happened.
+    /// Moves the transport and all non-blocking calls once, without blocking. Returns whether anything
+    /// happened.
     pub fn progress(&self) -> bool {
         self.0.engine.turn()
     }
 
-    /// For event loops: moves all non-blocking calls once and prepares for sleeping. Returns the descriptor to
-    /// watch and the longest sleep; `None` if something has moved: check the handles, then call this again.
+    /// For event loops: moves all non-blocking calls once and prepares for sleeping. Returns the descriptor
+    /// to watch and the longest sleep; `None` if something has moved: check the handles, then call this
+    /// again.
     ///
     /// The wake-up is guaranteed only until something turns the engine or starts a call, so call this before
     /// each sleep. While no handle is pending there is nothing to watch for.
@@ -211,13 +214,13 @@ impl Group {
         self.run_body(identity, description, Shared::default(), body)
     }
 
-    /// Like [`run`](Self::run), for a body with collectives on dense vectors: among ranks of one host these use
-    /// shared memory, as those of the group do.
+    /// Like [`run`](Self::run), for a body with collectives on dense vectors: among ranks of one host these
+    /// use shared memory, as those of the group do.
     ///
-    /// Calls use that memory in the order in which they were made, each until it ends. So `body` must not wait
-    /// for a later call that uses it. Inside the body, collectives use it in the order of their first polls,
-    /// which must be equal on all ranks. If ranks make different calls inside, one of them by messages, they may
-    /// detect it only when the deadline passes.
+    /// Calls use that memory in the order in which they were made, each until it ends. So `body` must not
+    /// wait for a later call that uses it. Inside the body, collectives use it in the order of their first
+    /// polls, which must be equal on all ranks. If ranks make different calls inside, one of them by
+    /// messages, they may detect it only when the deadline passes.
     pub fn run_in_order<'env, R>(
         &self,
         description: Description,
@@ -244,8 +247,8 @@ impl Group {
 
     /// Starts a custom non-blocking call on `buffers`; the handle returns them with the result.
     ///
-    /// The call gets its number here, so all ranks must start their calls in the same order. They may wait for
-    /// them in any order.
+    /// The call gets its number here, so all ranks must start their calls in the same order. They may wait
+    /// for them in any order.
     pub fn start<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
@@ -313,16 +316,16 @@ impl Group {
         (Identity { group: 0, sequence, timeout: self.0.settings.timeout }, signature)
     }
 
-    /// Whether calls that need a peer can succeed. Otherwise they must send nothing: a rank that does not know
-    /// yet why the group is closed would take it for a different call.
+    /// Whether calls that need a peer can succeed. Otherwise they must send nothing: a rank that does not
+    /// know yet why the group is closed would take it for a different call.
     #[inline]
     fn is_open(&self) -> bool {
         !self.0.engine.course().is_closed.load(Ordering::Relaxed)
     }
 }
 
-/// Closes the group if a peer has violated the call's protocol: this rank has left the call early, and no rank
-/// must wait for it.
+/// Closes the group if a peer has violated the call's protocol: this rank has left the call early, and no
+/// rank must wait for it.
 fn leave(comm: &Comm<'_>, shared: &Shared) {
     if shared.is_broken() {
         comm.port().abort();

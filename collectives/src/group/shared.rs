@@ -13,9 +13,9 @@ impl Group {
     /// Broadcasts the buffer of rank `root`: every rank gets its elements in the memory that it passed in,
     /// frozen.
     ///
-    /// All ranks pass equally many elements; those of ranks other than the root are overwritten. The call owns
-    /// the buffer meanwhile. All its sends have ended when it returns, so the result can be thawed and written
-    /// again ([`SharedBuffer::thaw`]), sliced, and sent on by other calls without a copy.
+    /// All ranks pass equally many elements; those of ranks other than the root are overwritten. The call
+    /// owns the buffer meanwhile. All its sends have ended when it returns, so the result can be thawed and
+    /// written again ([`SharedBuffer::thaw`]), sliced, and sent on by other calls without a copy.
     ///
     /// Always a binomial tree of messages: `ceil(log2 P)` rounds of `n` bytes. A rank receives `n` bytes and
     /// sends `n` to each of at most `ceil(log2 P)` children, all from one buffer. This call copies nothing;
@@ -23,8 +23,8 @@ impl Group {
     /// [`broadcast`](Self::broadcast) needs no messages and is often faster.
     ///
     /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::Mismatch`] also if lengths differ; [`Error::NoSuchRoot`]. The
-    /// buffer is dropped: its memory goes back to its pool when the transport has released it.
+    /// As for [`barrier`](Self::barrier); [`Error::Mismatch`] also if lengths differ; [`Error::NoSuchRoot`].
+    /// The buffer is dropped: its memory goes back to its pool when the transport has released it.
     pub fn broadcast_shared<T: Element>(&self, buffer: PoolBuffer<T>, root: u32) -> Result<SharedBuffer<T>> {
         if root >= self.world_size() {
             return Err(Error::NoSuchRoot { root: Rank(root), world_size: self.world_size() });

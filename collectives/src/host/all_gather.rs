@@ -1,8 +1,8 @@
 //! All-gather over slots: each rank writes its own vector and reads those of all others.
 //!
 //! Vectors of up to 512 bytes are in the cache line of the flag. Longer ones are in chunks of 64 KiB (256 KiB
-//! from 4 MiB on): while a rank writes one chunk it reads the previous chunks of the others. Every rank writes n
-//! bytes and reads n (P - 1).
+//! from 4 MiB on): while a rank writes one chunk it reads the previous chunks of the others. Every rank
+//! writes n bytes and reads n (P - 1).
 
 use std::ops::Range;
 

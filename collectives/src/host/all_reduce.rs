@@ -27,8 +27,8 @@ const ALL_BY_ALL_BYTES: usize = 64 << 10;
 /// Up to this many bytes, a separate path clears no more memory than it needs.
 const SHORT_BYTES: usize = 64;
 
-/// A vector is cut into about this many chunks, so that the first and the last, which overlap with nothing, are
-/// short. The limits of their length follow; the longest are for vectors that do not fit in any cache.
+/// A vector is cut into about this many chunks, so that the first and the last, which overlap with nothing,
+/// are short. The limits of their length follow; the longest are for vectors that do not fit in any cache.
 const USUAL_CHUNKS: usize = 8;
 const LEAST_CHUNK_BYTES: usize = 32 << 10;
 const USUAL_CHUNK_BYTES: usize = 256 << 10;

@@ -1,9 +1,9 @@
 //! Broadcast over slots: the root writes and all others read.
 //!
-//! Vectors of up to 512 bytes are in the cache line of the flag. Longer ones are in chunks, so that the others
-//! read one while the root writes the next; the root may be up to four chunks ahead of the slowest. The root
-//! writes every byte once for all ranks. Vectors that do not fit in caches are received with non-temporal
-//! stores, which do not fetch the lines that they overwrite.
+//! Vectors of up to 512 bytes are in the cache line of the flag. Longer ones are in chunks, so that the
+//! others read one while the root writes the next; the root may be up to four chunks ahead of the slowest.
+//! The root writes every byte once for all ranks. Vectors that do not fit in caches are received with
+//! non-temporal stores, which do not fetch the lines that they overwrite.
 
 use ucx_sys_wrap::shm::{INLINE_BYTES, Step};
 

@@ -1,7 +1,7 @@
 //! The slots inside the body of a call, whose collectives on dense vectors use them one after the other.
 //!
-//! The body has one ticket, taken when the call was made, and keeps it until it ends. So calls use the slots in
-//! the order in which they were made, and collectives of a body in program order, equally on all ranks.
+//! The body has one ticket, taken when the call was made, and keeps it until it ends. So calls use the slots
+//! in the order in which they were made, and collectives of a body in program order, equally on all ranks.
 //!
 //! A rank may leave a body before the others, or skip a collective. The others would then take its next
 //! publication for this one. So a publication inside a body carries the identity of the call.

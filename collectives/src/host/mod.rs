@@ -1,11 +1,11 @@
 //! Collectives over the shared memory of one host: over its [slots](Slots).
 //!
-//! They are for groups whose ranks are all on one host. Every rank reads what the others have published. Elements
-//! are reduced in rank order, by one rank for all or by all alike, so that all ranks get the same bits, except
-//! for NaN payloads of sums.
+//! They are for groups whose ranks are all on one host. Every rank reads what the others have published.
+//! Elements are reduced in rank order, by one rank for all or by all alike, so that all ranks get the same
+//! bits, except for NaN payloads of sums.
 //!
-//! Calls use the slots one after the other, in the order in which they were made, which is equal on all ranks.
-//! So several may be pending, and none waits for a later one.
+//! Calls use the slots one after the other, in the order in which they were made, which is equal on all
+//! ranks. So several may be pending, and none waits for a later one.
 
 mod all_gather;
 mod all_reduce;

@@ -4,8 +4,8 @@
 //! networks", ICDCS 2019. A binomial tree merges towards rank 0, where the merge of `a` and `b` is the `k`
 //! largest entries of `a + b`; then follows a broadcast: `2 ceil(log2 P)` rounds of at most `8 k` bytes each.
 //!
-//! An index that one subtree drops can survive through another. A [`PutBack`] rule determines which rank keeps
-//! the dropped part.
+//! An index that one subtree drops can survive through another. A [`PutBack`] rule determines which rank
+//! keeps the dropped part.
 
 use std::mem;
 use std::sync::Arc;
@@ -52,10 +52,11 @@ pub fn describe(dim: usize) -> Description {
     Description::new(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim)
 }
 
-/// Sums the sparse vectors of all ranks and keeps the `k` entries of largest magnitude; on ties, the lower index.
+/// Sums the sparse vectors of all ranks and keeps the `k` entries of largest magnitude; on ties, the lower
+/// index.
 ///
-/// `local` has at most `k` entries, and `k` is equal on all ranks. The order of merges depends only on the number
-/// of ranks. A merge whose sum is not finite poisons the call, as tensor `tensor`.
+/// `local` has at most `k` entries, and `k` is equal on all ranks. The order of merges depends only on the
+/// number of ranks. A merge whose sum is not finite poisons the call, as tensor `tensor`.
 ///
 /// # Errors
 /// Errors of the transport; `local` is unchanged.

@@ -25,11 +25,11 @@ const STEP: Duration = Duration::from_micros(50);
 pub(super) struct AbortRequest(AtomicU8);
 
 impl Port {
-    /// Makes the next user of the port [abort](Self::abort): the next turn, the next scope that is opened, the
-    /// next call of [`failure`](Self::failure), or at the latest the drop of the port.
+    /// Makes the next user of the port [abort](Self::abort): the next turn, the next scope that is opened,
+    /// the next call of [`failure`](Self::failure), or at the latest the drop of the port.
     ///
-    /// Returns whether a thread is inside the transport, perhaps this one, interrupted by the signal. Wakes no
-    /// thread. Async-signal-safe.
+    /// Returns whether a thread is inside the transport, perhaps this one, interrupted by the signal. Wakes
+    /// no thread. Async-signal-safe.
     pub fn request_abort(&self) -> bool {
         let is_in_use = self.is_in_use();
         let _ = self.abort.0.compare_exchange(NONE, WANTED, Ordering::Release, Ordering::Relaxed);

@@ -134,8 +134,8 @@ impl<T> Origin<T> {
     /// Takes the vector out of an origin that owns one. The caller has all its elements, or no chunk is left.
     fn take_vec(&mut self) -> Option<Vec<T>> {
         let capacity = self.owned_capacity.take()?;
-        // SAFETY: these are the parts of a vector, which is taken once. By the invariant of chunks, nobody else
-        // has any of its elements.
+        // SAFETY: these are the parts of a vector, which is taken once. By the invariant of chunks, nobody
+        // else has any of its elements.
         Some(unsafe { Vec::from_raw_parts(self.pointer.as_ptr(), self.length, capacity) })
     }
 }

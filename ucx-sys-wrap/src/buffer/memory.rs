@@ -1,7 +1,7 @@
 //! What can be sent and received into: slices, vectors, shared vectors, `Bytes`, and tuples of them.
 //!
-//! An operation takes a buffer by value and gives it back when it has ended. In between it holds the raw parts
-//! of the buffer, so that moving the operation does not count as an access to the memory.
+//! An operation takes a buffer by value and gives it back when it has ended. In between it holds the raw
+//! parts of the buffer, so that moving the operation does not count as an access to the memory.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -17,8 +17,9 @@ use crate::transport::{RecvParts, SendParts};
 /// Memory that can be given to an operation and taken back.
 ///
 /// # Safety
-/// `from_raw(into_raw(buffer))` is `buffer`. In between, the leased memory stays valid and at its address even
-/// if the raw parts are moved. Only the holder of a lease writes it, or reads it if the lease is a write lease.
+/// `from_raw(into_raw(buffer))` is `buffer`. In between, the leased memory stays valid and at its address
+/// even if the raw parts are moved. Only the holder of a lease writes it, or reads it if the lease is a write
+/// lease.
 pub unsafe trait Buffer: Sized + Send {
     /// The buffer while an operation has it.
     type Raw: Send;
@@ -195,8 +196,8 @@ pub(super) fn vector_parts<T>(vector: Vec<T>) -> (NonNull<T>, usize, usize) {
 
 /// Implements [`Buffer`] and [`SendBuffer`] for types that are their own raw parts.
 ///
-/// SAFETY of each use: the type owns its elements, or a reference count of them. They lie elsewhere, so moving
-/// the value does not touch them, and nobody writes them while the value exists and is not used.
+/// SAFETY of each use: the type owns its elements, or a reference count of them. They lie elsewhere, so
+/// moving the value does not touch them, and nobody writes them while the value exists and is not used.
 macro_rules! self_contained_buffer {
     ($type:ty, [$($generics:tt)*], $bytes:expr) => {
         // SAFETY: see the macro.
@@ -224,7 +225,6 @@ macro_rules! self_contained_buffer {
         }
     };
 }
-
 pub(super) use self_contained_buffer;
 
 self_contained_buffer!(Bytes, [], |shared| shared);

@@ -7,7 +7,7 @@
 //! Memory must outlive the scope, which ends its operations after its body is gone.
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! ```compile_fail,E0597
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     let mut place = [0u8; 8];
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -27,7 +27,7 @@
 //! # Memory that is written while it is sent
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut bytes = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     comm.send(peer, envelope, &bytes[..]).await
@@ -37,7 +37,7 @@
 //! ```
 //!
 //! ```compile_fail,E0506
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut bytes = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     let sending = comm.send(peer, envelope, &bytes[..]);
@@ -52,7 +52,7 @@
 //! A forgotten operation is in flight until the scope ends.
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -62,7 +62,7 @@
 //! ```
 //!
 //! ```compile_fail,E0506
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     std::mem::forget(comm.recv(peer, envelope, &mut place[..]));
@@ -74,7 +74,7 @@
 //! # One buffer for two messages
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut places = [[0u8; 8]; 2];
 //! let [first, second] = &mut places;
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
@@ -86,7 +86,7 @@
 //! ```
 //!
 //! ```compile_fail,E0499
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let mut place = [0u8; 8];
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
 //!     let receives = (comm.recv(peer, envelope, &mut place[..]), comm.recv(peer, envelope, &mut place[..]));
@@ -99,9 +99,9 @@
 //! # Memory that is freed while it is lent
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let bytes = vec![0u8; 8];
-//! let port = Arc::clone(port);
+//! let port = port.clone();
 //! scope(&port, |comm| drop(comm.port().progress()), async |comm| {
 //!     comm.send(peer, envelope, &bytes[..]).await
 //! }).unwrap();
@@ -110,10 +110,10 @@
 //! ```
 //!
 //! ```compile_fail,E0505
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! let bytes = vec![0u8; 8];
 //! let lent = &bytes[..];
-//! let port = Arc::clone(port);
+//! let port = port.clone();
 //! scope(&port, |comm| drop(comm.port().progress()), async |comm| {
 //!     let sending = comm.send(peer, envelope, lent);
 //!     drop(bytes);
@@ -127,7 +127,7 @@
 //! A task may be dropped or leaked at any time, so its operations use only its own buffers.
 //!
 //! ```no_run
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! drop(Task::new(port, vec![0u8; 8], move |comm, place| {
 //!     Box::pin(async move { comm.recv(peer, envelope, &mut place[..]).await.map(drop) })
 //! }));
@@ -135,7 +135,7 @@
 //! ```
 //!
 //! ```compile_fail,E0597
-//! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *}; fn f(port: &Arc<Port>, peer: Rank, envelope: Envelope) {
+//! # use ucx_sys_wrap::{buffer::*, *}; fn f(port: &std::sync::Arc<Port>, peer: Rank, envelope: Envelope) {
 //! drop(Task::new(port, (), move |comm, ()| {
 //!     Box::pin(async move {
 //!         let mut place = vec![0u8; 8];

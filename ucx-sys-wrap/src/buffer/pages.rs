@@ -101,7 +101,8 @@ mod system {
 
     fn unmap(pointer: *mut u8, length: usize) {
         if length > 0 {
-            // SAFETY: part of our own mapping, which nobody uses. On failure it stays mapped, which is harmless.
+            // SAFETY: part of our own mapping, which nobody uses. On failure it stays mapped, which is
+            // harmless.
             let _ = unsafe { munmap(pointer.cast::<c_void>(), length) };
         }
     }

@@ -75,8 +75,8 @@ impl<T> Deref for PoolBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the pages hold this many elements (`new`), initialised because any bytes are a `T: Pod`, and
-        // belong to this buffer alone.
+        // SAFETY: the pages hold this many elements (`new`), initialised because any bytes are a `T: Pod`,
+        // and belong to this buffer alone.
         unsafe { slice::from_raw_parts(self.pointer().as_ptr(), self.length) }
     }
 }

@@ -23,8 +23,8 @@ pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A transport that threads share, one inside at a time.
 ///
-/// It tracks the operations in flight of each scope, so that a scope can end its own even if their futures are
-/// gone.
+/// It tracks the operations in flight of each scope, so that a scope can end its own even if their futures
+/// are gone.
 ///
 /// Tracing events of the transport are emitted after the thread has left the port, so that a subscriber may
 /// call any function of the port.
@@ -142,8 +142,8 @@ impl Port {
         self.world_size
     }
 
-    /// Whether this process made the port, and is not a forked child that must leave the transport alone. Costs
-    /// a system call.
+    /// Whether this process made the port, and is not a forked child that must leave the transport alone.
+    /// Costs a system call.
     pub(super) fn is_own(&self) -> bool {
         self.owner.is_here()
     }

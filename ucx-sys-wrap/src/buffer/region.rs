@@ -16,17 +16,17 @@ use crate::{Error, Result};
 
 /// Memory of this rank that peers put to and get from, given its [key](Self::key).
 ///
-/// The region owns its buffer, of one part: a `Vec`, or a buffer of a [`Pool`](super::Pool). Peers write it at
-/// any time, so nobody has a reference to it while it is registered: this rank copies with
+/// The region owns its buffer, of one part: a `Vec`, or a buffer of a [`Pool`](super::Pool). Peers write it
+/// at any time, so nobody has a reference to it while it is registered: this rank copies with
 /// [`write`](Self::write) and [`read`](Self::read). Messages provide the order: the peer flushes and sends a
 /// message, and then this rank reads. Concurrent accesses may tear.
 ///
 /// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` if this rank reaches all
 /// others only over sockets, this process carries out the peers' accesses. Then
-/// [`unregister`](Self::unregister) gives the buffer back (on `ucx` unless UCX is moving its bytes), and later
-/// accesses fail with [`Error::NoSuchRegion`]. Otherwise on `ucx`, peers and RDMA hardware access the memory
-/// directly and can't be stopped: the transport keeps it until the process ends and never reuses it. So
-/// register long-lived memory, once, or [`allocate`](Self::allocate) it. Dropping a region unregisters it.
+/// [`unregister`](Self::unregister) gives the buffer back (on `ucx` unless UCX is moving its bytes), and
+/// later accesses fail with [`Error::NoSuchRegion`]. Otherwise on `ucx`, peers and RDMA hardware access the
+/// memory directly and can't be stopped: the transport keeps it until the process ends and never reuses it.
+/// So register long-lived memory, once, or [`allocate`](Self::allocate) it. Dropping a region unregisters it.
 ///
 /// ```
 /// use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion, scope};
@@ -58,7 +58,8 @@ pub struct Region<B: RecvBuffer + 'static> {
 }
 
 impl<B: RecvBuffer + 'static> Region<B> {
-    /// Registers a buffer. If `ucx` lets peers access it directly, its pages become resident, which takes time.
+    /// Registers a buffer. If `ucx` lets peers access it directly, its pages become resident, which takes
+    /// time.
     ///
     /// # Errors
     /// [`Error::Unavailable`] for a buffer that is not of one part, and for memory that can't be registered.
@@ -73,7 +74,8 @@ impl<B: RecvBuffer + 'static> Region<B> {
             return Err(Error::Unavailable { name: port.name(), why });
         };
         let (pointer, length) = (part.pointer(), part.len());
-        // SAFETY: `raw` owns or borrows the bytes of its lease, which is dropped here, and has no other holder.
+        // SAFETY: `raw` owns or borrows the bytes of its lease, which is dropped here, and has no other
+        // holder.
         let shared = unsafe { Shared::new(pointer, length, raw) };
         let memory = RegionMemory::from(shared.clone());
         let key = port.enter().transport.borrow_mut().one_sided().expose(memory.clone())?;

@@ -64,7 +64,8 @@ impl Drop for RemoteRegion {
 
 impl<'env> Comm<'env> {
     /// Writes a buffer's parts, concatenated, to a peer's region from byte `offset` on. The buffer comes back
-    /// when it may be reused; only [`flush`](Self::flush) tells that the bytes have reached the peer's memory.
+    /// when it may be reused; only [`flush`](Self::flush) tells that the bytes have reached the peer's
+    /// memory.
     ///
     /// Puts are not ordered with each other or with messages. A put that fails or is dropped may have written
     /// any part of its bytes, or may still do so. Whether the peer must make progress depends on the

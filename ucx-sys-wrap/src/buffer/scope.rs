@@ -37,9 +37,9 @@ pub fn scope<'env, R>(
 
 /// Like [`scope`], but makes progress itself and tells `between` whether the last turn moved anything.
 ///
-/// The transport stays entered while no other thread wants to enter, which spares the lock operations of every
-/// turn and operation. Other threads can enter between two turns. A poll of `body` must not wait for such a
-/// thread; `between` may only after [`Turn::leave`].
+/// The transport stays entered while no other thread wants to enter, which spares the lock operations of
+/// every turn and operation. Other threads can enter between two turns. A poll of `body` must not wait for
+/// such a thread; `between` may only after [`Turn::leave`].
 ///
 /// A receive that `body` awaits while no other operation is in flight polls up to `spins` times for a short
 /// message before `between` is called. Use some 100 if the processor is free, and 0 otherwise. `between` can

@@ -11,8 +11,8 @@ use rustix::process::{
 
 use super::files;
 
-/// The variable that marks launched ranks: the launcher's process number, the process namespace of that number,
-/// and the ranks' limit of open files if the launcher has raised its own.
+/// The variable that marks launched ranks: the launcher's process number, the process namespace of that
+/// number, and the ranks' limit of open files if the launcher has raised its own.
 pub(super) const LAUNCHER: &str = "BREVITY_LAUNCHER";
 
 /// Whether a launcher of this library started this process or one of its ancestors.
@@ -21,7 +21,8 @@ pub fn is_launched() -> bool {
     launcher().is_some()
 }
 
-/// Makes the system kill this process when its launcher ends for any reason. Call it first, in the main thread.
+/// Makes the system kill this process when its launcher ends for any reason. Call it first, in the main
+/// thread.
 ///
 /// Does nothing unless this process is a direct child of a launcher of this library. Exits at once if the
 /// launcher has already ended. Stays in effect over `exec`.

@@ -1,8 +1,8 @@
 //! The guard: a process that ends the job if the launcher is killed.
 //!
-//! The ranks of a killed launcher die with it, but not the processes that they started. The guard sees its end
-//! of a pipe close and kills the job's process group. The launcher replaces a guard that is killed. A guard
-//! has its own process name, so that killing all processes of the launcher's name does not kill it.
+//! The ranks of a killed launcher die with it, but not the processes that they started. The guard sees its
+//! end of a pipe close and kills the job's process group. The launcher replaces a guard that is killed. A
+//! guard has its own process name, so that killing all processes of the launcher's name does not kill it.
 
 use std::ffi::OsString;
 use std::io::{PipeWriter, Read, Write, pipe};
@@ -34,8 +34,8 @@ const PARTING: Duration = Duration::from_secs(2);
 
 /// Runs a guard: the program of [`Launch::guard`](super::Launch::guard) calls this and exits.
 ///
-/// Reads standard input until the launcher reports the end of the job or dies. In the latter case it kills the
-/// job's process group.
+/// Reads standard input until the launcher reports the end of the job or dies. In the latter case it kills
+/// the job's process group.
 pub fn guard() {
     // Names the process from any thread. Without the name it is only less protected.
     let _ = std::fs::write("/proc/self/comm", NAME);

@@ -19,8 +19,8 @@ use crate::{Error, Rank, Result};
 /// How long output may take to arrive after its writers have ended.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The flag `PF_EXITING` of a process in its `stat`. Linux sets it before the process closes anything, so ranks
-/// that fail because of it fail later.
+/// The flag `PF_EXITING` of a process in its `stat`. Linux sets it before the process closes anything, so
+/// ranks that fail because of it fail later.
 const ENDING: u64 = 4;
 
 /// The longest sleep if nothing is due.
@@ -62,8 +62,8 @@ pub enum Ending {
 pub struct Outcome {
     /// How each rank ended, in rank order.
     pub endings: Vec<Ending>,
-    /// The first rank that failed. A rank that was killed comes before ranks that exited at the same time, most
-    /// likely because of it.
+    /// The first rank that failed. A rank that was killed comes before ranks that exited at the same time,
+    /// most likely because of it.
     pub first_failure: Option<Rank>,
 }
 
@@ -129,10 +129,11 @@ impl Job {
 
     /// Waits until all ranks have ended, and then kills what is left of the job's process group.
     ///
-    /// Passes signals of this process on to the ranks, including those before this call. After the first failed
-    /// rank, or a signal that ends the job (`SIGINT`, `SIGTERM`, `SIGHUP`, `SIGQUIT`, `SIGABRT`), ranks that do
-    /// not end within the grace period are killed; another `SIGINT` at least a second later kills them at once.
-    /// `SIGTSTP` stops the ranks and then this process until `SIGCONT`; this time does not count.
+    /// Passes signals of this process on to the ranks, including those before this call. After the first
+    /// failed rank, or a signal that ends the job (`SIGINT`, `SIGTERM`, `SIGHUP`, `SIGQUIT`, `SIGABRT`),
+    /// ranks that do not end within the grace period are killed; another `SIGINT` at least a second later
+    /// kills them at once. `SIGTSTP` stops the ranks and then this process until `SIGCONT`; this time does
+    /// not count.
     ///
     /// # Errors
     /// [`Error::System`] when the system can't wait; the ranks are killed.
@@ -285,14 +286,15 @@ impl Running {
     }
 }
 
-/// Whether an unreaped process is ending or has ended, that is, all its threads in the folder `tasks` are. The
-/// first thread alone may end while others go on.
+/// Whether an unreaped process is ending or has ended, that is, all its threads in the folder `tasks` are.
+/// The first thread alone may end while others go on.
 fn is_ending(tasks: &str) -> bool {
     let Ok(threads) = std::fs::read_dir(tasks) else { return false };
     threads.flatten().all(|thread| {
         // The thread has just ended.
         let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else { return true };
-        // After the name, which may contain anything: state, parent, group, session, two terminal fields, flags.
+        // After the name, which may contain anything: state, parent, group, session, two terminal fields,
+        // flags.
         let flags =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & ENDING != 0)

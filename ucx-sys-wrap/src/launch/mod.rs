@@ -1,10 +1,11 @@
 //! Starts the ranks of a job on one host, and ends them together.
 //!
-//! The launcher starts every rank with its place in the environment, a fresh key and a reserved port, and waits
-//! for all of them. After the first failure, or a signal that ends the job, the ranks get a grace period and
-//! are then killed. Other signals are passed on, and the launcher stops and continues with its ranks. The job
-//! is a process group of its own; what is left of it at the end is killed. If the launcher itself is killed,
-//! ranks that have called [`die_with_parent`] die with it, and a [guard](Launch::guard) kills the rest.
+//! The launcher starts every rank with its place in the environment, a fresh key and a reserved port, and
+//! waits for all of them. After the first failure, or a signal that ends the job, the ranks get a grace
+//! period and are then killed. Other signals are passed on, and the launcher stops and continues with its
+//! ranks. The job is a process group of its own; what is left of it at the end is killed. If the launcher
+//! itself is killed, ranks that have called [`die_with_parent`] die with it, and a [guard](Launch::guard)
+//! kills the rest.
 #![forbid(unsafe_code)]
 
 mod blame;
@@ -113,8 +114,8 @@ impl Launch {
         self
     }
 
-    /// Sets the program and arguments of a process that calls [`guard`], which ends the job if this process is
-    /// killed.
+    /// Sets the program and arguments of a process that calls [`guard`], which ends the job if this process
+    /// is killed.
     pub fn guard<A: Into<OsString>>(
         mut self,
         program: impl Into<OsString>,
@@ -126,8 +127,9 @@ impl Launch {
 
     /// Starts the ranks.
     ///
-    /// The calling thread must live as long as the job, because ranks that have called [`die_with_parent`] die
-    /// with it. Rank 0 reads this process's standard input unless it is a terminal; other ranks read nothing.
+    /// The calling thread must live as long as the job, because ranks that have called [`die_with_parent`]
+    /// die with it. Rank 0 reads this process's standard input unless it is a terminal; other ranks read
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Environment`] for an invalid number of ranks or an invalid variable; no rank was started.

@@ -100,8 +100,8 @@ impl Schedule {
         }
     }
 
-    /// Notes that a sleep of at most `longest` took `took`. If this process stood still, its ranks most likely
-    /// did too, so the excess does not count.
+    /// Notes that a sleep of at most `longest` took `took`. If this process stood still, its ranks most
+    /// likely did too, so the excess does not count.
     pub(super) fn slept(&mut self, longest: Duration, took: Duration) {
         let still = took.saturating_sub(longest);
         if still >= STANDSTILL && matches!(self.stop, Stop::No) {

@@ -15,8 +15,8 @@ use signal_hook::low_level::signal_name;
 
 use crate::{Error, Result};
 
-/// What a signal means to the job. Of signals that arrive together, lower ones are handled first, so that a job
-/// that is told to stop and to continue, or to end, does not stay stopped.
+/// What a signal means to the job. Of signals that arrive together, lower ones are handled first, so that a
+/// job that is told to stop and to continue, or to end, does not stay stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Meaning {
     /// It stops until it is told to continue.
@@ -79,7 +79,8 @@ impl Relay {
     }
 }
 
-/// Counts the relays of this process. Signal handlers stay installed; with no relay left, they act by default.
+/// Counts the relays of this process. Signal handlers stay installed; with no relay left, they act by
+/// default.
 struct Busy;
 
 static RELAYS: Mutex<Relays> = Mutex::new(Relays { count: 0, ours: 0 });

@@ -79,7 +79,8 @@ impl Receives {
         self.waiting.range(start..).next().is_some_and(|(key, _)| key.source == from)
     }
 
-    /// Removes the oldest receive of this source and tag from its queue. Call [`deliver`](Self::deliver) next.
+    /// Removes the oldest receive of this source and tag from its queue. Call [`deliver`](Self::deliver)
+    /// next.
     pub(crate) fn claim(&mut self, from: Rank, tag: Tag) -> Option<RecvId> {
         let key = first_of(&self.waiting, from, tag)?;
         self.waiting.remove(&key)

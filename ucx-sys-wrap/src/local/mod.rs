@@ -175,7 +175,8 @@ impl Transport for Local {
         self.receives.test(id)
     }
 
-    /// Takes the message back if it is unmatched. Otherwise the receiver is copying it and the send ends soon.
+    /// Takes the message back if it is unmatched. Otherwise the receiver is copying it and the send ends
+    /// soon.
     fn cancel_send(&mut self, id: SendId) {
         if let Some(send) = self.sends.get_mut(id.0) {
             send.take_back(&self.world, &Error::Canceled);

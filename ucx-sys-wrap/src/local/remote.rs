@@ -1,7 +1,7 @@
 //! Puts and gets: the calling rank copies between its memory and the region.
 //!
-//! It looks the region up and copies under a read lock of the region table. Unregistering takes the write lock,
-//! so no copy is under way after it.
+//! It looks the region up and copies under a read lock of the region table. Unregistering takes the write
+//! lock, so no copy is under way after it.
 
 use parking_lot::RwLock;
 

@@ -6,8 +6,8 @@ use std::slice;
 
 /// Bytes that a transport may read until it returns the lease.
 ///
-/// Invariants, guaranteed by the maker of the lease: `pointer` is valid for reads of `length` bytes, and nobody
-/// writes them, until the lease has been returned (or for ever, if it never is).
+/// Invariants, guaranteed by the maker of the lease: `pointer` is valid for reads of `length` bytes, and
+/// nobody writes them, until the lease has been returned (or for ever, if it never is).
 pub struct ReadLease {
     pointer: NonNull<u8>,
     length: usize,
@@ -86,7 +86,8 @@ impl WriteLease {
     /// The bytes, writable.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the maker of the lease guarantees that the bytes are valid and that nobody else accesses them.
+        // SAFETY: the maker of the lease guarantees that the bytes are valid and that nobody else accesses
+        // them.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
 }

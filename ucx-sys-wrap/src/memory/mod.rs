@@ -1,8 +1,5 @@
-//! Memory as transports see it: leases, which they return when an operation has ended, and the memory of
-//! regions.
-//!
-//! [`buffer`](crate::buffer) makes both from users' buffers and guarantees their lifetimes. These two folders
-//! hold all unsafe code that lends memory to a network.
+//! Memory as transports see it: leases for the time of an operation, and the memory of regions.
+//! [`buffer`](crate::buffer) makes both from users' buffers and guarantees their lifetimes.
 #![allow(unsafe_code)]
 
 mod lease;

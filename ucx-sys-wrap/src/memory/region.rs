@@ -15,10 +15,10 @@ pub struct RegionMemory(Arc<Shared<dyn Send>>);
 
 /// A shared buffer that nobody has a reference to.
 ///
-/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes while `raw` lives. Threads
-/// of this process access the bytes only while they hold the lock of `raw`. References to the bytes exist only
-/// under the lock and before `is_exposed` is set; after that, accesses are by raw pointer, and peers make them
-/// too, without the lock.
+/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes while `raw` lives.
+/// Threads of this process access the bytes only while they hold the lock of `raw`. References to the bytes
+/// exist only under the lock and before `is_exposed` is set; after that, accesses are by raw pointer, and
+/// peers make them too, without the lock.
 pub(crate) struct Shared<R: ?Sized> {
     pointer: NonNull<u8>,
     length: usize,
@@ -93,8 +93,8 @@ impl RegionMemory {
     /// Copies bytes in. Does nothing unless they fit.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         if let Some(to) = self.range(offset, from.len()) {
-            // SAFETY: `to` points at this many bytes of this memory. `from` is no part of them, because nobody
-            // has a reference to them.
+            // SAFETY: `to` points at this many bytes of this memory. `from` is no part of them, because
+            // nobody has a reference to them.
             unsafe { self.copy(from.as_ptr(), to, from.len()) };
         }
     }
@@ -114,12 +114,12 @@ impl RegionMemory {
         }
     }
 
-    /// Copies into or out of the memory, under the lock. Peers may write exposed memory meanwhile, which would
-    /// be a data race for an ordinary copy.
+    /// Copies into or out of the memory, under the lock. Peers may write exposed memory meanwhile, which
+    /// would be a data race for an ordinary copy.
     ///
     /// # Safety
-    /// `from` is readable and `to` writable for `bytes` bytes; one of them lies in this memory, and the other,
-    /// which nothing else accesses, outside of it.
+    /// `from` is readable and `to` writable for `bytes` bytes; one of them lies in this memory, and the
+    /// other, which nothing else accesses, outside of it.
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
         let _guard = self.0.raw.lock();
         if self.0.is_exposed.load(Ordering::Relaxed) {

@@ -31,10 +31,10 @@ pub struct Stuck {
 /// Runs `start`'s future for every rank, and returns their results in rank order.
 ///
 /// Runs are deterministic: all events of one time are handled before any future is polled. Futures of ranks
-/// with events are polled in rank order, again while they post or end operations. Every rank is polled at least
-/// every 10 ms of virtual time. During a silence the interval grows to 1/8 of it, so deadlines may be noticed
-/// that much late. Wakers do nothing: a future may wait for its transport and its clock only. A future that has
-/// ended is dropped with its transport.
+/// with events are polled in rank order, again while they post or end operations. Every rank is polled at
+/// least every 10 ms of virtual time. During a silence the interval grows to 1/8 of it, so deadlines may be
+/// noticed that much late. Wakers do nothing: a future may wait for its transport and its clock only. A
+/// future that has ended is dropped with its transport.
 ///
 /// ```
 /// use std::time::Duration;

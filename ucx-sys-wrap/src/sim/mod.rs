@@ -11,9 +11,9 @@
 //! 3. has arrived at `r + beta * b`, and keeps the incoming half of that port busy until then.
 //!
 //! So a lone message takes `alpha + beta * b`, latencies overlap while bytes do not, and the usual formulas
-//! hold exactly if ports are not shared: `(P - 1) (alpha + beta * b)` for a ring, `log2(P) (alpha + beta * b)`
-//! for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive doubling. Computing
-//! takes no time. The clock counts picoseconds and reports nanoseconds.
+//! hold exactly if ports are not shared: `(P - 1) (alpha + beta * b)` for a ring, `log2(P) (alpha + beta *
+//! b)` for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive doubling.
+//! Computing takes no time. The clock counts picoseconds and reports nanoseconds.
 //!
 //! A send has ended when it is posted. Ranks that wait for a rank that has left or died learn of it `alpha`
 //! later, and after everything that it sent. They close their transports and notify their peers, which takes
