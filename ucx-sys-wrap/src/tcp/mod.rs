@@ -117,7 +117,7 @@ pub struct Tcp {
     looked_in: u64,
     /// Whether the next turn serves all connections, because this rank may have slept.
     sweep_next: bool,
-    /// Whether anything happened since the last [`Transport::arm`].
+    /// Whether anything happened since the last [`arm`](crate::Transport::arm).
     has_moved: bool,
     statistics: Statistics,
     start: Instant,
@@ -132,7 +132,7 @@ pub struct Tcp {
 struct Closed {
     /// The result of every operation.
     error: Error,
-    /// The cause that peers are told; `None` after [`Transport::abandon`].
+    /// The cause that peers are told; `None` after [`abandon`](crate::Transport::abandon).
     cause: Option<Failure>,
 }
 
