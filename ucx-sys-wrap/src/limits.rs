@@ -6,7 +6,7 @@ use crate::{Error, Rank, Result};
 /// The most payload of one message, in bytes (1 TiB). A longer announcement is a protocol error.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
-/// The eager credit: the most bytes (by [`cost`]) of eager messages that a peer has not received yet.
+/// The eager credit: the most bytes (by `cost`) of eager messages that a peer has not received yet.
 pub const CREDIT_BYTES: u64 = 64 << 20;
 
 /// Messages with more payload than this, in bytes, are always sent by rendezvous.
