@@ -7,13 +7,13 @@ use serde::Serialize;
 
 /// Open files that a rank needs at most for each rank of its host: memory, wake receiver, process and
 /// connections.
-const FILES_A_NEIGHBOUR: u64 = 8;
+const FILES_A_LOCAL_PEER: u64 = 8;
 
 /// Open files that a rank needs besides.
 const FILES_A_RANK: u64 = 64;
 
 /// The largest number of ranks of one host that share memory.
-const MOST_NEIGHBOURS: u64 = 256;
+const MOST_LOCAL_PEERS: u64 = 256;
 
 /// The default size of `/dev/shm` in containers.
 const SMALL_SHM_BYTES: u64 = 64 << 20;
@@ -89,12 +89,12 @@ fn shared_folder() -> Finding {
 
 fn open_files() -> Finding {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let ranks = (limit.saturating_sub(FILES_A_RANK) / FILES_A_NEIGHBOUR).min(MOST_NEIGHBOURS);
+    let ranks = (limit.saturating_sub(FILES_A_RANK) / FILES_A_LOCAL_PEER).min(MOST_LOCAL_PEERS);
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let enough = format!("{limit} are allowed, enough for about {ranks} ranks on this host");
     finding(
         "open files",
-        ranks >= processors.min(MOST_NEIGHBOURS),
+        ranks >= processors.min(MOST_LOCAL_PEERS),
         &enough,
         &format!("{enough}, which has {processors} processors: raise the limit with ulimit -n"),
     )

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use ucx_sys_wrap::buffer::{Comm, Leaf, RecvBuffer, SendBuffer};
+use ucx_sys_wrap::buffer::{Comm, PostedOperation, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::{Envelope, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag};
 
 use crate::description::Description;
@@ -220,7 +220,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
 /// A send in flight; see [`Call::send`].
 #[must_use = "a send that is dropped is canceled"]
 pub struct Sending<'a, 'env, B: SendBuffer + 'env> {
-    leaf: Leaf<'a, 'env, B, SendId>,
+    leaf: PostedOperation<'a, 'env, B, SendId>,
     site: &'a CallSite,
     shared: &'a Shared,
 }
@@ -237,7 +237,7 @@ impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
 /// A receive in flight; see [`Call::recv_up_to`].
 #[must_use = "a receive that is dropped is canceled"]
 pub struct ReceivingUpTo<'a, 'env, B: RecvBuffer + 'env> {
-    leaf: Leaf<'a, 'env, B, RecvId>,
+    leaf: PostedOperation<'a, 'env, B, RecvId>,
     site: &'a CallSite,
     shared: &'a Shared,
     from: u32,

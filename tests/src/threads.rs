@@ -7,7 +7,7 @@ use std::time::Duration;
 use brevity::transport::Transport;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
-use brevity::transport::shm::Neighbourhood;
+use brevity::transport::shm::LocalGroup;
 use brevity::{Group, Settings};
 
 /// The limit for all ranks of one test; generous, since it only has to distinguish slow from stuck.
@@ -35,10 +35,10 @@ pub fn on_host<R: Send + 'static>(
     settings: Settings,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,
 ) -> Vec<R> {
-    let neighbourhoods = Neighbourhood::in_process(world_size).unwrap_or_else(|error| panic!("{error}"));
-    let ranks = local::world(world_size).into_iter().zip(neighbourhoods);
-    let groups = ranks.map(|(rank, neighbourhood)| {
-        Group::opened(Opened::in_process(Box::new(rank), Some(neighbourhood)), settings)
+    let local_groups = LocalGroup::in_process(world_size).unwrap_or_else(|error| panic!("{error}"));
+    let ranks = local::world(world_size).into_iter().zip(local_groups);
+    let groups = ranks.map(|(rank, local_group)| {
+        Group::opened(Opened::in_process(Box::new(rank), Some(local_group)), settings)
     });
     on_groups(groups.collect(), body)
 }

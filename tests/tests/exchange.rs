@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
 use brevity::transport::bootstrap::Opened;
-use brevity::transport::shm::Neighbourhood;
+use brevity::transport::shm::LocalGroup;
 use brevity::transport::{Transport, local};
 use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
@@ -57,11 +57,11 @@ impl Between {
     fn groups(self, world_size: u32) -> Vec<Group> {
         let transports =
             local::world(world_size).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
-        let neighbourhoods = Neighbourhood::in_process(world_size).unwrap().into_iter();
-        let neighbours = neighbourhoods.map(|all| matches!(self, Self::Slots).then_some(all));
+        let local_groups = LocalGroup::in_process(world_size).unwrap().into_iter();
+        let local_peers = local_groups.map(|all| matches!(self, Self::Slots).then_some(all));
         let opened = transports
-            .zip(neighbours)
-            .map(|(transport, neighbourhood)| Opened::in_process(transport, neighbourhood));
+            .zip(local_peers)
+            .map(|(transport, local_group)| Opened::in_process(transport, local_group));
         opened.map(|opened| Group::opened(opened, Settings::default())).collect()
     }
 }

@@ -14,7 +14,7 @@ use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
-use brevity::transport::shm::Neighbourhood;
+use brevity::transport::shm::LocalGroup;
 use brevity::{Element, GradientExchange, Group, Handle, Policy, PutBack, Reduction, Settings};
 use brevity_compress::float_modes::{FLUSHING, STANDARD, TOWARDS_ZERO, float_mode, set_float_mode};
 use brevity_testing::worlds::boxed;
@@ -44,13 +44,13 @@ impl World {
 
     fn groups(self) -> Vec<Group> {
         let settings = Settings { progress_thread: self.progress_thread, ..Settings::default() };
-        let mut neighbourhoods = Vec::new();
+        let mut local_groups = Vec::new();
         if self.shares_memory {
-            neighbourhoods = Neighbourhood::in_process(WORLD_SIZE).unwrap();
+            local_groups = LocalGroup::in_process(WORLD_SIZE).unwrap();
         }
-        let mut neighbourhoods = neighbourhoods.into_iter();
+        let mut local_groups = local_groups.into_iter();
         let ranks = boxed(local::world(WORLD_SIZE)).into_iter();
-        let opened = ranks.map(|rank| Opened::in_process(rank, neighbourhoods.next()));
+        let opened = ranks.map(|rank| Opened::in_process(rank, local_groups.next()));
         opened.map(|opened| Group::opened(opened, settings)).collect()
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use brevity::collectives::Error;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::buffer::Pool;
-use brevity::transport::shm::{DEPTH, Neighbourhood};
+use brevity::transport::shm::{DEPTH, LocalGroup};
 use brevity::transport::{Rank, local};
 use brevity::{Element, Group, Reduction, Settings};
 use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
@@ -258,11 +258,11 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
     ];
     for other in others {
         let mut worlds = [local::world(2), local::world(2)];
-        let neighbourhoods = Neighbourhood::in_process(2).unwrap().into_iter().enumerate();
-        let groups: Vec<_> = neighbourhoods
-            .map(|(rank, neighbourhood)| {
+        let local_groups = LocalGroup::in_process(2).unwrap().into_iter().enumerate();
+        let groups: Vec<_> = local_groups
+            .map(|(rank, local_group)| {
                 let transport = Box::new(worlds[rank].swap_remove(rank));
-                Group::opened(Opened::in_process(transport, Some(neighbourhood)), Settings::default())
+                Group::opened(Opened::in_process(transport, Some(local_group)), Settings::default())
             })
             .collect();
         let pending = groups[0].start_all_reduce(vec![1.0f32; 100], Reduction::Sum);
@@ -279,10 +279,10 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
 /// few polls there were.
 #[test]
 fn who_has_waited_for_a_while_looks_whether_its_peer_is_there() {
-    let ranks = local::world(2).into_iter().zip(Neighbourhood::in_process(2).unwrap());
+    let ranks = local::world(2).into_iter().zip(LocalGroup::in_process(2).unwrap());
     let mut groups: Vec<_> = ranks
-        .map(|(rank, neighbourhood)| {
-            let opened = Opened::in_process(Box::new(rank), Some(neighbourhood));
+        .map(|(rank, local_group)| {
+            let opened = Opened::in_process(Box::new(rank), Some(local_group));
             Group::opened(opened, Settings::default())
         })
         .collect();
@@ -310,7 +310,7 @@ fn garbage_in_a_segment_does_no_harm() {
                 }
                 return outcome.is_err();
             }
-            let slots = group.neighbourhood().unwrap().own_slots();
+            let slots = group.local_group().unwrap().own_slots();
             let mut state = seed;
             let end = Instant::now() + Duration::from_millis(600);
             while Instant::now() < end {

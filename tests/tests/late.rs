@@ -7,7 +7,7 @@ use std::time::Duration;
 use brevity::collectives::Error;
 use brevity::transport::Rank;
 use brevity::transport::bootstrap::Opened;
-use brevity::transport::shm::Neighbourhood;
+use brevity::transport::shm::LocalGroup;
 use brevity::{Group, Reduction, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_groups;
@@ -29,10 +29,10 @@ on_every_wire! {
 
 #[test]
 fn a_late_call_over_slots_names_the_rank_that_closed_the_group() {
-    let neighbourhoods = Neighbourhood::in_process(3).unwrap();
-    let ranks = Wire::TcpShared.world(3).into_iter().zip(neighbourhoods).enumerate();
-    let groups = ranks.map(|(rank, (transport, neighbourhood))| {
-        Group::opened(Opened::in_process(transport, Some(neighbourhood)), settings(rank))
+    let local_groups = LocalGroup::in_process(3).unwrap();
+    let ranks = Wire::TcpShared.world(3).into_iter().zip(local_groups).enumerate();
+    let groups = ranks.map(|(rank, (transport, local_group))| {
+        Group::opened(Opened::in_process(transport, Some(local_group)), settings(rank))
     });
     late_calls(groups.collect());
 }

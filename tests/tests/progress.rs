@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Result, dense};
 use brevity::transport::bootstrap::Opened;
-use brevity::transport::shm::Neighbourhood;
+use brevity::transport::shm::LocalGroup;
 use brevity::transport::tcp::Tcp;
 use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
@@ -48,9 +48,8 @@ fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     match between {
         Between::Wire(wire) => over(wire.world(WORLD_SIZE), settings),
         Between::Slots => {
-            let ranks = boxed(local::world(WORLD_SIZE))
-                .into_iter()
-                .zip(Neighbourhood::in_process(WORLD_SIZE).unwrap());
+            let ranks =
+                boxed(local::world(WORLD_SIZE)).into_iter().zip(LocalGroup::in_process(WORLD_SIZE).unwrap());
             ranks.map(|(transport, here)| beside(transport, here, settings)).collect()
         }
     }
@@ -61,7 +60,7 @@ fn over(world: World, settings: Settings) -> Vec<Group> {
 }
 
 /// A group whose collectives use the shared memory of the ranks.
-fn beside(transport: Box<dyn Transport>, here: Arc<Neighbourhood>, settings: Settings) -> Group {
+fn beside(transport: Box<dyn Transport>, here: Arc<LocalGroup>, settings: Settings) -> Group {
     Group::opened(Opened::in_process(transport, Some(here)), settings)
 }
 
@@ -283,8 +282,8 @@ fn a_runtime_can_sleep_on_the_descriptor() {
 type World = Vec<Box<dyn Transport>>;
 
 /// Two ranks of one host over each transport, and their shared memory.
-fn neighbours() -> Vec<(World, Vec<Arc<Neighbourhood>>)> {
-    let here = || Neighbourhood::in_process(2).unwrap();
+fn local_peers() -> Vec<(World, Vec<Arc<LocalGroup>>)> {
+    let here = || LocalGroup::in_process(2).unwrap();
     let (of_threads, of_tcp, of_ucx) = (here(), here(), here());
     let mut tcp = over_sockets(2);
     tcp.iter_mut().zip(&of_tcp).for_each(|(rank, here)| rank.share_memory(here, true).unwrap());
@@ -302,7 +301,7 @@ fn neighbours() -> Vec<(World, Vec<Arc<Neighbourhood>>)> {
 #[test]
 fn what_is_published_after_the_last_look_ends_the_sleep() {
     const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-    for (transports, here) in neighbours() {
+    for (transports, here) in local_peers() {
         let name = transports[0].name();
         let ranks = transports.into_iter().zip(&here);
         let groups: Vec<_> =

@@ -12,7 +12,7 @@ use brevity::transport::sim::{Cluster, Links, run};
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Element, Group, Handle, Settings};
 use brevity_testing::ucx_is_here;
-use brevity_testing::worlds::{boxed, joined, lanes, neighbours, over_sockets, over_ucx};
+use brevity_testing::worlds::{boxed, joined, lanes, local_peers, over_sockets, over_ucx};
 use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const WORLD_SIZES: [u32; 6] = [1, 2, 3, 5, 7, 8];
@@ -39,8 +39,8 @@ fn on_encrypted_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
 }
 
 /// Ranks over sockets that share memory like those of one host; `may_read` lets them read each other's.
-fn on_neighbours(world_size: u32, may_read: bool) -> Vec<Box<dyn Transport>> {
-    boxed(neighbours(world_size, may_read))
+fn on_local_peers(world_size: u32, may_read: bool) -> Vec<Box<dyn Transport>> {
+    boxed(local_peers(world_size, may_read))
 }
 
 fn on_ucx(world_size: u32, names: &str) -> Vec<Box<dyn Transport>> {
@@ -97,7 +97,7 @@ fn every_rank_gets_the_roots_elements_over_encrypted_sockets() {
 #[test]
 fn every_rank_gets_the_roots_elements_over_links_of_shared_memory() {
     for may_read in [true, false] {
-        on_transports(on_neighbours(5, may_read), broadcasts);
+        on_transports(on_local_peers(5, may_read), broadcasts);
     }
 }
 
@@ -205,7 +205,7 @@ fn over_links_only_receivers_copy() {
     for world_size in WORLD_SIZES {
         let mut expected = vec![(1, 3 * LARGE_BYTES); world_size as usize];
         expected[0] = (0, 0);
-        assert_eq!(copied_of(3 * LARGE, on_neighbours(world_size, true)), expected);
+        assert_eq!(copied_of(3 * LARGE, on_local_peers(world_size, true)), expected);
     }
 }
 
@@ -213,7 +213,7 @@ fn over_links_only_receivers_copy() {
 #[test]
 fn through_rings_each_side_copies() {
     for world_size in WORLD_SIZES {
-        for (rank, (_, bytes)) in (0..).zip(copied(on_neighbours(world_size, false))) {
+        for (rank, (_, bytes)) in (0..).zip(copied(on_local_peers(world_size, false))) {
             let place = Binomial::new(rank, 0, world_size);
             let times = place.children().count() as u64 + u64::from(place.parent().is_some());
             assert_eq!(bytes, times * LARGE_BYTES, "rank {rank} of {world_size}");

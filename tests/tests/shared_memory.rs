@@ -150,7 +150,7 @@ fn strangers_at_the_doors_get_nothing_and_stop_nobody() {
         }
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
     });
-    for neighbourhood in shared {
-        assert_eq!(neighbourhood.map(|all| all.ranks().len()), Some(3));
+    for local_group in shared {
+        assert_eq!(local_group.map(|all| all.ranks().len()), Some(3));
     }
 }

@@ -94,11 +94,11 @@ impl Pair {
             set.set(rank as usize % std::thread::available_parallelism().unwrap().get());
             rustix::thread::sched_setaffinity(None, &set).unwrap();
         }
-        let Opened { transport, neighbourhood, .. } = open(&identity).unwrap();
-        let neighbourhood = neighbourhood.unwrap();
+        let Opened { transport, local_group, .. } = open(&identity).unwrap();
+        let local_group = local_group.unwrap();
         let peer = Rank(rank ^ 1);
-        let place = neighbourhood.place_of(peer).unwrap();
-        let (own, theirs) = (neighbourhood.own_slots(), neighbourhood.peer_slots(place).unwrap());
+        let place = local_group.place_of(peer).unwrap();
+        let (own, theirs) = (local_group.own_slots(), local_group.peer_slots(place).unwrap());
         Self {
             port: Port::new(transport),
             peer,

@@ -47,21 +47,22 @@ pub fn wait_for(descriptor: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, longe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::Bell;
+    use crate::shm::WakeReceiver;
     use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(20);
 
     #[test]
     fn one_of_several_is_enough() {
-        let (first, second, other) = (Bell::new().unwrap(), Bell::new().unwrap(), Bell::new().unwrap());
+        let (first, second, other) =
+            (WakeReceiver::new().unwrap(), WakeReceiver::new().unwrap(), WakeReceiver::new().unwrap());
         let both = Pollable::new(&[first.as_fd(), second.as_fd()]).unwrap();
         let start = Instant::now();
-        for bell in [&first, &second, &other] {
+        for wake_receiver in [&first, &second, &other] {
             wait_for(both.as_fd(), Some(other.as_fd()), Some(Duration::from_millis(1)));
-            bell.ring();
+            wake_receiver.ring();
             wait_for(both.as_fd(), Some(other.as_fd()), Some(LONG));
-            assert!(bell.hear());
+            assert!(wake_receiver.hear());
         }
         drop(first);
         second.ring();

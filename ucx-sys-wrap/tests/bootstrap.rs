@@ -327,11 +327,11 @@ fn sharing(change: fn(&mut Identity)) -> Vec<Option<Vec<u32>>> {
     let ranks: Vec<_> = ranks.collect();
     let mut sharing = Vec::new();
     for (number, rank) in ranks.into_iter().enumerate() {
-        let neighbourhood = rank.join().unwrap().unwrap();
-        if let Some(neighbourhood) = &neighbourhood {
-            assert_eq!(neighbourhood.ranks()[neighbourhood.own_place()].index(), number);
+        let local_group = rank.join().unwrap().unwrap();
+        if let Some(local_group) = &local_group {
+            assert_eq!(local_group.ranks()[local_group.own_place()].index(), number);
         }
-        sharing.push(neighbourhood.map(|shared| shared.ranks().iter().map(|rank| rank.0).collect()));
+        sharing.push(local_group.map(|shared| shared.ranks().iter().map(|rank| rank.0).collect()));
     }
     sharing
 }

@@ -42,7 +42,7 @@ fn expected(wire: Wire) -> [[(u64, u64); 2]; 2] {
         // The owner's memory may change while its bytes wait for the socket.
         Wire::Tcp | Wire::TcpShared | Wire::TcpRings => [[NONE, NONE], [NONE, ALL]],
         // UCX moves them.
-        Wire::UcxShared | Wire::UcxTcp | Wire::UcxNeighbours | Wire::Ucx => [[NONE, NONE], [NONE, NONE]],
+        Wire::UcxShared | Wire::UcxTcp | Wire::UcxLocalPeers | Wire::Ucx => [[NONE, NONE], [NONE, NONE]],
     }
 }
 

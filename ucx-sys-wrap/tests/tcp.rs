@@ -18,10 +18,10 @@ mod credit;
 mod endings;
 #[path = "tcp/liars.rs"]
 mod liars;
+#[path = "tcp/local_peers.rs"]
+mod local_peers;
 #[path = "tcp/messages.rs"]
 mod messages;
-#[path = "tcp/neighbours.rs"]
-mod neighbours;
 #[path = "tcp/reading.rs"]
 mod reading;
 #[path = "tcp/segments.rs"]

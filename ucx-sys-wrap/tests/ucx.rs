@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(100);
 const OVER_UCX: [Wire; 2] = [Wire::UcxShared, Wire::UcxTcp];
 
 /// The wires for everything else.
-const WIRES: [Wire; 4] = [Wire::UcxShared, Wire::UcxTcp, Wire::UcxNeighbours, Wire::Ucx];
+const WIRES: [Wire; 4] = [Wire::UcxShared, Wire::UcxTcp, Wire::UcxLocalPeers, Wire::Ucx];
 
 /// Ranks with different user settings all report it, and name the same rank.
 #[test]
@@ -66,7 +66,7 @@ fn memory_comes_back_where_peers_have_to_ask_for_it() {
     for wire in WIRES.into_iter().filter(|_| ucx_is_here()) {
         let ports: Vec<_> = wire.world(2).into_iter().map(Port::new).collect();
         let region = Region::register(&ports[1], vec![7u8; 100]).unwrap();
-        let comes_back = matches!(wire, Wire::UcxTcp | Wire::UcxNeighbours).then(|| vec![7u8; 100]);
+        let comes_back = matches!(wire, Wire::UcxTcp | Wire::UcxLocalPeers).then(|| vec![7u8; 100]);
         assert_eq!(region.unregister(), comes_back, "{wire:?}");
     }
 }

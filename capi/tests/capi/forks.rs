@@ -49,7 +49,7 @@ macro_rules! on_every_wire {
             }
 
             #[test]
-            fn over_ucx_and_the_memory_of_neighbours() {
+            fn over_ucx_and_the_memory_of_local_peers() {
                 $body(UCX_SHARED);
             }
         }

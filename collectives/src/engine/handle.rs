@@ -63,7 +63,7 @@ impl<T> Handle<T> {
             let moved = self.engine.turn();
             let before = std::mem::replace(&mut moves, self.engine.moves());
             if waiter.pause(moved || moves != before, &self.engine.processor) {
-                waiter.sleep(Duration::MAX, &self.engine.port, self.engine.neighbourhood());
+                waiter.sleep(Duration::MAX, &self.engine.port, self.engine.local_group());
             }
         }
     }

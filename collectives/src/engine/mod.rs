@@ -22,7 +22,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::{CallTime, Comm, Port, Task, TaskFuture, scope_in_turns};
 use ucx_sys_wrap::pollable::Pollable;
-use ucx_sys_wrap::shm::Neighbourhood;
+use ucx_sys_wrap::shm::LocalGroup;
 
 pub use handle::Handle;
 pub use join::join;
@@ -58,7 +58,7 @@ pub struct Engine {
     processor: Processor,
     /// When a call last turned the transport, in nanoseconds of its clock.
     looked_at: AtomicU64,
-    neighbourhood: Option<Arc<Neighbourhood>>,
+    local_group: Option<Arc<LocalGroup>>,
     course: Arc<Course>,
     /// Wakes the engine's thread, if there is one.
     alarm: OnceLock<Arc<Alarm>>,
@@ -111,7 +111,7 @@ impl<'engine> Turns<'engine> {
             self.deadline.look(now, &engine.port, expire);
             if sleeps {
                 leave();
-                self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.neighbourhood());
+                self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.local_group());
             }
         }
     }
@@ -124,10 +124,10 @@ trait Background: Send {
 }
 
 impl Engine {
-    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` tells
+    /// An engine for `port`, of a rank that shares memory with its `local_group`. `is_crowded` tells
     /// whether the host has fewer processors for its ranks than ranks.
     #[must_use]
-    pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>, is_crowded: bool) -> Arc<Self> {
+    pub fn new(port: Arc<Port>, local_group: Option<Arc<LocalGroup>>, is_crowded: bool) -> Arc<Self> {
         Arc::new(Self {
             port,
             background: Mutex::default(),
@@ -136,15 +136,15 @@ impl Engine {
             polled_by: AtomicUsize::new(0),
             processor: Processor::new(is_crowded),
             looked_at: AtomicU64::new(0),
-            neighbourhood,
+            local_group,
             course: Arc::default(),
             alarm: OnceLock::new(),
             pollable: OnceLock::new(),
         })
     }
 
-    fn neighbourhood(&self) -> Option<&Neighbourhood> {
-        self.neighbourhood.as_deref()
+    fn local_group(&self) -> Option<&LocalGroup> {
+        self.local_group.as_deref()
     }
 
     /// How often calls have made progress by other means than the transport.

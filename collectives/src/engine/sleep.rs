@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ucx_sys_wrap::pollable::{Pollable, wait_for};
-use ucx_sys_wrap::shm::Neighbourhood;
+use ucx_sys_wrap::shm::LocalGroup;
 
 use super::Engine;
 use super::wait::LONGEST_SLEEP;
@@ -49,9 +49,9 @@ impl Engine {
         // Local peers are told before this rank checks, so that one sees the other. Their wake-ups after that
         // check must reach the sleeper: the transport, which does not check slots, leaves the wake receiver
         // alone while it is armed.
-        if let Some(neighbourhood) = self.neighbourhood() {
-            neighbourhood.hear();
-            neighbourhood.begin_sleep();
+        if let Some(local_group) = self.local_group() {
+            local_group.hear();
+            local_group.begin_sleep();
         }
         if self.turn() || self.moves() != moves {
             return None;
@@ -60,8 +60,8 @@ impl Engine {
         if let Some(pollable) = self.pollable.get() {
             return Some(Sleep(Arc::clone(pollable)));
         }
-        let bell = self.neighbourhood().map(Neighbourhood::bell);
-        let descriptors: Vec<BorrowedFd<'_>> = [transport.as_fd()].into_iter().chain(bell).collect();
+        let wake_receiver = self.local_group().map(LocalGroup::wake_receiver);
+        let descriptors: Vec<BorrowedFd<'_>> = [transport.as_fd()].into_iter().chain(wake_receiver).collect();
         // Without a descriptor, sleeping is impossible.
         let pollable = Arc::new(Pollable::new(&descriptors).ok()?);
         Some(Sleep(Arc::clone(self.pollable.get_or_init(|| pollable))))

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::Error;
 use ucx_sys_wrap::pollable::wait_for;
-use ucx_sys_wrap::shm::Bell;
+use ucx_sys_wrap::shm::WakeReceiver;
 
 use super::Engine;
 use super::sleep::Sleep;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_micros(20);
 
 /// State shared by an engine's thread and the users of the engine.
 pub(super) struct Alarm {
-    bell: Bell,
+    wake_receiver: WakeReceiver,
     /// Whether the thread turns the engine for non-blocking calls.
     pub(super) moves_tasks: bool,
     /// Whether the thread sleeps or is about to.
@@ -61,7 +61,13 @@ impl EngineThread {
     /// [`Error::System`] when the system has no descriptor or thread left.
     pub fn start(engine: &Arc<Engine>, moves_tasks: bool) -> Result<Self, Error> {
         let (is_asleep, blocked, has_ended) = Default::default();
-        let alarm = Arc::new(Alarm { bell: Bell::new()?, moves_tasks, is_asleep, blocked, has_ended });
+        let alarm = Arc::new(Alarm {
+            wake_receiver: WakeReceiver::new()?,
+            moves_tasks,
+            is_asleep,
+            blocked,
+            has_ended,
+        });
         let (shared, weak) = (Arc::clone(&alarm), Arc::downgrade(engine));
         let builder = if moves_tasks {
             thread::Builder::new().name(MOVER.to_owned())
@@ -98,13 +104,13 @@ impl Alarm {
     pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::Relaxed) {
-            self.bell.ring();
+            self.wake_receiver.ring();
         }
     }
 
     /// Wakes the thread unconditionally. Async-signal-safe: one system call.
     pub(super) fn call(&self) {
-        self.bell.ring();
+        self.wake_receiver.ring();
     }
 
     /// The main loop of the thread.
@@ -128,8 +134,8 @@ impl Alarm {
             self.begin_sleep();
             match self.prepare(engine) {
                 Prepared::Awake => since = None,
-                Prepared::Until(sleep) => sleep.wait(self.bell.as_fd()),
-                Prepared::Idle => wait_for(self.bell.as_fd(), None, None),
+                Prepared::Until(sleep) => sleep.wait(self.wake_receiver.as_fd()),
+                Prepared::Idle => wait_for(self.wake_receiver.as_fd(), None, None),
             }
             self.is_asleep.store(false, Ordering::Relaxed);
         }
@@ -147,7 +153,7 @@ impl Alarm {
 
     /// From now on, changes wake the thread. Everything must be checked once more after this.
     fn begin_sleep(&self) {
-        self.bell.hear();
+        self.wake_receiver.hear();
         self.is_asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }

@@ -9,7 +9,7 @@ use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::Port;
-use ucx_sys_wrap::shm::Neighbourhood;
+use ucx_sys_wrap::shm::LocalGroup;
 
 /// Checks of a flag before other work gets a turn, if every rank has its own processor.
 pub(super) const SPINS: u32 = 100;
@@ -162,16 +162,16 @@ impl Waiter {
 
     /// Sleeps until there is something to progress, at most `longest`. The first call only announces the
     /// sleep.
-    pub(super) fn sleep(&mut self, longest: Duration, port: &Port, neighbourhood: Option<&Neighbourhood>) {
-        match neighbourhood {
-            Some(neighbourhood) if !self.is_armed => {
-                neighbourhood.hear();
-                neighbourhood.begin_sleep();
+    pub(super) fn sleep(&mut self, longest: Duration, port: &Port, local_group: Option<&LocalGroup>) {
+        match local_group {
+            Some(local_group) if !self.is_armed => {
+                local_group.hear();
+                local_group.begin_sleep();
                 self.is_armed = true;
             }
             _ => {
                 self.is_armed = false;
-                port.sleep_or_hear(longest.min(LONGEST_SLEEP), neighbourhood.map(Neighbourhood::bell));
+                port.sleep_or_hear(longest.min(LONGEST_SLEEP), local_group.map(LocalGroup::wake_receiver));
             }
         }
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ucx_sys_wrap::bootstrap::Opened;
 use ucx_sys_wrap::buffer::{Comm, Port};
-use ucx_sys_wrap::shm::Neighbourhood;
+use ucx_sys_wrap::shm::LocalGroup;
 use ucx_sys_wrap::{Owner, Signature, Statistics, Transport};
 
 use crate::call::{Call, Identity, Shared};
@@ -42,7 +42,7 @@ struct Inner {
     engine: Arc<Engine>,
     settings: Settings,
     sequence: AtomicU32,
-    neighbourhood: Option<Arc<Neighbourhood>>,
+    local_group: Option<Arc<LocalGroup>>,
     host: Option<Arc<Host>>,
 }
 
@@ -82,10 +82,10 @@ impl Group {
     /// # Errors
     /// When the system has no thread or descriptor left.
     pub(crate) fn try_opened(opened: Opened, settings: Settings) -> Result<Self> {
-        let Opened { transport, neighbourhood, is_crowded } = opened;
+        let Opened { transport, local_group, is_crowded } = opened;
         let port = Port::new(transport);
-        let engine = Engine::new(Arc::clone(&port), neighbourhood.clone(), is_crowded);
-        let host = neighbourhood
+        let engine = Engine::new(Arc::clone(&port), local_group.clone(), is_crowded);
+        let host = local_group
             .as_ref()
             .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.course()))
             .map(Arc::new);
@@ -100,7 +100,7 @@ impl Group {
             engine,
             settings,
             sequence,
-            neighbourhood,
+            local_group,
             host,
         })))
     }
@@ -141,8 +141,8 @@ impl Group {
 
     /// The memory that this rank shares with the others of its host, if it does.
     #[must_use]
-    pub fn neighbourhood(&self) -> Option<&Arc<Neighbourhood>> {
-        self.0.neighbourhood.as_ref()
+    pub fn local_group(&self) -> Option<&Arc<LocalGroup>> {
+        self.0.local_group.as_ref()
     }
 
     /// The settings of the group.

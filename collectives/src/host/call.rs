@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::{CallTime, Port, next_turn};
-use ucx_sys_wrap::shm::{Header, Hold, Records, Slots, Step, Ticket};
+use ucx_sys_wrap::shm::{Header, LockHandle, Records, Slots, Step, Ticket};
 use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
 use crate::call::Shared;
@@ -69,7 +69,7 @@ pub(crate) struct Surroundings<'a> {
 impl<'a> HostCall<'a> {
     /// Takes the slots if it is the ticket's turn and the group is open.
     #[inline]
-    pub(crate) fn begin_at_once<Q: Hold<Slots>>(
+    pub(crate) fn begin_at_once<Q: LockHandle<Slots>>(
         ticket: &'a mut Ticket<Slots, Q>,
         around: &'a Surroundings<'a>,
         site: &'a CallSite,
@@ -83,7 +83,7 @@ impl<'a> HostCall<'a> {
     /// # Errors
     /// When the group is closed or the deadline passes before.
     #[inline]
-    pub(crate) async fn begin<Q: Hold<Slots>>(
+    pub(crate) async fn begin<Q: LockHandle<Slots>>(
         ticket: &'a mut Ticket<Slots, Q>,
         around: &'a Surroundings<'a>,
         site: &'a CallSite,

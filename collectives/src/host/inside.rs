@@ -13,7 +13,7 @@ use std::task::Poll;
 use parking_lot::Mutex;
 use ucx_sys_wrap::Signature;
 use ucx_sys_wrap::buffer::{Comm, next_turn};
-use ucx_sys_wrap::shm::{Slots, Ticket, Turnstile};
+use ucx_sys_wrap::shm::{Slots, Ticket, TicketLock};
 
 use super::Host;
 use super::call::{HostCall, Surroundings};
@@ -22,7 +22,7 @@ use crate::choose::Cost;
 use crate::error::{CallSite, Result};
 
 /// A body's place in the queue for the slots.
-type BodyTicket = Ticket<Slots, Arc<Turnstile<Slots>>>;
+type BodyTicket = Ticket<Slots, Arc<TicketLock<Slots>>>;
 
 /// The right of a call's body to use the slots.
 pub(crate) struct Inside {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use ucx_sys_wrap::Signature;
-use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots, Turnstile};
+use ucx_sys_wrap::shm::{LocalGroup, Records, Slots, TicketLock};
 
 use crate::choose::Cost;
 use crate::engine::Course;
@@ -33,7 +33,7 @@ pub(crate) use inside::{Claim, Inside};
 /// The shared memory of a group whose ranks are all on one host.
 pub(crate) struct Host {
     /// The slots. One call holds them at a time, in the order in which calls were made.
-    pub(crate) slots: Arc<Turnstile<Slots>>,
+    pub(crate) slots: Arc<TicketLock<Slots>>,
     pub(crate) records: Records,
     /// Bytes that were written to slots.
     pub(crate) written: Arc<AtomicU64>,
@@ -46,20 +46,20 @@ pub(crate) struct Host {
 impl Host {
     /// For the ranks of a local group, if it has all ranks of the world, and more than one.
     pub(crate) fn new(
-        neighbourhood: &Arc<Neighbourhood>,
+        local_group: &Arc<LocalGroup>,
         world_size: u32,
         cost: &Cost,
         course: &Arc<Course>,
     ) -> Option<Self> {
-        let is_whole = world_size > 1 && neighbourhood.ranks().len() == world_size as usize;
+        let is_whole = world_size > 1 && local_group.ranks().len() == world_size as usize;
         if !is_whole {
             return None;
         }
-        let slots = Slots::new(neighbourhood);
+        let slots = Slots::new(local_group);
         Some(Self {
             written: Arc::clone(slots.written()),
-            slots: Arc::new(Turnstile::new(slots)),
-            records: Records::new(neighbourhood),
+            slots: Arc::new(TicketLock::new(slots)),
+            records: Records::new(local_group),
             course: Arc::clone(course),
             is_always: cost.always_prefers_slots(world_size),
         })

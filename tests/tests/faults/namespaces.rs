@@ -77,6 +77,6 @@ mod a_link_that_is_cut_ends_calls_by_their_deadline {
 
     #[test]
     fn over_ucx_and_tcp_beside_shared_memory() {
-        cut(Wire::UcxNeighbours);
+        cut(Wire::UcxLocalPeers);
     }
 }

@@ -35,7 +35,7 @@ pub fn receive(port: &Arc<Port>, from: Rank, yields: bool, bytes: &mut [u8]) {
     .unwrap();
 }
 
-/// All ranks meet and play, each with its neighbour; rank 0 gets the seconds that a message one way took, a
+/// All ranks meet and play, each with its local peer; rank 0 gets the seconds that a message one way took, a
 /// pair each.
 pub fn everybody(port: &Arc<Port>, yields: bool, play: impl FnOnce() -> f64) -> Vec<f64> {
     let (ranks, own) = (port.world_size(), port.rank());

@@ -31,7 +31,7 @@ use super::deadline::{Deadline, nap};
 use super::host::SOCKET_NAME_BYTES;
 use super::key::hex;
 use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, prove, verify};
-use crate::shm::{Credentials, GIVEN, Gift};
+use crate::shm::{Credentials, PASSED, PassedDescriptors};
 use crate::{Error, Rank, Result};
 
 /// Callers served at a time; the others wait in the listen queue.
@@ -49,7 +49,7 @@ const DESCRIPTORS: u8 = 1;
 /// The random name of a rank's socket.
 type SocketName = [u8; SOCKET_NAME_BYTES];
 
-type Give<'give> = &'give dyn Fn(Rank) -> Result<[BorrowedFd<'give>; GIVEN]>;
+type Give<'give> = &'give dyn Fn(Rank) -> Result<[BorrowedFd<'give>; PASSED]>;
 
 /// The socket on which this rank waits for its local peers.
 pub(super) struct FdExchange {
@@ -89,8 +89,8 @@ impl FdExchange {
         give: Give<'_>,
         deadline: Deadline,
         check: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<Vec<(Rank, Gift)>> {
-        let mut received: Vec<(Rank, Gift)> = Vec::with_capacity(peers.len());
+    ) -> Result<Vec<(Rank, PassedDescriptors)>> {
+        let mut received: Vec<(Rank, PassedDescriptors)> = Vec::with_capacity(peers.len());
         let mut called = peers.iter().filter(|(rank, _)| rank.0 < party.rank).peekable();
         let (mut call, mut answers): (Option<Link<'_>>, Vec<Link<'_>>) = (None, Vec::new());
         loop {
@@ -115,10 +115,10 @@ impl FdExchange {
             }
             answers.retain_mut(|link| match link.advance(give) {
                 Ok(None) => true,
-                Ok(Some((rank, gift))) => {
+                Ok(Some((rank, passed))) => {
                     let is_peer = peers.iter().any(|(peer, _)| *peer == rank);
                     if is_peer && received.iter().all(|(sender, _)| *sender != rank) {
-                        received.push((rank, gift));
+                        received.push((rank, passed));
                     }
                     false
                 }
@@ -134,7 +134,7 @@ impl FdExchange {
                 return Ok(received);
             }
             if deadline.passed() {
-                let master = "their neighbours".into();
+                let master = "their local peers".into();
                 return Err(Error::MissingRanks { missing, deadline: deadline.given, master });
             }
             check()?;
@@ -190,7 +190,7 @@ impl<'a> Link<'a> {
     }
 
     /// Makes as much progress as is possible without blocking; `Some` once both have sent their descriptors.
-    fn advance(&mut self, give: Give<'_>) -> Result<Option<(Rank, Gift)>> {
+    fn advance(&mut self, give: Give<'_>) -> Result<Option<(Rank, PassedDescriptors)>> {
         let done = self.try_advance(give)?;
         if done.is_none() && self.since.elapsed() > PATIENCE {
             return Err(failed(ErrorKind::TimedOut.into()));
@@ -198,7 +198,7 @@ impl<'a> Link<'a> {
         Ok(done)
     }
 
-    fn try_advance(&mut self, give: Give<'_>) -> Result<Option<(Rank, Gift)>> {
+    fn try_advance(&mut self, give: Give<'_>) -> Result<Option<(Rank, PassedDescriptors)>> {
         let (key, is_caller) = (&self.party.key, self.mine.role == Role::Caller);
         if self.theirs.is_none() {
             let Some(bytes) = self.receive::<OPENING_BYTES>()? else { return Ok(None) };
@@ -223,9 +223,9 @@ impl<'a> Link<'a> {
                 return Err(stranger());
             }
             if is_caller {
-                let gift = self.take_descriptors()?;
+                let passed = self.take_descriptors()?;
                 send(&self.stream, &[DESCRIPTORS], &give(peer)?)?;
-                return Ok(Some((peer, gift)));
+                return Ok(Some((peer, passed)));
             }
             send(&self.stream, &prove(key, Role::Answerer, &caller, &answerer), &give(peer)?)?;
             self.proven = true;
@@ -246,7 +246,7 @@ impl<'a> Link<'a> {
     fn receive<const N: usize>(&mut self) -> Result<Option<[u8; N]>> {
         while self.arrived.len() < N {
             let (mut bytes, missing) = ([0; N], N - self.arrived.len());
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let places = &mut [IoSliceMut::new(&mut bytes[..missing])];
             let count = match recvmsg(&self.stream, places, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
@@ -270,10 +270,10 @@ impl<'a> Link<'a> {
         Ok(take(&mut self.arrived).try_into().ok())
     }
 
-    fn take_descriptors(&mut self) -> Result<Gift> {
+    fn take_descriptors(&mut self) -> Result<PassedDescriptors> {
         let descriptors = take(&mut self.descriptors).try_into().map_err(|_| stranger())?;
         let Credentials { process, .. } = Credentials::of_peer(self.stream.as_fd()).map_err(failed)?;
-        Ok(Gift { descriptors, process })
+        Ok(PassedDescriptors { descriptors, process })
     }
 }
 
@@ -288,7 +288,7 @@ fn check_user(stream: &UnixStream, expected: u32) -> Result<()> {
 
 /// Sends a few bytes, and descriptors with them. All messages of a connection fit in the socket's buffer.
 fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(failed(std::io::Error::other("no room for descriptors")));

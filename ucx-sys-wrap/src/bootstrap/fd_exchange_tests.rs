@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use super::*;
-use crate::shm::{Cord, Layout, Neighbourhood, PeerSegment, Prepared};
+use crate::shm::{Layout, LocalGroup, PeerSegment, Prepared, WakeSender};
 
 const KEY: &[u8] = b"correct horse battery";
 
@@ -23,7 +23,7 @@ fn blocking(stream: UnixStream) -> UnixStream {
 }
 
 fn prepared(rank: u32) -> Prepared {
-    Neighbourhood::prepare(Rank(rank), &[Rank(0), Rank(1), Rank(2)]).unwrap()
+    LocalGroup::prepare(Rank(rank), &[Rank(0), Rank(1), Rank(2)]).unwrap()
 }
 
 /// All of three ranks exchange, the last one after `disturb` has used the socket of rank 0, which is
@@ -32,7 +32,7 @@ fn exchange(
     keys: [&[u8]; 3],
     patience: Duration,
     disturb: impl Fn(&[u8; SOCKET_NAME_BYTES]) + Sync,
-) -> Vec<Result<Vec<(Rank, Gift)>>> {
+) -> Vec<Result<Vec<(Rank, PassedDescriptors)>>> {
     let listeners: Vec<_> = (0..3).map(listener).collect();
     let names: Vec<_> = listeners.iter().map(|(name, _)| *name).collect();
     let give = |rank: u32| {
@@ -40,7 +40,7 @@ fn exchange(
         let peers: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
         let (party, deadline) = (party(rank, keys[rank as usize]), Deadline::after(patience));
         let own = prepared(rank);
-        listeners[rank as usize].1.exchange(&party, &peers, &|to| own.gift(to), deadline, &mut || Ok(()))
+        listeners[rank as usize].1.exchange(&party, &peers, &|to| own.passed(to), deadline, &mut || Ok(()))
     };
     std::thread::scope(|scope| {
         let disturbing = scope.spawn(|| disturb(&names[0]));
@@ -52,16 +52,16 @@ fn exchange(
     })
 }
 
-fn assert_all_given(results: Vec<Result<Vec<(Rank, Gift)>>>) {
+fn assert_all_given(results: Vec<Result<Vec<(Rank, PassedDescriptors)>>>) {
     for (rank, result) in results.into_iter().enumerate() {
         let mut received = result.unwrap();
         received.sort_by_key(|(sender, _)| sender.0);
         let senders: Vec<usize> = received.iter().map(|(sender, _)| sender.index()).collect();
         assert_eq!(senders, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
-        for (sender, gift) in received {
-            let [segment, _, cord] = gift.descriptors;
+        for (sender, passed) in received {
+            let [segment, _, wake_sender] = passed.descriptors;
             PeerSegment::new(sender, &segment, Layout::new(3)).unwrap();
-            Cord::received(sender, cord).unwrap();
+            WakeSender::received(sender, wake_sender).unwrap();
         }
     }
 }
@@ -120,7 +120,7 @@ fn callers_that_have_gone_cost_no_descriptors() {
         });
         let own = prepared(0);
         let missing =
-            listener.exchange(&party(0, KEY), &nobody, &|to| own.gift(to), deadline, &mut || Ok(()));
+            listener.exchange(&party(0, KEY), &nobody, &|to| own.passed(to), deadline, &mut || Ok(()));
         assert!(matches!(missing, Err(Error::MissingRanks { .. })));
         assert_eq!(
             left.join().unwrap(),
@@ -170,7 +170,7 @@ fn a_listener_without_the_key_gets_nothing() {
                 let (own, party) = (prepared(1), party(1, KEY));
                 let mut link = Link::call(&party, Rank(0), dial(&name).unwrap(), geteuid().as_raw()).unwrap();
                 loop {
-                    match link.advance(&|to| own.gift(to)) {
+                    match link.advance(&|to| own.passed(to)) {
                         Ok(None) => std::thread::sleep(Duration::from_millis(1)),
                         outcome => break outcome.map(drop),
                     }
@@ -184,7 +184,7 @@ fn a_listener_without_the_key_gets_nothing() {
             stream.write_all(&mine.encode()).unwrap();
             stream.read_exact(&mut [0; PROOF_BYTES]).unwrap();
             let forged = forge(&theirs, &mine.encode());
-            send(&stream, &forged, &prepared(0).gift(Rank(1)).unwrap()).unwrap();
+            send(&stream, &forged, &prepared(0).passed(Rank(1)).unwrap()).unwrap();
             let refused = calling.join().unwrap();
             assert!(matches!(refused, Err(Error::Unauthenticated { .. })), "{refused:?}");
             assert!(stream.read_exact(&mut [0]).is_err(), "the caller's memory was given");
@@ -197,7 +197,7 @@ fn call_in_vain(name: [u8; SOCKET_NAME_BYTES]) {
     let ((_, listener), own) = (listener(1), prepared(1));
     let deadline = Deadline::after(Duration::from_millis(400));
     let result =
-        listener.exchange(&party(1, KEY), &[(Rank(0), name)], &|to| own.gift(to), deadline, &mut || Ok(()));
+        listener.exchange(&party(1, KEY), &[(Rank(0), name)], &|to| own.passed(to), deadline, &mut || Ok(()));
     assert!(matches!(result, Err(Error::MissingRanks { missing, .. }) if missing == [Rank(0)]));
 }
 

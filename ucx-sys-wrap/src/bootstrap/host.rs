@@ -12,7 +12,7 @@ use super::key::fill_random;
 use crate::boot::{self, Boot};
 use crate::fields::Fields;
 use crate::process::{PROCESS_NAME_BYTES, PeerProcess, ProcessName};
-use crate::shm::Neighbourhood;
+use crate::shm::LocalGroup;
 use crate::{Rank, Result};
 
 /// Bytes of the random name of the socket on which a rank waits for its local peers.
@@ -122,12 +122,12 @@ impl Host {
 
 /// The ranks of the host of rank `own`, rising, itself among them: `None` when it shares memory with no
 /// other. The same on all ranks of the host.
-pub(super) fn neighbours(own: Rank, infos: &[HostInfo]) -> Option<Vec<Rank>> {
+pub(super) fn local_peers(own: Rank, infos: &[HostInfo]) -> Option<Vec<Rank>> {
     let host = infos.get(own.index())?.host.as_ref()?;
     let places = Rank::all(u32::MAX).zip(infos).filter(|(_, info)| info.host.as_ref() == Some(host));
     let ranks: Vec<Rank> = places.map(|(rank, _)| rank).collect();
     let is_wanted = infos.first().is_some_and(|root| root.is_wanted);
-    (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
+    (is_wanted && (2..=LocalGroup::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
 /// The processes of the other ranks on the kernel of rank `own`, by rank, of those that are visible to it.
@@ -262,19 +262,19 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_agree_in_everything() {
+    fn local_peers_agree_in_everything() {
         let mut infos = vec![info(1, ""), info(2, ""), info(1, ""), info(1, "a"), info(1, "a"), info(1, "")];
-        assert_eq!(neighbours(Rank(0), &infos), ranks(&[0, 2, 5]));
-        assert_eq!(neighbours(Rank(5), &infos), ranks(&[0, 2, 5]));
-        assert_eq!(neighbours(Rank(1), &infos), None, "alone on its host");
-        assert_eq!(neighbours(Rank(4), &infos), ranks(&[3, 4]));
-        assert_eq!(neighbours(Rank(6), &infos), None);
+        assert_eq!(local_peers(Rank(0), &infos), ranks(&[0, 2, 5]));
+        assert_eq!(local_peers(Rank(5), &infos), ranks(&[0, 2, 5]));
+        assert_eq!(local_peers(Rank(1), &infos), None, "alone on its host");
+        assert_eq!(local_peers(Rank(4), &infos), ranks(&[3, 4]));
+        assert_eq!(local_peers(Rank(6), &infos), None);
         infos[2].host.as_mut().unwrap().user = 8;
         infos[5].host.as_mut().unwrap().network.1 = 3;
-        assert_eq!(neighbours(Rank(0), &infos), None);
+        assert_eq!(local_peers(Rank(0), &infos), None);
         infos[3].host = None;
         infos[4].host = None;
-        assert_eq!(neighbours(Rank(3), &infos), None, "hosts that nobody can tell");
+        assert_eq!(local_peers(Rank(3), &infos), None, "hosts that nobody can tell");
     }
 
     #[test]
@@ -316,16 +316,16 @@ mod tests {
     fn the_wish_of_rank_0_counts() {
         let mut infos = vec![info(1, ""); 3];
         infos[1].is_wanted = false;
-        assert_eq!(neighbours(Rank(1), &infos), ranks(&[0, 1, 2]));
+        assert_eq!(local_peers(Rank(1), &infos), ranks(&[0, 1, 2]));
         infos[0].is_wanted = false;
-        assert_eq!(neighbours(Rank(2), &infos), None);
+        assert_eq!(local_peers(Rank(2), &infos), None);
     }
 
     #[test]
     fn too_many_share_nothing() {
-        let most = Neighbourhood::MAX_RANKS;
-        assert!(neighbours(Rank(0), &vec![info(1, ""); most]).is_some_and(|ranks| ranks.len() == most));
-        assert_eq!(neighbours(Rank(0), &vec![info(1, ""); most + 1]), None);
+        let most = LocalGroup::MAX_RANKS;
+        assert!(local_peers(Rank(0), &vec![info(1, ""); most]).is_some_and(|ranks| ranks.len() == most));
+        assert_eq!(local_peers(Rank(0), &vec![info(1, ""); most + 1]), None);
     }
 
     #[test]

@@ -9,11 +9,11 @@ use super::deadline::Deadline;
 use super::host::outnumber_processors;
 use super::identity::Identity;
 use super::introduction::introduce;
+use super::local_peers::{Host, meet_host};
 use super::mesh::connect_mesh;
-use super::neighbours::{Host, meet_host};
 use super::rendezvous::Rendezvous;
 use crate::boot::MemoryOwner;
-use crate::shm::Neighbourhood;
+use crate::shm::LocalGroup;
 use crate::tcp::Tcp;
 use crate::transport::Transport;
 use crate::ucx::{Options, Prepared, rdma_devices};
@@ -35,7 +35,7 @@ pub struct Opened {
     /// The same transport on all ranks.
     pub transport: Box<dyn Transport>,
     /// The local group of this host, if its ranks share memory.
-    pub neighbourhood: Option<Arc<Neighbourhood>>,
+    pub local_group: Option<Arc<LocalGroup>>,
     /// Whether the ranks of this host outnumber their processors.
     pub is_crowded: bool,
 }
@@ -43,9 +43,9 @@ pub struct Opened {
 impl Opened {
     /// A rank of a world whose ranks are threads of this process.
     #[must_use]
-    pub fn in_process(transport: Box<dyn Transport>, neighbourhood: Option<Arc<Neighbourhood>>) -> Self {
+    pub fn in_process(transport: Box<dyn Transport>, local_group: Option<Arc<LocalGroup>>) -> Self {
         let is_crowded = outnumber_processors(transport.world_size() as usize, []);
-        Self { transport, neighbourhood, is_crowded }
+        Self { transport, local_group, is_crowded }
     }
 }
 
@@ -74,7 +74,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
         prepared = prepare_ucx(identity, false);
     }
     let identity = &Identity { encrypt: agreed.encrypt, ..identity.clone() };
-    let Host { neighbourhood, processes, is_crowded } = meet_host(identity, &mut rendezvous)?;
+    let Host { local_group, processes, is_crowded } = meet_host(identity, &mut rendezvous)?;
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
         (Selected::Ucx, Ok(prepared)) => {
             let interface = rendezvous.own_address(identity)?;
@@ -84,8 +84,8 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             // No rank leaves the rendezvous before all are connected: a rank that is gone there has died.
             rendezvous.exchange(&[])?;
             ucx.watch_processes(processes);
-            if let Some(neighbourhood) = &neighbourhood {
-                ucx.share_memory(neighbourhood, true)?;
+            if let Some(local_group) = &local_group {
+                ucx.share_memory(local_group, true)?;
             }
             Box::new(ucx)
         }
@@ -96,13 +96,13 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             let wires = connect_mesh(identity, &mut rendezvous)?;
             let mut tcp = Tcp::over(identity.rank, identity.world_size, wires)?;
             tcp.watch_processes(processes);
-            if let Some(neighbourhood) = &neighbourhood {
-                tcp.share_memory(neighbourhood, true)?;
+            if let Some(local_group) = &local_group {
+                tcp.share_memory(local_group, true)?;
             }
             Box::new(tcp)
         }
     };
-    Ok(Opened { transport, neighbourhood, is_crowded })
+    Ok(Opened { transport, local_group, is_crowded })
 }
 
 /// This rank's UCX worker, or why it has none.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::call_time::CallTime;
 use super::memory::{RecvBuffer, SendBuffer};
-use super::operation::{Direction, Leaf, Recv, Send, State};
+use super::operation::{Direction, PostedOperation, Recv, Send, State};
 use super::port::{Inner, Port};
 use crate::memory::{ReadLease, WriteLease};
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, check_peer};
@@ -109,7 +109,7 @@ impl<'env> Comm<'env> {
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has returned the
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has returned the
         // leases.
         unsafe { B::lend(&raw, &mut parts) };
         let alone = if parts.len() == 1 { parts.pop() } else { None };
@@ -118,7 +118,7 @@ impl<'env> Comm<'env> {
             Some(part) => self.send_one(to, &envelope, part),
             None => self.send_parts(to, &envelope, parts),
         };
-        Leaf::new(self, (to, envelope.tag), raw, state)
+        PostedOperation::new(self, (to, envelope.tag), raw, state)
     }
 
     fn send_one(&self, to: Rank, envelope: &Envelope, part: ReadLease) -> State<SendId> {
@@ -195,7 +195,7 @@ impl<'env> Comm<'env> {
     ) -> (Recv<'_, 'env, B>, N) {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has returned the
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has returned the
         // leases.
         unsafe { B::lend(&mut raw, &mut parts) };
         let noted = note(&parts);
@@ -204,7 +204,7 @@ impl<'env> Comm<'env> {
         } else {
             self.refuse(from, from, envelope.tag)
         };
-        (Leaf::new(self, (from, envelope.tag), raw, state), noted)
+        (PostedOperation::new(self, (from, envelope.tag), raw, state), noted)
     }
 }
 

@@ -39,7 +39,7 @@ pub use call_time::CallTime;
 pub use chunk::Chunk;
 pub use comm::Comm;
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
-pub use operation::{Direction, Leaf, Recv, Send};
+pub use operation::{Direction, PostedOperation, Recv, Send};
 pub(crate) use pages::HUGE_PAGE_BYTES;
 pub use pages::HugePages;
 pub use pool::{Pool, PoolStatistics};

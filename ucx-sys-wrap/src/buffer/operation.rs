@@ -12,17 +12,17 @@ use crate::transport::{RecvId, SendId, Transport};
 use crate::{Arrival, Error, Failure, Rank, Result, Tag};
 
 /// A send in flight; see [`Comm::send`].
-pub type Send<'comm, 'env, B> = Leaf<'comm, 'env, B, SendId>;
+pub type Send<'comm, 'env, B> = PostedOperation<'comm, 'env, B, SendId>;
 
 /// A receive in flight; see [`Comm::recv`].
-pub type Recv<'comm, 'env, B> = Leaf<'comm, 'env, B, RecvId>;
+pub type Recv<'comm, 'env, B> = PostedOperation<'comm, 'env, B, RecvId>;
 
 /// An operation in flight. It is already posted, and resolves to its buffer and its outcome.
 ///
 /// Dropping it cancels the operation and leaves the buffer to the scope; [`Comm::send`] describes what that
 /// means for a message that the peer already knows of. An operation that fails drops its buffer.
 #[must_use = "an operation that is dropped is canceled"]
-pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
+pub struct PostedOperation<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     comm: &'comm Comm<'env>,
     peer: Rank,
     tag: Tag,
@@ -48,7 +48,7 @@ impl<Id: Direction> State<Id> {
     }
 }
 
-impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
+impl<'comm, 'env, B: Buffer + 'env, Id: Direction> PostedOperation<'comm, 'env, B, Id> {
     #[inline]
     pub(super) fn new(
         comm: &'comm Comm<'env>,
@@ -120,7 +120,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
     }
 }
 
-impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
+impl<'env, B: Buffer + 'env, Id: Direction> Future for PostedOperation<'_, 'env, B, Id> {
     type Output = Result<(B, Id::Outcome)>;
 
     // Inlined always, to spare a copy of the arrival with every message.
@@ -156,9 +156,9 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
 }
 
 // The state is never pinned: the memory that must not move lies elsewhere.
-impl<'env, B: Buffer + 'env, Id: Direction> Unpin for Leaf<'_, 'env, B, Id> {}
+impl<'env, B: Buffer + 'env, Id: Direction> Unpin for PostedOperation<'_, 'env, B, Id> {}
 
-impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
+impl<'env, B: Buffer + 'env, Id: Direction> Drop for PostedOperation<'_, 'env, B, Id> {
     #[inline]
     fn drop(&mut self) {
         if let State::Pending(id) = self.state {

@@ -29,7 +29,7 @@ impl Port {
     /// # Safety
     /// `memory` comes from a `Box` that the caller gives up. Only the scope's operations, and the buffers
     /// that the scope keeps, still use it.
-    pub(super) unsafe fn leave_scope(&self, scope: usize, memory: NonNull<dyn Send>) {
+    pub(super) unsafe fn orphan_scope(&self, scope: usize, memory: NonNull<dyn Send>) {
         self.enter().orphans.borrow_mut().push(OrphanedScope { scope, memory });
     }
 
@@ -52,7 +52,7 @@ impl Port {
             // The caller is not the owner of these values, so their panics, already reported, end here.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 drop(kept);
-                // SAFETY: `leave_scope` was given ownership, and the entry is out of the list, so it is freed
+                // SAFETY: `orphan_scope` was given ownership, and the entry is out of the list, so it is freed
                 // once. The scope is closed and the buffers it kept are gone.
                 drop(unsafe { Box::from_raw(memory.as_ptr()) });
             }));

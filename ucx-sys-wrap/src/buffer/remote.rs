@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use super::comm::Comm;
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
-use super::operation::{Direction, Leaf};
+use super::operation::{Direction, PostedOperation};
 use super::port::{OperationId, Port};
 use crate::one_sided::{AccessId, AccessParts, RegionKey, Remote};
 use crate::transport::{Posted, RecvParts, SendParts, Transport, check_peer};
@@ -77,7 +77,7 @@ impl<'env> Comm<'env> {
     pub fn put<B: SendBuffer + 'env>(&self, to: &RemoteRegion, offset: usize, buffer: B) -> Put<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&raw, &mut parts) };
         self.access(to, offset, raw, AccessParts::Put(parts))
     }
@@ -94,7 +94,7 @@ impl<'env> Comm<'env> {
     ) -> Get<'_, 'env, B> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: the `Leaf`, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&mut raw, &mut parts) };
         self.access(from, offset, raw, AccessParts::Get(parts))
     }
@@ -107,7 +107,7 @@ impl<'env> Comm<'env> {
     pub fn flush(&self, to: Rank) -> Flush<'_, 'env> {
         let inner = self.port().enter();
         let posted = inner.transport.borrow_mut().one_sided().post_flush(to);
-        Flush(Leaf::new(self, (to, tag(to)), (), self.note(&inner, posted)))
+        Flush(PostedOperation::new(self, (to, tag(to)), (), self.note(&inner, posted)))
     }
 
     /// Posts a put or get of the leases of `raw`.
@@ -117,7 +117,7 @@ impl<'env> Comm<'env> {
         offset: usize,
         raw: B::Raw,
         parts: AccessParts,
-    ) -> Leaf<'_, 'env, B, AccessId> {
+    ) -> PostedOperation<'_, 'env, B, AccessId> {
         let (key, offset) = (&region.remote.key, offset as u64);
         let inner = self.port().enter();
         // A region can only be accessed through the port that it was opened at.
@@ -129,19 +129,19 @@ impl<'env> Comm<'env> {
             Ok(()) => inner.transport.borrow_mut().one_sided().post_access(&region.remote, offset, parts),
             Err(error) => Posted::Done(Err(error)),
         };
-        Leaf::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
+        PostedOperation::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
     }
 }
 
 /// A put in flight; see [`Comm::put`].
-pub type Put<'comm, 'env, B> = Leaf<'comm, 'env, B, AccessId>;
+pub type Put<'comm, 'env, B> = PostedOperation<'comm, 'env, B, AccessId>;
 
 /// A get in flight; see [`Comm::get`].
-pub type Get<'comm, 'env, B> = Leaf<'comm, 'env, B, AccessId>;
+pub type Get<'comm, 'env, B> = PostedOperation<'comm, 'env, B, AccessId>;
 
 /// A flush under way; see [`Comm::flush`].
 #[must_use = "a flush that is dropped says nothing"]
-pub struct Flush<'comm, 'env>(Leaf<'comm, 'env, (), AccessId>);
+pub struct Flush<'comm, 'env>(PostedOperation<'comm, 'env, (), AccessId>);
 
 impl Future for Flush<'_, '_> {
     type Output = Result<()>;

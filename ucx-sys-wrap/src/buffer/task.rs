@@ -99,7 +99,7 @@ impl<B: Send + 'static, R> Drop for Task<B, R> {
         drop(Self::take_buffers(&comm, &mut self.buffers));
         if let Some(buffers) = self.buffers {
             // SAFETY: leaked by `new`; the future is gone and the task is dropped.
-            unsafe { comm.port().leave_scope(comm.scope_key(), buffers) };
+            unsafe { comm.port().orphan_scope(comm.scope_key(), buffers) };
         }
     }
 }

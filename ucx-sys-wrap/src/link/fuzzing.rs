@@ -11,7 +11,7 @@ use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
 use crate::fuzzing::Bytes;
 use crate::limits::CREDIT_BYTES;
-use crate::shm::{Neighbourhood, OwnArea};
+use crate::shm::{LocalGroup, OwnArea};
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
 
@@ -34,7 +34,7 @@ struct Harness {
     sends: Vec<Operation<SendDone>>,
     /// The memory behind the peer's RTS.
     memory: Vec<u8>,
-    _world: Vec<Arc<Neighbourhood>>,
+    _world: Vec<Arc<LocalGroup>>,
 }
 
 /// Follows a plan: a byte that says whether memory may be read, then bytes that choose the steps and what the
@@ -53,7 +53,7 @@ pub fn shared_memory(data: &[u8]) {
 
 impl Harness {
     fn new(may_read: bool) -> Option<Self> {
-        let world = Neighbourhood::in_process(2).ok()?;
+        let world = LocalGroup::in_process(2).ok()?;
         let mut link = Link::new(&world[0], 1, may_read)?;
         link.receiver.read_bytes = READ_BYTES;
         let theirs = world[1].own_channel(0)?;

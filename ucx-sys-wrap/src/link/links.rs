@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::Link;
-use crate::shm::Neighbourhood;
+use crate::shm::LocalGroup;
 use crate::tick::tick;
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, join, split};
 use crate::{Arrival, Envelope, Error, Rank, Result, Statistics};
@@ -20,7 +20,7 @@ const TURNS_PER_LOOK: u32 = 4;
 pub(crate) type Turn = std::result::Result<bool, (Rank, Error)>;
 
 pub(crate) struct Links {
-    neighbourhood: Arc<Neighbourhood>,
+    local_group: Arc<LocalGroup>,
     links: Vec<Option<Link>>,
     peers: Vec<usize>,
     /// Links that an operation waits for, and perhaps some that none waits for any more.
@@ -37,24 +37,24 @@ impl Links {
     /// [`Error::Unavailable`] when the local group is another rank's; [`Error::NoSuchPeer`] when a local peer
     /// is not below `world_size`.
     pub(crate) fn new(
-        neighbourhood: &Arc<Neighbourhood>,
+        local_group: &Arc<LocalGroup>,
         own: Rank,
         world_size: u32,
         may_read: bool,
     ) -> Result<Self> {
-        if neighbourhood.ranks().get(neighbourhood.own_place()) != Some(&own) {
+        if local_group.ranks().get(local_group.own_place()) != Some(&own) {
             let why = format!("rank {own} was given the local group of another rank");
             return Err(Error::Unavailable { name: "shared memory", why });
         }
         let mut links: Vec<Option<Link>> = (0..world_size).map(|_| None).collect();
-        for (place, rank) in neighbourhood.ranks().iter().enumerate() {
+        for (place, rank) in local_group.ranks().iter().enumerate() {
             let slot =
                 links.get_mut(rank.index()).ok_or(Error::NoSuchPeer { rank: *rank, own, world_size })?;
-            *slot = Link::new(neighbourhood, place, may_read);
+            *slot = Link::new(local_group, place, may_read);
         }
         let peers = (0..links.len()).filter(|index| links[*index].is_some()).collect();
         Ok(Self {
-            neighbourhood: Arc::clone(neighbourhood),
+            local_group: Arc::clone(local_group),
             links,
             peers,
             awaited: Vec::new(),
@@ -68,8 +68,8 @@ impl Links {
     }
 
     /// Becomes readable when a local peer wakes this rank.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.neighbourhood.bell()
+    pub(crate) fn wake_receiver(&self) -> BorrowedFd<'_> {
+        self.local_group.wake_receiver()
     }
 
     /// The outcome of a receive; the outer `None` if its peer has no link.
@@ -222,7 +222,7 @@ impl Links {
 
     /// Discards the wake-ups so far: in the first turn after a sleep, before anything is looked at.
     pub(crate) fn hear(&self) {
-        self.neighbourhood.hear();
+        self.local_group.hear();
     }
 
     /// Announces that this rank is about to sleep, and polls once more. If this returns that anything moved,
@@ -234,7 +234,7 @@ impl Links {
         for link in self.links.iter_mut().flatten() {
             link.sender.begin_sleep(link.receiver.has_rts());
         }
-        self.neighbourhood.begin_sleep();
+        self.local_group.begin_sleep();
         self.sweep(counts)
     }
 

@@ -1,7 +1,7 @@
 //! Messages between two ranks of one host, over shared memory.
 //!
 //! A rank writes what it sends to a local peer, and what it has taken from it, into the
-//! [channel](crate::shm::Neighbourhood::own_channel) that it has made for that peer.
+//! [channel](crate::shm::LocalGroup::own_channel) that it has made for that peer.
 //!
 //! | bytes of a channel | content |
 //! | --- | --- |
@@ -57,7 +57,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::shm::Neighbourhood;
+use crate::shm::LocalGroup;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
 use crate::{Envelope, Error, Rank, Result, Statistics};
 use receiving::Receiver;
@@ -106,10 +106,10 @@ pub(crate) struct Link {
 impl Link {
     /// The link to the peer at `place`; `None` when there is none. With `may_read`, messages are read from
     /// the peer's memory where the kernel allows it.
-    fn new(neighbourhood: &Arc<Neighbourhood>, place: usize, may_read: bool) -> Option<Self> {
-        let peer = *neighbourhood.ranks().get(place)?;
-        let receiver = Receiver::new(neighbourhood, place, may_read)?;
-        let sender = Sender::new(neighbourhood, place)?;
+    fn new(local_group: &Arc<LocalGroup>, place: usize, may_read: bool) -> Option<Self> {
+        let peer = *local_group.ranks().get(place)?;
+        let receiver = Receiver::new(local_group, place, may_read)?;
+        let sender = Sender::new(local_group, place)?;
         Some(Self { receiver, sender, is_open: true, is_listed: false, peer })
     }
 

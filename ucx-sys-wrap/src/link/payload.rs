@@ -161,11 +161,11 @@ fn copy_out(area: &PeerArea, position: u64, into: &mut [u8], copy: impl Fn(&Peer
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::Neighbourhood;
+    use crate::shm::LocalGroup;
 
     #[test]
     fn a_ring_wraps_around() {
-        let world = Neighbourhood::in_process(2).unwrap();
+        let world = LocalGroup::in_process(2).unwrap();
         let ring = world[0].own_slots().area(0..16384);
         let theirs = world[1].peer_slots(0).unwrap().area(0..16384);
         for is_slow in [false, true] {

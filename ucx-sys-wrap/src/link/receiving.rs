@@ -20,7 +20,7 @@ use super::{
     RING_TAKEN_AT, Reply, STALLED_AT,
 };
 use crate::limits::{CREDIT_BYTES, cost};
-use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
+use crate::shm::{LINE_BYTES, LocalGroup, OwnArea, PeerArea};
 use crate::{Error, Mark, Rank, Result, Signature, Statistics};
 use fragments::Stream;
 use reads::{PeerMemory, READ_BYTES, Reading};
@@ -73,19 +73,19 @@ enum Target {
 }
 
 impl Receiver {
-    pub(super) fn new(neighbourhood: &Arc<Neighbourhood>, place: usize, may_read: bool) -> Option<Self> {
-        let peer = *neighbourhood.ranks().get(place)?;
-        let (own, theirs) = (neighbourhood.own_channel(place)?, neighbourhood.peer_channel(place)?);
-        let is_open = may_read && neighbourhood.can_read(place);
+    pub(super) fn new(local_group: &Arc<LocalGroup>, place: usize, may_read: bool) -> Option<Self> {
+        let peer = *local_group.ranks().get(place)?;
+        let (own, theirs) = (local_group.own_channel(place)?, local_group.peer_channel(place)?);
+        let is_open = may_read && local_group.can_read(place);
         own.word(CAN_READ_AT).store(u64::from(is_open), Ordering::Release);
-        let ring_bytes = neighbourhood.layout().ring_bytes();
+        let ring_bytes = local_group.layout().ring_bytes();
         Some(Self {
             peer,
             descriptors: theirs
                 .area(DESCRIPTORS_AT..DESCRIPTORS_AT + DESCRIPTORS as usize * DESCRIPTOR_BYTES),
             ring: theirs.area(theirs.bytes() - ring_bytes..theirs.bytes()),
             fast_box: theirs.area(FAST_BOX_AT..FAST_BOX_AT + FAST_BOX_BYTES),
-            memory: PeerMemory { neighbourhood: Arc::clone(neighbourhood), place, theirs, is_open },
+            memory: PeerMemory { local_group: Arc::clone(local_group), place, theirs, is_open },
             acknowledged: own,
             position: 0,
             ring_taken: 0,
@@ -191,7 +191,7 @@ impl Receiver {
     fn wake_if_stalled(&self) {
         fence(Ordering::SeqCst);
         if self.memory.theirs.load(STALLED_AT) != 0 {
-            self.memory.neighbourhood.wake(self.memory.place);
+            self.memory.local_group.wake(self.memory.place);
         }
     }
 

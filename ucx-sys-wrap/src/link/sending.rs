@@ -18,14 +18,14 @@ use super::descriptor::{
 use super::payload::{Payload, RingWriter, write_ring_block};
 use super::{DESCRIPTORS_AT, FAST_BOX_AT, Reply, STALLED_AT};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
-use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
+use crate::shm::{LINE_BYTES, LocalGroup, OwnArea, PeerArea};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
 
 pub(super) struct Sender {
     peer: Rank,
     place: usize,
-    neighbourhood: Arc<Neighbourhood>,
+    local_group: Arc<LocalGroup>,
     channel: OwnArea,
     descriptors: OwnArea,
     ring: RingWriter,
@@ -91,14 +91,14 @@ struct Rendezvous {
 }
 
 impl Sender {
-    pub(super) fn new(neighbourhood: &Arc<Neighbourhood>, place: usize) -> Option<Self> {
-        let peer = *neighbourhood.ranks().get(place)?;
-        let (channel, theirs) = (neighbourhood.own_channel(place)?, neighbourhood.peer_channel(place)?);
-        let ring_bytes = neighbourhood.layout().ring_bytes();
+    pub(super) fn new(local_group: &Arc<LocalGroup>, place: usize) -> Option<Self> {
+        let peer = *local_group.ranks().get(place)?;
+        let (channel, theirs) = (local_group.own_channel(place)?, local_group.peer_channel(place)?);
+        let ring_bytes = local_group.layout().ring_bytes();
         Some(Self {
             peer,
             place,
-            neighbourhood: Arc::clone(neighbourhood),
+            local_group: Arc::clone(local_group),
             descriptors: channel
                 .area(DESCRIPTORS_AT..DESCRIPTORS_AT + DESCRIPTORS as usize * DESCRIPTOR_BYTES),
             ring: RingWriter::new(channel.area(channel.bytes() - ring_bytes..channel.bytes())),
@@ -372,7 +372,7 @@ impl Sender {
     #[inline]
     fn wake(&mut self) {
         if std::mem::take(&mut self.has_published) {
-            self.neighbourhood.wake(self.place);
+            self.local_group.wake(self.place);
         }
     }
 

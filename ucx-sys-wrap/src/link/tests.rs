@@ -12,7 +12,7 @@ use crate::{Mark, Signature, Tag};
 struct Pair {
     links: [Link; 2],
     counts: Statistics,
-    _world: Vec<Arc<Neighbourhood>>,
+    _world: Vec<Arc<LocalGroup>>,
 }
 
 impl Pair {
@@ -21,7 +21,7 @@ impl Pair {
     }
 
     fn with_reads(may_read: bool) -> Self {
-        let world = Neighbourhood::in_process(2).unwrap();
+        let world = LocalGroup::in_process(2).unwrap();
         let links = [0, 1].map(|rank: usize| Link::new(&world[rank], 1 - rank, may_read).unwrap());
         Self { links, counts: Statistics::default(), _world: world }
     }
@@ -228,7 +228,7 @@ fn small_messages_without_end_let_a_large_one_through() {
 /// A rank that rarely takes a turn keeps no sender waiting for long.
 #[test]
 fn an_idle_link_is_polled_in_every_tick() {
-    let world = Neighbourhood::in_process(2).unwrap();
+    let world = LocalGroup::in_process(2).unwrap();
     let [mut idle, mut busy] =
         [0, 1].map(|rank: u32| Links::new(&world[rank as usize], Rank(rank), 2, false).unwrap());
     let mut counts = Statistics::default();

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Bytes of a segment for slots.
 pub const SLOTS_BYTES: usize = 3 << 20;
 
-pub(super) const MAX_NEIGHBOURS: usize = 256;
+pub(super) const MAX_LOCAL_PEERS: usize = 256;
 
 /// Bytes of the header page, which consists of words.
 pub(super) const HEADER_BYTES: usize = 4096;
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn everything_is_aligned() {
-        for ranks in 1..=MAX_NEIGHBOURS {
+        for ranks in 1..=MAX_LOCAL_PEERS {
             let layout = Layout::new(ranks);
             assert!(layout.ring_bytes().is_power_of_two());
             assert!(layout.slots().start >= SLEEP_AT + 128 && layout.slots().end == layout.bytes());
@@ -93,6 +93,6 @@ mod tests {
         assert_eq!(Layout::new(2).ring_bytes(), MAX_RING_BYTES);
         assert_eq!(Layout::new(4).ring_bytes(), MAX_RING_BYTES);
         assert_eq!(Layout::new(5).ring_bytes(), MAX_RING_BYTES / 2);
-        assert_eq!(Layout::new(MAX_NEIGHBOURS).ring_bytes(), MIN_RING_BYTES);
+        assert_eq!(Layout::new(MAX_LOCAL_PEERS).ring_bytes(), MIN_RING_BYTES);
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that the ranks of one host share: a segment for each rank, which only that rank writes, and a
 //! channel each way between any two.
 //!
-//! A [`Neighbourhood`] is the local group: this rank's [`OwnSegment`], mapped writable, the peers'
+//! A [`LocalGroup`] is the local group: this rank's [`OwnSegment`], mapped writable, the peers'
 //! [`PeerSegment`]s, mapped read-only, and for each rank a way to wake it. What a rank tells one peer,
 //! acknowledgements included, it writes into the channel that it has made for that peer.
 //!
@@ -28,13 +28,12 @@
 #![allow(unsafe_code)]
 
 mod area;
-mod bell;
 pub(crate) mod blocks;
 mod copying;
 mod credentials;
 mod layout;
+mod local_group;
 mod mapping;
-mod neighbourhood;
 mod process;
 mod records;
 mod segment;
@@ -42,21 +41,22 @@ mod slots;
 #[cfg(test)]
 mod slots_tests;
 mod store_policy;
-mod turnstile;
+mod ticket_lock;
+mod wake_receiver;
 
 pub use area::{LINE_BYTES, OwnArea, PeerArea};
-pub use bell::Bell;
-#[cfg(test)]
-pub(crate) use bell::Cord;
 pub(crate) use copying::copy as copy_shared;
 pub(crate) use credentials::Credentials;
 pub use layout::{Layout, SLOTS_BYTES};
+pub use local_group::LocalGroup;
+pub(crate) use local_group::{PASSED, PassedDescriptors, Prepared};
 pub(crate) use mapping::Mapping;
-pub use neighbourhood::Neighbourhood;
-pub(crate) use neighbourhood::{GIVEN, Gift, Prepared};
 pub use process::why_unreadable;
 pub use records::Records;
 pub use segment::{OwnSegment, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};
 pub(crate) use store_policy::{MIN_TIMED_BYTES, StorePolicy};
-pub use turnstile::{Hold, Ticket, Turnstile};
+pub use ticket_lock::{LockHandle, Ticket, TicketLock};
+pub use wake_receiver::WakeReceiver;
+#[cfg(test)]
+pub(crate) use wake_receiver::WakeSender;

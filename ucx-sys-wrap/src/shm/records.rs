@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::area::{LINE_BYTES, OwnArea, PeerArea};
-use super::neighbourhood::Neighbourhood;
+use super::local_group::LocalGroup;
 use super::slots::RECORDS_AT;
 use crate::Signature;
 
@@ -13,7 +13,7 @@ const RECORDS: usize = 64;
 
 const RECORDS_BYTES: usize = RECORDS * LINE_BYTES;
 
-/// The last calls of every local rank, by number. Ranks are named by their places in the [`Neighbourhood`].
+/// The last calls of every local rank, by number. Ranks are named by their places in the [`LocalGroup`].
 pub struct Records {
     own: OwnArea,
     peers: Box<[Option<PeerArea>]>,
@@ -22,12 +22,12 @@ pub struct Records {
 impl Records {
     /// The records of a local group.
     #[must_use]
-    pub fn new(neighbourhood: &Arc<Neighbourhood>) -> Self {
+    pub fn new(local_group: &Arc<LocalGroup>) -> Self {
         let range = RECORDS_AT..RECORDS_AT + RECORDS_BYTES;
-        let peer = |place| neighbourhood.peer_slots(place).map(|peer: PeerArea| peer.area(range.clone()));
+        let peer = |place| local_group.peer_slots(place).map(|peer: PeerArea| peer.area(range.clone()));
         Self {
-            own: neighbourhood.own_slots().area(range.clone()),
-            peers: (0..neighbourhood.ranks().len()).map(peer).collect(),
+            own: local_group.own_slots().area(range.clone()),
+            peers: (0..local_group.ranks().len()).map(peer).collect(),
         }
     }
 
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_last_calls_are_found_by_number() {
-        let world = Neighbourhood::in_process(2).unwrap();
+        let world = LocalGroup::in_process(2).unwrap();
         let [own, peer] = [0, 1].map(|rank: usize| Records::new(&world[rank]));
         let signature = |number: u32| Signature([number as u8 + 1; 16]);
         assert_eq!(peer.call(0, 0), None);

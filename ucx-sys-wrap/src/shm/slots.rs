@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::blocks;
-use super::neighbourhood::Neighbourhood;
+use super::local_group::LocalGroup;
 use super::store_policy::StorePolicy;
 use crate::{Error, Mark, Rank, Result, Signature};
 
@@ -68,10 +68,10 @@ pub struct Header {
 
 /// The slots of the local ranks: one rank's view, which writes its own and reads the others'.
 ///
-/// Ranks are named by their places in the [`Neighbourhood`]; a place outside it is a bug of the caller, and
+/// Ranks are named by their places in the [`LocalGroup`]; a place outside it is a bug of the caller, and
 /// panics.
 pub struct Slots {
-    neighbourhood: Arc<Neighbourhood>,
+    local_group: Arc<LocalGroup>,
     own: OwnArea,
     /// `None` at this rank's own place.
     peers: Box<[Option<PeerArea>]>,
@@ -91,11 +91,11 @@ pub struct Slots {
 impl Slots {
     /// The slots of a local group. A rank may make them once.
     #[must_use]
-    pub fn new(neighbourhood: &Arc<Neighbourhood>) -> Self {
-        let places = neighbourhood.ranks().len();
+    pub fn new(local_group: &Arc<LocalGroup>) -> Self {
+        let places = local_group.ranks().len();
         Self {
-            own: neighbourhood.own_slots(),
-            peers: (0..places).map(|place| neighbourhood.peer_slots(place)).collect(),
+            own: local_group.own_slots(),
+            peers: (0..places).map(|place| local_group.peer_slots(place)).collect(),
             step: 0,
             finished: vec![0; places].into(),
             store_policy: StorePolicy::new(DEPTH as usize * CHUNK_BYTES),
@@ -103,7 +103,7 @@ impl Slots {
             is_unfenced: false,
             is_touched: false,
             is_quiet: true,
-            neighbourhood: Arc::clone(neighbourhood),
+            local_group: Arc::clone(local_group),
         }
     }
 
@@ -118,13 +118,13 @@ impl Slots {
     #[inline]
     #[must_use]
     pub fn own_place(&self) -> usize {
-        self.neighbourhood.own_place()
+        self.local_group.own_place()
     }
 
     /// The rank at a place.
     #[must_use]
     pub fn rank_at(&self, place: usize) -> Rank {
-        self.neighbourhood.ranks()[place]
+        self.local_group.ranks()[place]
     }
 
     /// The count of bytes that this rank has put into its slots.
@@ -327,7 +327,7 @@ impl Slots {
     #[inline]
     pub fn wake(&mut self) {
         if !std::mem::replace(&mut self.is_quiet, true) {
-            self.neighbourhood.wake_all();
+            self.local_group.wake_all();
         }
     }
 

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use super::slots::*;
-use super::{Neighbourhood, OwnArea};
+use super::{LocalGroup, OwnArea};
 use crate::{Error, Mark, Rank, Signature};
 
 fn pair() -> ([Slots; 2], [OwnArea; 2]) {
-    let world = Neighbourhood::in_process(2).unwrap();
+    let world = LocalGroup::in_process(2).unwrap();
     ([0, 1].map(|rank: usize| Slots::new(&world[rank])), [0, 1].map(|rank: usize| world[rank].own_slots()))
 }
 
@@ -82,7 +82,7 @@ fn chunks_arrive_by_every_way_to_write_and_read_them() {
 
 #[test]
 fn reductions_are_in_the_order_of_places() {
-    let world = Neighbourhood::in_process(3).unwrap();
+    let world = LocalGroup::in_process(3).unwrap();
     let mut ranks: Vec<Slots> = world.iter().map(Slots::new).collect();
     let vector = |place: usize| -> Vec<u32> { (0..1000).map(|index| index * 3 + place as u32).collect() };
     let steps: Vec<Step> = ranks.iter_mut().map(|slots| slots.take_steps(1)).collect();
@@ -145,7 +145,7 @@ fn bytes_that_do_not_fit_panic() {
 
 #[test]
 fn the_offset_in_a_slot_changes_with_each_step() {
-    let world = Neighbourhood::in_process(1).unwrap();
+    let world = LocalGroup::in_process(1).unwrap();
     let mut slots = Slots::new(&world[0]);
     for bytes in [1, 64, 65, 4096, 100_000, CHUNK_BYTES / 2 + 1, CHUNK_BYTES] {
         let places: Vec<_> = (0..3000).map(|_| slots.take_steps(1).place_for(bytes)).collect();

@@ -35,10 +35,10 @@ pub(crate) mod fuzzing;
 #[cfg(test)]
 mod held_tests;
 mod incoming;
+mod local_peers;
 #[cfg(test)]
 mod many_tests;
 mod matching;
-mod neighbours;
 mod one_sided;
 mod operations;
 mod outgoing;

@@ -56,9 +56,9 @@ mod inbox_tests;
 mod incoming;
 mod library;
 mod liveness;
+mod local_peers;
 mod mapping;
 mod match_queues;
-mod neighbours;
 mod notice;
 mod one_sided;
 #[cfg(test)]

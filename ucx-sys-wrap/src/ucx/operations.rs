@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::incoming::{Ended, Finished};
-use super::neighbours::linked;
+use super::local_peers::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
 use crate::buffer::ReadLease;
 use crate::transport::{

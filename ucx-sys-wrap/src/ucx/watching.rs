@@ -211,10 +211,10 @@ impl Ucx {
     /// Leaves at process exit, in good order if nothing is under way. Tears UCX down, or forgets it if it is
     /// gone.
     pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
-        let awaits_neighbours = self.links.iter().any(|links| links.waits().next().is_some());
+        let awaits_local_peers = self.links.iter().any(|links| links.waits().next().is_some());
         // Peers' puts and gets count where they may write the memory themselves.
         let serves = !self.teardown_ends_access && self.engine.handler_context_ref().requests.serves();
-        let is_under_way = awaits_neighbours || serves || self.waits().next().is_some();
+        let is_under_way = awaits_local_peers || serves || self.waits().next().is_some();
         if !is_library_there {
             self.engine.forget();
         } else if self.closed.is_none() && !is_under_way {

@@ -9,7 +9,7 @@ use super::liveness::PeerEvent;
 use super::worlds::{has_ucx, world, world_with_infos};
 use crate::buffer::Buffer;
 use crate::buffer::testing::{lend_to_receive, lent_to_send};
-use crate::shm::Neighbourhood;
+use crate::shm::LocalGroup;
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, Transport};
 use crate::{Arrival, Envelope, Error, Failure, Mark, Rank, Result, Signature, Tag};
 
@@ -102,7 +102,7 @@ fn the_cause_that_a_peer_gave_comes_before_its_loss() {
         return;
     }
     let [mut failed, mut waiting] = pair(&[]);
-    let here = Neighbourhood::in_process(2).unwrap();
+    let here = LocalGroup::in_process(2).unwrap();
     failed.share_memory(&here[0], true).unwrap();
     waiting.share_memory(&here[1], true).unwrap();
     let id = receive(&mut waiting, 8);

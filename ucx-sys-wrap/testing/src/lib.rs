@@ -33,7 +33,7 @@ macro_rules! on_every_wire {
             over_rings_of_shared_memory: TcpRings,
             over_ucx_and_shared_memory: UcxShared,
             over_ucx_and_tcp: UcxTcp,
-            over_ucx_and_the_memory_of_neighbours: UcxNeighbours,
+            over_ucx_and_the_memory_of_local_peers: UcxLocalPeers,
             over_ucx_as_it_comes: Ucx,
             ; except
         }
@@ -52,7 +52,7 @@ macro_rules! on_every_wire_of_processes {
             over_tcp_and_shared_memory: TcpShared,
             over_ucx_and_shared_memory: UcxShared,
             over_ucx_and_tcp: UcxTcp,
-            over_ucx_and_the_memory_of_neighbours: UcxNeighbours,
+            over_ucx_and_the_memory_of_local_peers: UcxLocalPeers,
             over_ucx_as_it_comes: Ucx,
             ; except Local, TcpRings,
         }

@@ -5,7 +5,7 @@ use ucx_sys_wrap::local;
 use ucx_sys_wrap::{Transport, ucx};
 
 use crate::is_required;
-use crate::worlds::{self, boxed, joined, neighbours, over_sockets, over_ucx, sharing};
+use crate::worlds::{self, boxed, joined, local_peers, over_sockets, over_ucx, sharing};
 
 /// What the bytes between ranks travel on.
 ///
@@ -29,7 +29,7 @@ pub enum Wire {
     UcxTcp,
     /// UCX over its own tcp, with shared memory of ours between ranks of one host. In a world of threads, the
     /// upper half are as if on other hosts.
-    UcxNeighbours,
+    UcxLocalPeers,
     /// UCX as users have it who set nothing: all that it has, with shared memory of ours between ranks of one
     /// host.
     Ucx,
@@ -48,7 +48,7 @@ impl Wire {
         Self::TcpRings,
         Self::UcxShared,
         Self::UcxTcp,
-        Self::UcxNeighbours,
+        Self::UcxLocalPeers,
         Self::Ucx,
     ];
 
@@ -64,7 +64,7 @@ impl Wire {
         match self {
             Self::Local => Choice::Auto,
             Self::Tcp | Self::TcpEncrypted | Self::TcpShared | Self::TcpRings => Choice::Tcp,
-            Self::UcxShared | Self::UcxTcp | Self::UcxNeighbours | Self::Ucx => Choice::Ucx,
+            Self::UcxShared | Self::UcxTcp | Self::UcxLocalPeers | Self::Ucx => Choice::Ucx,
         }
     }
 
@@ -85,7 +85,7 @@ impl Wire {
             Self::UcxTcp => {
                 &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off"), ("UCX_TLS", "tcp,self")]
             }
-            Self::UcxNeighbours => {
+            Self::UcxLocalPeers => {
                 &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "on"), ("UCX_TLS", "tcp,self")]
             }
             Self::Ucx => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "on")],
@@ -102,11 +102,11 @@ impl Wire {
             Self::Local => boxed(local::world(world_size)),
             Self::Tcp => boxed(over_sockets(world_size)),
             Self::TcpEncrypted => boxed(joined(world_size, true)),
-            Self::TcpShared => boxed(neighbours(world_size, true)),
-            Self::TcpRings => boxed(neighbours(world_size, false)),
+            Self::TcpShared => boxed(local_peers(world_size, true)),
+            Self::TcpRings => boxed(local_peers(world_size, false)),
             Self::UcxShared => boxed(over_ucx(world_size, &worlds::lanes("all"))),
             Self::UcxTcp => boxed(over_ucx(world_size, &worlds::lanes("tcp,self"))),
-            Self::UcxNeighbours => {
+            Self::UcxLocalPeers => {
                 let near = world_size.div_ceil(2).max(2).min(world_size);
                 boxed(sharing(over_ucx(world_size, &worlds::lanes("tcp,self")), near))
             }

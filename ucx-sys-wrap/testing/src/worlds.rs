@@ -9,7 +9,7 @@ use std::thread::scope;
 use rustix::net::sockopt::set_socket_reuseport;
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use ucx_sys_wrap::bootstrap::{Identity, JobKey, Master, Rendezvous, connect_mesh};
-use ucx_sys_wrap::shm::Neighbourhood;
+use ucx_sys_wrap::shm::LocalGroup;
 use ucx_sys_wrap::tcp::Tcp;
 use ucx_sys_wrap::ucx::{Options, Ucx};
 use ucx_sys_wrap::{Rank, Transport};
@@ -54,10 +54,10 @@ pub fn over_sockets(world_size: u32) -> Vec<Tcp> {
 /// # Panics
 /// When the system has no sockets or no memory.
 #[must_use]
-pub fn neighbours(world_size: u32, may_read: bool) -> Vec<Tcp> {
+pub fn local_peers(world_size: u32, may_read: bool) -> Vec<Tcp> {
     let mut ranks = over_sockets(world_size);
-    for (rank, neighbourhood) in ranks.iter_mut().zip(Neighbourhood::in_process(world_size).unwrap()) {
-        rank.share_memory(&neighbourhood, may_read).unwrap();
+    for (rank, local_group) in ranks.iter_mut().zip(LocalGroup::in_process(world_size).unwrap()) {
+        rank.share_memory(&local_group, may_read).unwrap();
     }
     ranks
 }
@@ -124,8 +124,8 @@ pub fn over_ucx(world_size: u32, options: &Options) -> Vec<Ucx> {
 /// When the system has no memory.
 #[must_use]
 pub fn sharing(mut ranks: Vec<Ucx>, near: u32) -> Vec<Ucx> {
-    for (rank, neighbourhood) in ranks.iter_mut().zip(Neighbourhood::in_process(near).unwrap()) {
-        rank.share_memory(&neighbourhood, true).unwrap();
+    for (rank, local_group) in ranks.iter_mut().zip(LocalGroup::in_process(near).unwrap()) {
+        rank.share_memory(&local_group, true).unwrap();
     }
     ranks
 }

@@ -37,7 +37,7 @@ fn offer(transports: &mut [Tcp], bytes: &[u8]) -> Sending {
 #[test]
 fn an_answer_does_not_wait_for_another_turn() {
     for earlier in CELLS - 2..=CELLS + 2 {
-        let mut transports = neighbours(2, true);
+        let mut transports = local_peers(2, true);
         use_up(&mut transports, earlier, true);
         let bytes = pattern(1, 100_000);
         // Something else is awaited, so that every turn looks at the link.
@@ -55,7 +55,7 @@ fn an_answer_does_not_wait_for_another_turn() {
 /// Two ranks, the first of which has refused what the second is sending and has posted another receive.
 /// `cells` is how many descriptors have been used by then, `are_taken` whether they have been taken.
 fn refused(cells: usize, are_taken: bool) -> (Vec<Tcp>, Sending, Receiving) {
-    let mut transports = neighbours(2, true);
+    let mut transports = local_peers(2, true);
     use_up(&mut transports, cells, are_taken);
     let other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
     let sending = offer(&mut transports, &pattern(1, 100_000));
@@ -98,7 +98,7 @@ fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
 #[test]
 fn a_receive_ends_only_when_its_sender_was_told() {
     for is_late in [false, true] {
-        let mut transports = neighbours(2, true);
+        let mut transports = local_peers(2, true);
         use_up(&mut transports, CELLS, false);
         let bytes = pattern(1, 100_000);
         let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
@@ -119,13 +119,14 @@ fn a_receive_ends_only_when_its_sender_was_told() {
 /// takes, and also if both ranks sleep meanwhile.
 #[test]
 fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
-    let mut transports = neighbours(2, true);
+    let mut transports = local_peers(2, true);
     use_up(&mut transports, CELLS, false);
     let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
     let mut sending = offer(&mut transports, &pattern(1, 100_000));
     turn(&mut transports[..1], 5);
-    let bell = (0..100).find_map(|_| transports[0].arm()).expect("nothing moves: it can sleep");
-    let rings = || poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;
+    let wake_receiver = (0..100).find_map(|_| transports[0].arm()).expect("nothing moves: it can sleep");
+    let rings =
+        || poll(&mut [PollFd::new(&wake_receiver, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;
     assert!(!rings(), "nothing has happened");
     // Rank 1 receives what was sent to it.
     turn(&mut transports[1..], 10);
@@ -136,7 +137,7 @@ fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
 /// If a receive is canceled after its CTS, its message goes nowhere, in particular not to the next receive.
 #[test]
 fn what_a_canceled_receive_was_granted_goes_to_no_other() {
-    let mut transports = neighbours(2, false);
+    let mut transports = local_peers(2, false);
     let size = 3 << 20;
     let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
     let mut first = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size]);

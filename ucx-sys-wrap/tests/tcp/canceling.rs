@@ -177,7 +177,7 @@ fn a_canceled_receive_that_has_granted_discards_the_data() {
 /// this rank has sent.
 #[test]
 fn what_was_taken_back_before_leaving_is_passed_over() {
-    let makes = [|| world(2), || neighbours(2, false)];
+    let makes = [|| world(2), || local_peers(2, false)];
     for (make, size) in makes.iter().flat_map(|make| [MAX_EAGER_BYTES + 1, 20 << 20].map(|size| (make, size)))
     {
         let mut transports = make();
@@ -211,7 +211,7 @@ fn what_was_taken_back_before_leaving_is_passed_over() {
 /// The same for a rank that has begun to read the message from the memory of the rank that leaves.
 #[test]
 fn what_was_taken_back_while_it_is_read_is_passed_over() {
-    let (mut transports, size) = (neighbours(2, true), 8 << 20);
+    let (mut transports, size) = (local_peers(2, true), 8 << 20);
     let tag = envelope(0, 0);
     let mut receiving = Receiving::post_pooled(&mut transports[1], 0, tag, &[size]);
     let mut own = vec![transports.remove(0)];
@@ -236,7 +236,7 @@ fn what_was_taken_back_while_it_is_read_is_passed_over() {
 /// later still.
 #[test]
 fn nobody_is_passed_over_out_of_order() {
-    for make in [|| world(2), || neighbours(2, false)] {
+    for make in [|| world(2), || local_peers(2, false)] {
         let mut transports = make();
         let (tag, size) = (envelope(0, 0), 20 << 20);
         let mut receives: Vec<_> =

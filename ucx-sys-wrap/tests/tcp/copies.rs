@@ -152,7 +152,7 @@ fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
     for is_posted in [true, false] {
         for parts in [&[8][..], &[16, 100, 100], &[2048], &[4097], &[400 << 10], &SPARSE, &[3 << 20]] {
             let [(in_copies, in_bytes), (out_copies, out_bytes)] =
-                copied(&mut neighbours(2, false), parts, is_posted);
+                copied(&mut local_peers(2, false), parts, is_posted);
             assert_eq!((in_bytes, out_bytes), (times(parts, 1), times(parts, 1)), "{parts:?}");
             assert_eq!(in_copies, out_copies, "{parts:?}: pieces");
             assert!(times(parts, 1) > 2048 || in_copies == 1, "{parts:?}: {in_copies} copies");
@@ -166,7 +166,7 @@ fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
 fn what_may_be_read_is_copied_by_the_receiver_alone_unless_it_is_likely_to_be_expected() {
     for is_posted in [true, false] {
         for parts in [&[(8 << 10) + 1][..], &[400 << 10], &SPARSE, &[1 << 20]] {
-            let mut transports = neighbours(2, true);
+            let mut transports = local_peers(2, true);
             let ahead =
                 Sending::post(&mut transports[0], 1, envelope(0, 9), &[&[0; 8]]).test(&mut transports[0]);
             ahead.expect("it lies in its cell").unwrap();
@@ -178,7 +178,7 @@ fn what_may_be_read_is_copied_by_the_receiver_alone_unless_it_is_likely_to_be_ex
             );
         }
         for bytes in [2049, 8 << 10, (8 << 10) + 1, 1 << 20] {
-            let [(_, in_bytes), (_, out_bytes)] = copied(&mut neighbours(2, true), &[bytes], is_posted);
+            let [(_, in_bytes), (_, out_bytes)] = copied(&mut local_peers(2, true), &[bytes], is_posted);
             // An unexpected message is copied once more, to its receive's place.
             assert_eq!((in_bytes, out_bytes), (bytes as u64, bytes as u64), "{bytes}, posted {is_posted}");
         }

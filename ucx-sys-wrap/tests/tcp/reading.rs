@@ -12,7 +12,7 @@ const CELLS: usize = 64;
 
 /// A message of six fragments from rank 0 to rank 1, which has a receive for it and has read `pieces` of it.
 fn begun(pieces: usize) -> (Vec<Tcp>, Sending, Receiving, Vec<u8>) {
-    let mut transports = neighbours(2, true);
+    let mut transports = local_peers(2, true);
     let bytes = pattern(1, 5 * PIECE + 77);
     let receiving = Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
     let mut sending = Sending::post_pooled(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
@@ -28,7 +28,7 @@ fn long_messages_on_huge_pages_are_copied_by_the_receiver_alone() {
         for lengths in
             [&[2 * PIECE][..], &[5 * PIECE + 3], &[16, 2 * PIECE, 3 * PIECE + 1], &[2 * PIECE, 0, PIECE - 1]]
         {
-            let mut transports = neighbours(2, true);
+            let mut transports = local_peers(2, true);
             let parts: Vec<_> =
                 lengths.iter().enumerate().map(|(seed, length)| pattern(seed, *length)).collect();
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
@@ -59,7 +59,7 @@ fn long_messages_on_ordinary_pages_come_through_the_ring_up_to_many_of_its_lengt
     for (bytes, is_read) in [(MIB + 1, false), (5 * MIB, false), (17 * MIB, true)] {
         for is_posted in [true, false] {
             for is_sender_pooled in [true, false] {
-                let mut transports = neighbours(2, true);
+                let mut transports = local_peers(2, true);
                 let sent = pattern(1, bytes);
                 let early =
                     is_posted.then(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes]));
@@ -156,8 +156,9 @@ fn what_can_not_be_answered_is_read_when_it_can() {
             Sending::post(&mut transports[1], 0, envelope(1, round), &[b"eight by"]).test(&mut transports[1]);
         sent.expect("it lies in its cell").unwrap();
     }
-    let bell = (0..100).find_map(|_| transports[1].arm()).expect("nothing moves: it can sleep");
-    let rings = || poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;
+    let wake_receiver = (0..100).find_map(|_| transports[1].arm()).expect("nothing moves: it can sleep");
+    let rings =
+        || poll(&mut [PollFd::new(&wake_receiver, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;
     assert!(!rings(), "nothing has happened");
     assert!(receiving.test(&mut transports[1]).is_none(), "its sender could not be told");
     // Rank 0 receives what was sent to it.

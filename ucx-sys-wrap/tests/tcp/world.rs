@@ -32,8 +32,8 @@ pub fn world(world_size: usize) -> Vec<Tcp> {
 }
 
 /// Ranks of one host that share memory; `may_read` lets them read each other's.
-pub fn neighbours(world_size: usize, may_read: bool) -> Vec<Tcp> {
-    worlds::neighbours(world_size as u32, may_read)
+pub fn local_peers(world_size: usize, may_read: bool) -> Vec<Tcp> {
+    worlds::local_peers(world_size as u32, may_read)
 }
 
 /// A world in which only the first `real` ranks are transports; the others are bare sockets.

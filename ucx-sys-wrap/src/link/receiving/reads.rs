@@ -13,7 +13,7 @@ use super::super::{GUARDS, GUARDS_AT, Reply};
 use super::Receiver;
 use crate::Statistics;
 use crate::buffer::HUGE_PAGE_BYTES;
-use crate::shm::{Neighbourhood, PeerArea, blocks};
+use crate::shm::{LocalGroup, PeerArea, blocks};
 
 /// Bytes that are read in one turn, at most. This bounds how long a message of another tag waits.
 pub(super) const READ_BYTES: usize = 4 << 20;
@@ -36,7 +36,7 @@ pub(super) struct Reading {
 
 /// The peer's memory.
 pub(super) struct PeerMemory {
-    pub(super) neighbourhood: Arc<Neighbourhood>,
+    pub(super) local_group: Arc<LocalGroup>,
     /// The peer's place there, and its channel for this rank.
     pub(super) place: usize,
     pub(super) theirs: PeerArea,
@@ -56,7 +56,7 @@ impl PeerMemory {
         let guard = GUARDS_AT + 8 * rts.guard;
         // The check below needs this word: prefetch it while the kernel copies.
         blocks::prefetch_to_read(&self.theirs, guard, 8);
-        let is_read = self.neighbourhood.read_memory(self.place, rts.spans(bytes), &mut into);
+        let is_read = self.local_group.read_memory(self.place, rts.spans(bytes), &mut into);
         // The sender clears the word before it releases the memory.
         fence(Ordering::SeqCst);
         is_read && self.theirs.load(guard) == rts.serial

@@ -62,7 +62,7 @@ impl Sender {
         line[0].store(stamp(self.position, kind, 1, bytes as u16), Ordering::Release);
         // The peer is at work from here on; the rest delays nobody.
         self.position += 1;
-        self.neighbourhood.wake(self.place);
+        self.local_group.wake(self.place);
         self.eager_sent += cost(bytes);
         counts.copies += u64::from(bytes > 0);
         counts.bytes_copied += bytes as u64;

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 /// dropped, and whoever finds the number in `given_back` and removes it, under that lock. So only the ticket
 /// with the number `turn`, of which there is one, reaches the value, and nobody else before that ticket is
 /// gone.
-pub struct Turnstile<T> {
+pub struct TicketLock<T> {
     /// The number of the next ticket.
     next: AtomicU64,
     /// The ticket whose turn it is.
@@ -27,10 +27,10 @@ pub struct Turnstile<T> {
 
 // SAFETY: one ticket at a time reaches the value (the invariants), and hands it over with `Release` and
 // `Acquire`; so it is sent between threads, never shared.
-unsafe impl<T: Send> Sync for Turnstile<T> {}
+unsafe impl<T: Send> Sync for TicketLock<T> {}
 
 /// A place in the queue. Dropping it lets the next one in.
-pub struct Ticket<T, Q: Hold<T>> {
+pub struct Ticket<T, Q: LockHandle<T>> {
     queue: Q,
     number: u64,
     /// Whether its turn has come; then it stays so until it is dropped.
@@ -39,12 +39,12 @@ pub struct Ticket<T, Q: Hold<T>> {
 }
 
 /// A lock handle: a pointer that always leads to the same lock.
-pub trait Hold<T>: Deref<Target = Turnstile<T>> + sealed::Sealed {}
+pub trait LockHandle<T>: Deref<Target = TicketLock<T>> + sealed::Sealed {}
 
-impl<T> Hold<T> for &Turnstile<T> {}
-impl<T> Hold<T> for Arc<Turnstile<T>> {}
+impl<T> LockHandle<T> for &TicketLock<T> {}
+impl<T> LockHandle<T> for Arc<TicketLock<T>> {}
 
-impl<T> Turnstile<T> {
+impl<T> TicketLock<T> {
     /// A lock around `value`.
     #[must_use]
     pub fn new(value: T) -> Self {
@@ -71,7 +71,7 @@ impl<T> Turnstile<T> {
     }
 }
 
-impl<T, Q: Hold<T>> Ticket<T, Q> {
+impl<T, Q: LockHandle<T>> Ticket<T, Q> {
     /// Takes the next place in the queue.
     #[inline]
     pub fn take(queue: Q) -> Self {
@@ -90,7 +90,7 @@ impl<T, Q: Hold<T>> Ticket<T, Q> {
     }
 }
 
-impl<T, Q: Hold<T>> Drop for Ticket<T, Q> {
+impl<T, Q: LockHandle<T>> Drop for Ticket<T, Q> {
     #[inline]
     fn drop(&mut self) {
         if self.has_turn {
@@ -104,8 +104,8 @@ impl<T, Q: Hold<T>> Drop for Ticket<T, Q> {
 
 mod sealed {
     pub trait Sealed {}
-    impl<T> Sealed for &super::Turnstile<T> {}
-    impl<T> Sealed for std::sync::Arc<super::Turnstile<T>> {}
+    impl<T> Sealed for &super::TicketLock<T> {}
+    impl<T> Sealed for std::sync::Arc<super::TicketLock<T>> {}
 }
 
 #[cfg(test)]
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn tickets_have_the_value_in_order() {
-        let turnstile = Turnstile::new(7);
-        let [mut first, mut second, third, mut fourth] = std::array::from_fn(|_| Ticket::take(&turnstile));
+        let ticket_lock = TicketLock::new(7);
+        let [mut first, mut second, third, mut fourth] = std::array::from_fn(|_| Ticket::take(&ticket_lock));
         assert!(first.thing() == Some(&mut 7) && second.thing().is_none());
         drop(third);
         assert!(fourth.thing().is_none());
@@ -124,17 +124,17 @@ mod tests {
         drop(second);
         assert!(fourth.thing().is_some(), "the third does not want it any more");
         drop(fourth);
-        drop(Ticket::take(&turnstile));
-        assert!(Ticket::take(&turnstile).thing().is_some());
+        drop(Ticket::take(&ticket_lock));
+        assert!(Ticket::take(&ticket_lock).thing().is_some());
     }
 
     #[test]
     fn only_one_thread_has_the_value() {
         const TURNS: usize = if cfg!(miri) { 50 } else { 5000 };
-        let turnstile = Arc::new(Turnstile::new((0usize, 0usize)));
+        let ticket_lock = Arc::new(TicketLock::new((0usize, 0usize)));
         let play = |seed: usize| {
             for turn in 0..TURNS {
-                let mut ticket = Ticket::take(Arc::clone(&turnstile));
+                let mut ticket = Ticket::take(Arc::clone(&ticket_lock));
                 if (turn + seed).is_multiple_of(3) {
                     continue;
                 }
@@ -155,6 +155,6 @@ mod tests {
         });
         let expected =
             (0..3).flat_map(|seed| (0..TURNS).map(move |turn| turn + seed)).filter(|sum| sum % 3 != 0);
-        assert_eq!(Ticket::take(&*turnstile).thing().unwrap().0, expected.count());
+        assert_eq!(Ticket::take(&*ticket_lock).thing().unwrap().0, expected.count());
     }
 }

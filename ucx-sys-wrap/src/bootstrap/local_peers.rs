@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::deadline::Deadline;
 use super::descriptors;
 use super::fd_exchange::FdExchange;
-use super::host::{HostInfo, is_crowded, neighbours, processes, reports_finding};
+use super::host::{HostInfo, is_crowded, local_peers, processes, reports_finding};
 use super::identity::Identity;
 use super::rendezvous::Rendezvous;
 use crate::process::PeerProcess;
-use crate::shm::{Neighbourhood, Prepared};
+use crate::shm::{LocalGroup, Prepared};
 use crate::ucx::Meeting;
 use crate::{Error, Rank, Result};
 
@@ -32,13 +32,13 @@ const FOR_RANK: usize = 4;
 ///
 /// # Errors
 /// As [`Rendezvous::exchange`]; [`Error::Protocol`] when a rank sends invalid bytes.
-pub fn share_memory(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Option<Arc<Neighbourhood>>> {
-    meet_host(identity, rendezvous).map(|host| host.neighbourhood)
+pub fn share_memory(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Option<Arc<LocalGroup>>> {
+    meet_host(identity, rendezvous).map(|host| host.local_group)
 }
 
 /// A rank's view of the other ranks of its host.
 pub(super) struct Host {
-    pub(super) neighbourhood: Option<Arc<Neighbourhood>>,
+    pub(super) local_group: Option<Arc<LocalGroup>>,
     /// By rank, of those that are visible.
     pub(super) processes: Vec<Option<PeerProcess>>,
     pub(super) is_crowded: bool,
@@ -46,7 +46,7 @@ pub(super) struct Host {
 
 /// As [`share_memory`], and opens the processes of the ranks of this host, whether or not they share memory.
 pub(super) fn meet_host(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Host> {
-    meet_within(PATIENCE, Neighbourhood::prepare, identity, rendezvous)
+    meet_within(PATIENCE, LocalGroup::prepare, identity, rendezvous)
 }
 
 /// Makes a rank's part of a local group of these ranks.
@@ -75,7 +75,7 @@ fn meet_within(
         tracing::warn!("{what}");
     }
     let (processes, is_crowded) = (processes(identity.rank, &hosts), is_crowded(identity.rank, &hosts));
-    let ranks = neighbours(identity.rank, &hosts).unwrap_or_default();
+    let ranks = local_peers(identity.rank, &hosts).unwrap_or_default();
     let prepared = socket.and_then(|socket| {
         if ranks.is_empty() {
             return Ok(None);
@@ -88,12 +88,12 @@ fn meet_within(
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
         // All ranks of the job must take part in all exchanges.
         rendezvous.exchange(&[u8::from(false)])?;
-        return Ok(Host { neighbourhood: None, processes, is_crowded });
+        return Ok(Host { local_group: None, processes, is_crowded });
     };
     let connect = |(socket, prepared)| connect(patience, rendezvous, &socket, &ranks, &hosts, prepared);
     let made = prepared.map(connect).transpose();
     let made = together(identity.rank, rendezvous, &ranks, made)?;
-    Ok(Host { neighbourhood: made.flatten().map(Arc::new), processes, is_crowded })
+    Ok(Host { local_group: made.flatten().map(Arc::new), processes, is_crowded })
 }
 
 /// The outcome, if all ranks of the host have succeeded; else `None`, and the first that has failed warns why.
@@ -123,16 +123,16 @@ fn connect(
     ranks: &[Rank],
     hosts: &[HostInfo],
     prepared: Prepared,
-) -> Result<Neighbourhood> {
+) -> Result<LocalGroup> {
     let party = rendezvous.party.clone();
     let others = ranks.iter().filter(|rank| rank.0 != party.rank);
     let others = others.filter_map(|rank| Some((*rank, hosts.get(rank.index())?.socket_name)));
     let others: Vec<_> = others.collect();
     // At most half of the time left: the rank can join without shared memory.
     let deadline = Deadline::after(patience.min(rendezvous.deadline.remaining() / 2));
-    let give = |rank| prepared.gift(rank);
+    let give = |rank| prepared.passed(rank);
     let received = socket.exchange(&party, &others, &give, deadline, &mut || rendezvous.check())?;
-    Neighbourhood::new(prepared, received)
+    LocalGroup::new(prepared, received)
 }
 
 #[cfg(test)]
@@ -162,14 +162,14 @@ mod tests {
                 let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port });
                 (identity.port_reserved, identity.join_timeout) = (true, 3 * FOREVER);
                 let mut rendezvous = Rendezvous::join(&identity).unwrap();
-                meet_within(FOREVER, prepare, &identity, &mut rendezvous).unwrap().neighbourhood
+                meet_within(FOREVER, prepare, &identity, &mut rendezvous).unwrap().local_group
             })
         });
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| rank.join().unwrap().map(|all| all.ranks().len())).collect()
     }
 
-    const NAME: &str = "bootstrap::neighbours::tests::ranks_that_can_not_see_each_other_share_memory";
+    const NAME: &str = "bootstrap::local_peers::tests::ranks_that_can_not_see_each_other_share_memory";
     const CHILD: &str = "BREVITY_TEST_MASTER_PORT";
 
     /// How many ranks share memory with this one of two.
@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_rank_that_has_no_memory() {
         let refuse: Prepare = |_, _| Err(Error::Unavailable { name: "shared memory", why: "refused".into() });
-        assert_eq!(shared([Neighbourhood::prepare; 3]), [Some(3); 3]);
-        assert_eq!(shared([refuse, Neighbourhood::prepare, Neighbourhood::prepare]), [None; 3]);
-        assert_eq!(shared([Neighbourhood::prepare, refuse, refuse]), [None; 3]);
+        assert_eq!(shared([LocalGroup::prepare; 3]), [Some(3); 3]);
+        assert_eq!(shared([refuse, LocalGroup::prepare, LocalGroup::prepare]), [None; 3]);
+        assert_eq!(shared([LocalGroup::prepare, refuse, refuse]), [None; 3]);
     }
 }

@@ -9,7 +9,7 @@ use super::{FLUSH_PATIENCE, Ucx};
 use crate::limits::check_length;
 use crate::link::Links;
 use crate::process::PeerProcess;
-use crate::shm::Neighbourhood;
+use crate::shm::LocalGroup;
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Transport};
 use crate::{Envelope, Error, Rank, Result};
 
@@ -35,10 +35,10 @@ impl Ucx {
     /// # Errors
     /// [`Error::Unavailable`] when it is another rank's local group; [`Error::System`] when its wake receiver
     /// can't be watched.
-    pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
-        let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
-        epoll::add(&self.epoll, links.bell(), EventData::new_u64(2), EventFlags::IN)
-            .map_err(|error| Error::system("can't watch the bell of this rank", error))?;
+    pub fn share_memory(&mut self, local_group: &Arc<LocalGroup>, may_read: bool) -> Result<()> {
+        let links = Links::new(local_group, self.rank, self.world_size, may_read)?;
+        epoll::add(&self.epoll, links.wake_receiver(), EventData::new_u64(2), EventFlags::IN)
+            .map_err(|error| Error::system("can't watch the wake receiver of this rank", error))?;
         self.links = Some(links);
         Ok(())
     }

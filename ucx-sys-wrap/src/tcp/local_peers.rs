@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{SWEEP_EVERY, SWEEP_LINKED_EVERY, Tcp};
 use crate::link::Links;
-use crate::shm::Neighbourhood;
+use crate::shm::LocalGroup;
 use crate::tick::tick;
 use crate::told::later;
 use crate::{Error, Failure, Rank, Result};
@@ -19,9 +19,9 @@ impl Tcp {
     /// # Errors
     /// [`Error::Unavailable`] when it is another rank's local group; [`Error::System`] when its wake receiver
     /// can't be watched.
-    pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
-        let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
-        self.poller.add_wake_receiver(links.bell())?;
+    pub fn share_memory(&mut self, local_group: &Arc<LocalGroup>, may_read: bool) -> Result<()> {
+        let links = Links::new(local_group, self.rank, self.world_size, may_read)?;
+        self.poller.add_wake_receiver(links.wake_receiver())?;
         self.links = Some(links);
         Ok(())
     }
@@ -94,7 +94,7 @@ mod tests {
     fn with_stranger() -> (Tcp, TcpStream) {
         let (own, stranger) = loopback_pair().unwrap();
         let mut transport = Tcp::new(Rank(0), 2, vec![None, Some(own)]).unwrap();
-        transport.share_memory(&Neighbourhood::in_process(2).unwrap()[0], true).unwrap();
+        transport.share_memory(&LocalGroup::in_process(2).unwrap()[0], true).unwrap();
         (transport, stranger)
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ucx_sys_wrap::buffer::{Port, scope, scope_in_turns};
-use ucx_sys_wrap::shm::{Neighbourhood, OwnArea};
+use ucx_sys_wrap::shm::{LocalGroup, OwnArea};
 use ucx_sys_wrap::tcp::{MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{Envelope, Error, Mark, Posted, Rank, Signature, Tag, Transport};
 
@@ -16,12 +16,12 @@ pub(crate) const CELLS_AT: usize = 4096;
 pub(crate) const CELL_BYTES: usize = 128;
 
 /// Rank 0 as a transport, and the memory through which rank 1, a stranger, writes to it.
-pub(crate) fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbourhood>>) {
+pub(crate) fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<LocalGroup>>) {
     let (mut transports, strangers) = world_with_strangers(1, 2);
-    let neighbourhoods = Neighbourhood::in_process(2).unwrap();
-    transports[0].share_memory(&neighbourhoods[0], true).unwrap();
-    let block = neighbourhoods[1].own_channel(0).unwrap();
-    (transports, strangers, block, neighbourhoods)
+    let local_groups = LocalGroup::in_process(2).unwrap();
+    transports[0].share_memory(&local_groups[0], true).unwrap();
+    let block = local_groups[1].own_channel(0).unwrap();
+    (transports, strangers, block, local_groups)
 }
 
 /// Writes the first line of the descriptor at `position`, like the transport.
@@ -40,7 +40,7 @@ pub(crate) fn words(round: u32, lengths: [u64; 3]) -> [u64; 7] {
 }
 
 #[test]
-fn what_a_neighbour_must_not_write_closes_the_transport() {
+fn what_a_local_peer_must_not_write_closes_the_transport() {
     let foreign = Tag::new(Rank(0), 1, 2, 0).0;
     let mut another = words(0, [8, 0, 0]);
     another[0] = foreign;
@@ -85,7 +85,7 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
 
 #[test]
 fn who_awaits_a_message_and_nothing_else_sees_it_before_others_have_a_turn() {
-    let ports: Vec<_> = neighbours(2, true).into_iter().map(|rank| Port::new(Box::new(rank))).collect();
+    let ports: Vec<_> = local_peers(2, true).into_iter().map(|rank| Port::new(Box::new(rank))).collect();
     let envelope =
         Envelope { tag: Tag::new(Rank(1), 1, 2, 0), signature: Signature::default(), mark: Mark::NONE };
     let turns_of = |spins, count| {
@@ -180,7 +180,7 @@ fn false_acknowledgements_close_the_transport() {
 /// Whatever the local peer writes, and wherever: an error that names it, or nothing, and no byte outside the
 /// receive.
 #[test]
-fn garbage_of_a_neighbour_is_an_error_or_nothing() {
+fn garbage_of_a_local_peer_is_an_error_or_nothing() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = move || {
         state ^= state << 13;
@@ -280,7 +280,7 @@ fn signatures_and_marks_arrive_in_any_order_of_lengths() {
         (state % below as u64) as usize
     };
     for (may_read, post_first) in [(true, true), (true, false), (false, true), (false, false)] {
-        let mut transports = neighbours(2, may_read);
+        let mut transports = local_peers(2, may_read);
         for _ in 0..60 {
             let messages: Vec<_> = (0..6)
                 .map(|seed| {
@@ -323,7 +323,7 @@ fn signatures_and_marks_arrive_in_any_order_of_lengths() {
 #[test]
 fn what_nobody_can_read_waits_for_no_receive() {
     for (may_read, bytes, count) in [(false, 100_000, 3), (true, 16 << 10, 100)] {
-        let mut transports = neighbours(2, may_read);
+        let mut transports = local_peers(2, may_read);
         let payload = pattern(1, bytes);
         let mut sends: Vec<_> =
             (0..count).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&payload])).collect();
@@ -343,7 +343,7 @@ fn what_nobody_can_read_waits_for_no_receive() {
 /// rank sleeps.
 #[test]
 fn what_nobody_asks_for_is_read_a_turn_later() {
-    let mut transports = neighbours(2, true);
+    let mut transports = local_peers(2, true);
     let bytes = pattern(1, 100_000);
     // Something else is awaited, so that every turn looks at the link.
     let _other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
@@ -363,7 +363,7 @@ fn what_nobody_asks_for_is_read_a_turn_later() {
 }
 
 #[test]
-fn what_a_dead_neighbour_has_sent_whole_arrives_and_the_rest_is_lost() {
+fn what_a_dead_local_peer_has_sent_whole_arrives_and_the_rest_is_lost() {
     let (mut transports, mut strangers, block, _world) = with_stranger();
     let mut whole = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[1024]);
     let mut half = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[1024]);
@@ -387,7 +387,7 @@ fn canceled_messages_are_whole_or_never_were() {
     for may_read in [true, false] {
         // In a descriptor, through the ring, read from memory, by RTS.
         for size in [8, 3000, 100_000, 600_000, 3 << 20] {
-            let mut transports = neighbours(2, may_read);
+            let mut transports = local_peers(2, may_read);
             // Fills the ring and the descriptors, so that there is something to cancel.
             let mut before: Vec<_> = (0..70)
                 .map(|_| Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(9, 7000)]))
@@ -423,7 +423,7 @@ fn canceled_messages_are_whole_or_never_were() {
 #[test]
 fn a_small_message_does_not_wait_for_a_large_one() {
     for may_read in [true, false] {
-        let mut transports = neighbours(2, may_read);
+        let mut transports = local_peers(2, may_read);
         let bytes = pattern(1, 20 << 20);
         let mut large = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
         let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
@@ -463,7 +463,7 @@ fn messages_of_all_sizes_arrive_in_order_and_whole() {
     ];
     for may_read in [true, false] {
         for post_first in [true, false] {
-            let mut transports = neighbours(2, may_read);
+            let mut transports = local_peers(2, may_read);
             let mut receives = Vec::new();
             let mut sends = Vec::new();
             for step in [post_first, !post_first] {
@@ -501,7 +501,7 @@ fn messages_of_all_sizes_arrive_in_order_and_whole() {
 #[test]
 fn no_wake_up_is_lost() {
     for may_read in [true, false] {
-        let ranks = neighbours(2, may_read);
+        let ranks = local_peers(2, may_read);
         std::thread::scope(|scope| {
             for (own, rank) in ranks.into_iter().enumerate() {
                 scope.spawn(move || play_asleep(rank, own));
