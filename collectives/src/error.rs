@@ -34,7 +34,8 @@ pub enum Error {
 
     /// The deadline of this call, or of a call of another rank, passed while this call waited.
     #[error(
-        "{operation} (call {sequence}, round {round}) timed out after {:.3} s, while it waited for rank {rank}: \
+        "{operation} (call {sequence}, round {round}) timed out after {:.3} s, while it waited for rank \
+            {rank}: \
          is it alive, and does it make the same calls?",
         .after.as_secs_f64()
     )]

@@ -77,9 +77,9 @@ impl Binomial {
 /// The role of a rank in recursive doubling among any number of ranks.
 ///
 /// With `half` the largest power of two that fits, `world_size - half` ranks are guests: the even ones below
-/// twice that number. A guest first sends its data to its right local peer, and receives the result from it at
-/// the end. So every rank first communicates with a ring local peer, as in a barrier and in a ring, and ranks
-/// that make different calls detect it at once.
+/// twice that number. A guest first sends its data to its right local peer, and receives the result from it
+/// at the end. So every rank first communicates with a ring local peer, as in a barrier and in a ring, and
+/// ranks that make different calls detect it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubling {
     /// Sends its data to `keeper` and gets the result from it.

@@ -219,7 +219,8 @@ fn mpirun_inside_torchrun() {
 fn torchrun_inside_mpirun() {
     let Some(mpirun) = MPIRUN.found() else { return };
     let script = format!(
-        "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none MASTER_ADDR=no.such.host MASTER_PORT={}\n\
+        "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none MASTER_ADDR=no.such.host \
+            MASTER_PORT={}\n\
          RANK=0 {RANK} suite & RANK=1 {RANK} suite; status=$?; wait $! && exit $status",
         programs::free_port() - 1
     );

@@ -40,7 +40,8 @@ pub enum Error {
 
     /// The peer makes a different call.
     #[error(
-        "rank {rank} makes another call than this rank: do all ranks call the same operations in the same order?"
+        "rank {rank} makes another call than this rank: do all ranks call the same operations in the same \
+         order?"
     )]
     Mismatch {
         /// The peer.
@@ -53,7 +54,8 @@ pub enum Error {
 
     /// The peer sent a part that is longer than the receive allows, or another number of parts.
     #[error(
-        "rank {rank} sent {sent} bytes in part {part}, expected at most {capacity}: do all ranks run the same version with the same sizes?"
+        "rank {rank} sent {sent} bytes in part {part}, expected at most {capacity}: do all ranks run the \
+         same version with the same sizes?"
     )]
     TooLong {
         /// The peer.
@@ -127,7 +129,11 @@ pub enum Error {
     },
 
     /// Some ranks did not join before the deadline.
-    #[error("{} did not join within {}: are all ranks started, and can they reach {master}?", RankList(missing), Seconds(*deadline))]
+    #[error(
+        "{} did not join within {}: are all ranks started, and can they reach {master}?",
+        RankList(missing),
+        Seconds(*deadline)
+    )]
     MissingRanks {
         /// The ranks that did not join.
         missing: Vec<Rank>,
@@ -172,7 +178,8 @@ pub enum Error {
 
     /// The launcher's key-value store, through which rank 0 publishes its address, can't be used.
     #[error(
-        "{launcher} can't tell the ranks where to meet: {why}; without it, set BREVITY_MASTER=host:port for all ranks"
+        "{launcher} can't tell the ranks where to meet: {why}; without it, set BREVITY_MASTER=host:port for \
+         all ranks"
     )]
     Launcher {
         /// The launcher.

@@ -15,9 +15,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fields::Fields;
 
-/// A longer time between two looks at the clock, by a process that looks every few milliseconds while it waits,
-/// shows that the process stood still: a signal stopped it, or it was frozen with its container. On a crowded
-/// processor it may as well have waited for its turn; deadlines then move by as much.
+/// A longer time between two looks at the clock, by a process that looks every few milliseconds while it
+/// waits, shows that the process stood still: a signal stopped it, or it was frozen with its container. On a
+/// crowded processor it may as well have waited for its turn; deadlines then move by as much.
 pub const STANDSTILL: Duration = Duration::from_millis(500);
 
 /// The bytes of a [`ProcessName`].

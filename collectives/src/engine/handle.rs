@@ -16,7 +16,8 @@ use super::thread::Blocked;
 use super::wait::Waiter;
 use super::{Background, Engine};
 
-const WAITS_INSIDE: &str = "Handle::wait inside the body of a non-blocking call, during which no other call moves: await the \
+const WAITS_INSIDE: &str = "Handle::wait inside the body of a non-blocking call, during which no other \
+    call moves: await the \
                             handle instead";
 
 type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;

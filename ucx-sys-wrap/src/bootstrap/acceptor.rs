@@ -114,7 +114,10 @@ impl Acceptor {
     /// What an error adds to the address when ranks are missing: one may have another key.
     pub(super) fn hint(&self) -> String {
         self.turned_away.map_or_else(String::new, |peer| {
-            format!(" (where {peer} was turned away: it does not hold this job's key; is BREVITY_KEY the same on all ranks?)")
+            format!(
+                " (where {peer} was turned away: it does not hold this job's key; is BREVITY_KEY \
+                the same on all ranks?)"
+            )
         })
     }
 

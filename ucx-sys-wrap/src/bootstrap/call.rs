@@ -90,7 +90,8 @@ impl Call {
     /// What an error adds to the address when the rank was not found.
     pub(super) fn hint(&self) -> &'static str {
         if self.met_a_stranger || self.current.as_ref().is_some_and(Conversation::is_unanswered) {
-            " (something listens there that does not answer as a rank of this job: is the port another program's?)"
+            " (something listens there that does not answer as a rank of this job: is the port another \
+             program's?)"
         } else {
             ""
         }

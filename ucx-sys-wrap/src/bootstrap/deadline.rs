@@ -79,8 +79,8 @@ impl Deadline {
     }
 }
 
-/// Has `sleep` sleep for at most `longest`, or less, and takes note if it took so much longer that this process
-/// must have stood still.
+/// Has `sleep` sleep for at most `longest`, or less, and takes note if it took so much longer that this
+/// process must have stood still.
 pub(super) fn nap<R>(longest: Duration, sleep: impl FnOnce(Duration) -> R) -> R {
     let (start, noted) = (Instant::now(), STOOD_STILL.load(Ordering::Relaxed));
     let longest = longest.min(NAP);

@@ -60,9 +60,9 @@ impl Identity {
 
     /// Reads the identity from the variables that `lookup` knows.
     ///
-    /// The first of these launchers with variables set counts, unless [`from_env`](Self::from_env) can see which
-    /// is the innermost: `brevity run`, Open MPI, PMI-1, torchrun, Slurm. `docs/launchers.md` lists their
-    /// variables and where their ranks meet unless `BREVITY_MASTER` is set.
+    /// The first of these launchers with variables set counts, unless [`from_env`](Self::from_env) can see
+    /// which is the innermost: `brevity run`, Open MPI, PMI-1, torchrun, Slurm. `docs/launchers.md` lists
+    /// their variables and where their ranks meet unless `BREVITY_MASTER` is set.
     ///
     /// Without any of them this is a world of one rank, also in an MPI program that was started without a
     /// launcher. Further variables: `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds,

@@ -24,8 +24,8 @@ const FINDING_BYTES: usize = 8;
 
 /// A rank's host and process, for the others to compare.
 ///
-/// On the wire: flags 1, user 4, network 16, boot 16, socket name 16, finding 8, process 28, then the host id;
-/// absent fields are zero.
+/// On the wire: flags 1, user 4, network 16, boot 16, socket name 16, finding 8, process 28, then the host
+/// id; absent fields are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostInfo {
     /// Whether this rank was asked to share memory; only rank 0's counts.
@@ -338,7 +338,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn infos_come_back(boot: u8, id in ".{0,60}", is_wanted: bool, is_known: bool, finding: Option<[u8; 8]>) {
+        fn infos_come_back(
+            boot: u8,
+            id in ".{0,60}",
+            is_wanted: bool,
+            is_known: bool,
+            finding: Option<[u8; 8]>,
+        ) {
             let mut info = HostInfo { finding, ..info(boot, &id) };
             info.is_wanted = is_wanted;
             if !is_known {

@@ -168,7 +168,8 @@ impl Identity {
         if is_announced && lacks_key {
             return Err(not_set(
                 "BREVITY_KEY",
-                "the same key on all ranks (or BREVITY_KEY_FILE), because BREVITY_ANNOUNCE is for other hosts",
+                "the same key on all ranks (or BREVITY_KEY_FILE), because BREVITY_ANNOUNCE is for other \
+                 hosts",
             ));
         }
         if self.encrypt && !cfg!(feature = "encryption") {
@@ -188,7 +189,8 @@ impl Identity {
 pub(super) fn key_needed() -> Error {
     not_set(
         "BREVITY_KEY",
-        "the same key of at least 16 bytes on all ranks (or BREVITY_KEY_FILE), because other hosts can reach this \
+        "the same key of at least 16 bytes on all ranks (or BREVITY_KEY_FILE), because other hosts can \
+            reach this \
          master; with all ranks on one host, BREVITY_MASTER=127.0.0.1:PORT and BREVITY_JOB=NAME do",
     )
 }

@@ -19,7 +19,8 @@ pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<Ip
     if address.is_loopback() || serves_others { Ok(address) } else { Err(key_needed()) }
 }
 
-/// The address of an interface, by its name or by the address itself; of several, one of the family of `like`.
+/// The address of an interface, by its name or by the address itself; of several, one of the family of
+/// `like`.
 pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     let all = all_addresses()?;
     let known = |(interface, address): &&(String, IpAddr)| interface == name || address.to_string() == name;

@@ -60,7 +60,8 @@ pub(super) fn of_starter(
     named.ok_or_else(|| not_set("BREVITY_KEY", NAMELESS))
 }
 
-const NAMELESS: &str = "the same key on all ranks (or BREVITY_KEY_FILE), or the job's name in BREVITY_JOB if all are on this \
+const NAMELESS: &str = "the same key on all ranks (or BREVITY_KEY_FILE), or the job's name in \
+    BREVITY_JOB if all are on this \
                         host: without either, ranks of two jobs can meet";
 
 /// The number of ranks on this host, if the launcher says it.

@@ -96,7 +96,8 @@ fn meet_within(
     Ok(Host { local_group: made.flatten().map(Arc::new), processes, is_crowded })
 }
 
-/// The outcome, if all ranks of the host have succeeded; else `None`, and the first that has failed warns why.
+/// The outcome, if all ranks of the host have succeeded; else `None`, and the first that has failed warns
+/// why.
 fn together<T>(
     own: Rank,
     rendezvous: &mut Rendezvous,

@@ -36,7 +36,8 @@ const BESIDE_CONNECTIONS: usize = 2;
 /// [`Rendezvous::exchange`]. [`Error::Environment`] for encryption without a key.
 pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Option<Wire>>> {
     if identity.encrypt && identity.key.is_none() && identity.world_size > 1 {
-        let expected = "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes its secrets of it";
+        let expected = "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes \
+            its secrets of it";
         return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
     }
     let party = rendezvous.party.clone();

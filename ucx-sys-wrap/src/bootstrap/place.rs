@@ -13,7 +13,8 @@ const NEXT_PORT: &str =
     "torchrun's port, from 1 to 65534 (one of the next 16 is used), or BREVITY_MASTER=host:port";
 
 const DESCRIPTOR: &str = "the number of the launcher's descriptor, or BREVITY_MASTER=host:port for all ranks";
-const NO_INTRODUCTION: &str = "host:port where rank 0 waits for the others, because the launcher does not speak PMI-1 or PMIx with this process";
+const NO_INTRODUCTION: &str = "host:port where rank 0 waits for the others, because the launcher does \
+    not speak PMI-1 or PMIx with this process";
 
 /// The identity by the launcher that counts; its job is the launcher's name for it, or empty.
 pub(super) fn read(variables: Variables<'_>, nesting: impl FnOnce() -> Nesting) -> Result<Identity> {

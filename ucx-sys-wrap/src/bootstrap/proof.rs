@@ -214,7 +214,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn openings_come_back(rank: u32, peer: u32, world_size: u32, wire_version: u32, job in "[a-zé]{0,32}", caller: bool) {
+        fn openings_come_back(
+            rank: u32,
+            peer: u32,
+            world_size: u32,
+            wire_version: u32,
+            job in "[a-zé]{0,32}",
+            caller: bool,
+        ) {
             let role = if caller { Role::Caller } else { Role::Answerer };
             let party = Party { key: vec![], job, rank, world_size, wire_version };
             let opening = party.opening(Purpose::Mesh, role, peer).unwrap();

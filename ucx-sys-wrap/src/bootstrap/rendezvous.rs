@@ -73,8 +73,8 @@ impl Rendezvous {
     /// Gives every rank the blobs of all ranks, in rank order. All ranks must call it equally often.
     ///
     /// Blocks until all ranks have called it, at most until the deadline of joining: there is one, the
-    /// earliest of all ranks', for the joining and all exchanges together. Costs one message to rank 0 and one
-    /// back, of all blobs. After an error every later exchange returns the same error.
+    /// earliest of all ranks', for the joining and all exchanges together. Costs one message to rank 0 and
+    /// one back, of all blobs. After an error every later exchange returns the same error.
     ///
     /// # Errors
     /// The same on every rank that is still there: [`Error::MissingRanks`] at the deadline,

@@ -63,12 +63,13 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Reserves a port of `address` while the socket lives: bound, not listening, and shared with other sockets of
-/// this user that ask for it. The unspecified IPv6 address includes IPv4.
+/// Reserves a port of `address` while the socket lives: bound, not listening, and shared with other sockets
+/// of this user that ask for it. The unspecified IPv6 address includes IPv4.
 pub(crate) fn reserve(address: IpAddr, ports: Ports) -> io::Result<(Socket, SocketAddr)> {
     let socket = if ports.are_limited() {
         ports.find(address, |address| {
-            // Sharing is enabled after binding, so that binding fails where another job has reserved the port.
+            // Sharing is enabled after binding, so that binding fails where another job has reserved the
+            // port.
             let socket = unbound(address)?;
             socket.bind(&address.into())?;
             socket.set_reuse_port(true)?;

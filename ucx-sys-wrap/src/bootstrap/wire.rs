@@ -198,7 +198,11 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(kind in 0u8..8, words in proptest::collection::vec(0u32..6, 0..8), rest in proptest::collection::vec(any::<u8>(), 0..20)) {
+        fn no_bytes_panic(
+            kind in 0u8..8,
+            words in proptest::collection::vec(0u32..6, 0..8),
+            rest in proptest::collection::vec(any::<u8>(), 0..20),
+        ) {
             let mut body: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
             body.extend(rest);
             let _ = Frame::decode(kind, &body);

@@ -109,8 +109,8 @@ impl<'env> Comm<'env> {
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has returned the
-        // leases.
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has returned
+        // the leases.
         unsafe { B::lend(&raw, &mut parts) };
         let alone = if parts.len() == 1 { parts.pop() } else { None };
         let state = match alone {
@@ -195,8 +195,8 @@ impl<'env> Comm<'env> {
     ) -> (Recv<'_, 'env, B>, N) {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has returned the
-        // leases.
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has returned
+        // the leases.
         unsafe { B::lend(&mut raw, &mut parts) };
         let noted = note(&parts);
         let state = if envelope.tag.is_of(from) {

@@ -78,7 +78,8 @@
 //! let mut places = [[0u8; 8]; 2];
 //! let [first, second] = &mut places;
 //! scope(port, |comm| drop(comm.port().progress()), async |comm| {
-//!     let receives = (comm.recv(peer, envelope, &mut first[..]), comm.recv(peer, envelope, &mut second[..]));
+//!     let one = comm.recv(peer, envelope, &mut first[..]);
+//!     let receives = (one, comm.recv(peer, envelope, &mut second[..]));
 //!     receives.0.await.unwrap();
 //!     receives.1.await.unwrap();
 //! });

@@ -52,8 +52,8 @@ impl Port {
             // The caller is not the owner of these values, so their panics, already reported, end here.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 drop(kept);
-                // SAFETY: `orphan_scope` was given ownership, and the entry is out of the list, so it is freed
-                // once. The scope is closed and the buffers it kept are gone.
+                // SAFETY: `orphan_scope` was given ownership, and the entry is out of the list, so it is
+                // freed once. The scope is closed and the buffers it kept are gone.
                 drop(unsafe { Box::from_raw(memory.as_ptr()) });
             }));
         }

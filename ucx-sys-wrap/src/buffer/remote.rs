@@ -77,7 +77,8 @@ impl<'env> Comm<'env> {
     pub fn put<B: SendBuffer + 'env>(&self, to: &RemoteRegion, offset: usize, buffer: B) -> Put<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has dropped
+        // the leases.
         unsafe { B::lend(&raw, &mut parts) };
         self.access(to, offset, raw, AccessParts::Put(parts))
     }
@@ -94,7 +95,8 @@ impl<'env> Comm<'env> {
     ) -> Get<'_, 'env, B> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has dropped
+        // the leases.
         unsafe { B::lend(&mut raw, &mut parts) };
         self.access(from, offset, raw, AccessParts::Get(parts))
     }

@@ -108,7 +108,8 @@ impl Guard {
                 self.killed += 1;
                 if status.signal().is_none() || self.killed > MOST_KILLED {
                     tracing::warn!(
-                        "the job's guard has ended: what ranks have started may outlive a launcher that is killed"
+                        "the job's guard has ended: what ranks have started may outlive a launcher that is \
+                         killed"
                     );
                     self.state = State::GivenUp;
                     return;

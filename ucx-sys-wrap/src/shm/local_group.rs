@@ -19,11 +19,11 @@ use crate::{Error, Rank, Result};
 /// Ranks of the host are numbered by *places*, from 0, in the order of ranks.
 ///
 /// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* polls
-/// segments and channels once more, and then waits for [`wake_receiver`](Self::wake_receiver) to be readable. A rank that has
-/// published something calls [`wake`](Self::wake). No wake-up is lost: both have a full fence between their
-/// store and their load, so either the sleeper sees what was published or the publisher sees that it sleeps.
-/// A wake-up stays pending until [`hear`](Self::hear) discards it; the caller must then poll *everything*
-/// that peers send wake-ups for, messages and slots.
+/// segments and channels once more, and then waits for [`wake_receiver`](Self::wake_receiver) to be readable.
+/// A rank that has published something calls [`wake`](Self::wake). No wake-up is lost: both have a full fence
+/// between their store and their load, so either the sleeper sees what was published or the publisher sees
+/// that it sleeps. A wake-up stays pending until [`hear`](Self::hear) discards it; the caller must then poll
+/// *everything* that peers send wake-ups for, messages and slots.
 pub struct LocalGroup {
     ranks: Box<[Rank]>,
     own_place: usize,

@@ -107,7 +107,8 @@ proptest! {
         let mut post = |connection: &mut Connection, extra: usize, statistics: &mut Statistics| {
             let Some(message) = unposted.next() else { return false };
             let capacities: Vec<_> = message.parts.iter().map(|part| part.len() + extra * 3000).collect();
-            receives.push((message.round, Receiving::post(connection, message.round, &capacities, statistics)));
+            receives
+                .push((message.round, Receiving::post(connection, message.round, &capacities, statistics)));
             true
         };
         for (step, count, extra) in steps {

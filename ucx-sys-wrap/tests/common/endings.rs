@@ -308,7 +308,8 @@ pub fn time_over(port: &Arc<Port>) {
             }
             let error = pending.await.map(|_| ()).unwrap_err();
             assert!(
-                matches!(error, Error::Timeout { rank, tag: found, .. } if (rank, found) == (awaited, tag.tag)),
+                matches!(error, Error::Timeout { rank, tag: found, .. }
+                    if (rank, found) == (awaited, tag.tag)),
                 "{error}"
             );
             let error = send.await.map(|_| ()).unwrap_err();

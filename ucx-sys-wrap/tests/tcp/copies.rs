@@ -15,8 +15,8 @@ const SPARSE: [usize; 3] = [16, 400 << 10, 400 << 10];
 const STAGED: u64 = 4096;
 
 /// Copies and copied bytes of the sender and the receiver for a message of these parts, whose receive is
-/// posted before, or so many turns afterwards. Over sockets a thousand turns bring all of it. Over shared memory
-/// it is there at once, and a turn may look at it, which costs a copy to the heap.
+/// posted before, or so many turns afterwards. Over sockets a thousand turns bring all of it. Over shared
+/// memory it is there at once, and a turn may look at it, which costs a copy to the heap.
 fn copied(transports: &mut [Tcp], parts: &[usize], posted_after: Option<usize>) -> [(u64, u64); 2] {
     let before = [0, 1].map(|rank| transports[rank].statistics());
     let payload: Vec<_> = parts.iter().map(|length| pattern(1, *length)).collect();

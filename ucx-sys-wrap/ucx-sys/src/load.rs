@@ -73,8 +73,8 @@ impl Ucp {
     /// Loads UCX from `path`, or else `libucp.so.0` from where the dynamic linker looks.
     ///
     /// The library stays loaded until the process ends, even if this call then fails, so its functions and
-    /// strings never dangle: UCX patches the C library's `munmap` and the like (in a process with threads only
-    /// once a cache of registrations asks for it), installs exit handlers and starts threads. Its signal
+    /// strings never dangle: UCX patches the C library's `munmap` and the like (in a process with threads
+    /// only once a cache of registrations asks for it), installs exit handlers and starts threads. Its signal
     /// handlers are removed again, unless `UCX_HANDLE_ERRORS` or `UCX_DEBUG_SIGNO` is set. Loading again is
     /// cheap and returns the same library. Allocates.
     ///

@@ -138,7 +138,7 @@ impl Cipher {
     /// Whether a read gives bytes without a system call.
     pub(super) fn has_unread(&self) -> bool {
         !self.open.get().is_empty()
-            || matches!(self.record_length(), Some(length) if self.arrived.get().len() >= LENGTH_BYTES + length)
+            || self.record_length().is_some_and(|length| self.arrived.get().len() >= LENGTH_BYTES + length)
     }
 
     /// Writes the rest of the record.

@@ -54,13 +54,17 @@ fn session() -> Option<Session> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
 
     proptest! {
         #[test]
-        fn no_bytes_do_harm(kind in 0u8..2, steps in proptest::collection::vec((any::<u8>(), 0u16..600, proptest::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..30)) {
+        fn no_bytes_do_harm(
+            kind in 0u8..2,
+            steps in vec((any::<u8>(), 0u16..600, vec(any::<u8>(), 0..40), any::<bool>()), 0..30),
+        ) {
             let mut plan = vec![kind];
             for (step, amount, mut bytes, is_record) in steps {
                 // Lengths of records that are right.

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::io::Errno;
 use socket2::SockRef;
@@ -102,8 +103,8 @@ proptest! {
     #[test]
     fn bytes_come_whole_and_in_order(
         encrypt: bool,
-        sizes in proptest::collection::vec(prop_oneof![1usize..200, 1usize..70_000, 200_000usize..2_000_000], 1..8),
-        reads in proptest::collection::vec(prop_oneof![1usize..100, 1usize..10_000, 60_000usize..1_000_000], 1..8),
+        sizes in vec(prop_oneof![1usize..200, 1usize..70_000, 200_000usize..2_000_000], 1..8),
+        reads in vec(prop_oneof![1usize..100, 1usize..10_000, 60_000usize..1_000_000], 1..8),
         cut in 1usize..5000,
     ) {
         let (mut near, mut far) = wires(encrypt);
