@@ -194,6 +194,20 @@ fn ranks_that_go_on_after_a_failure_get_their_grace_and_are_killed() {
     }
 }
 
+/// `setsid`, `timeout` and interactive shells leave the process group that they were started in.
+#[test]
+fn a_rank_in_a_process_group_of_its_own_is_killed_after_the_grace() {
+    let (_folder, path) = folder();
+    let script = format!(
+        "if [ $BREVITY_RANK = 1 ]; then exec setsid sh -c 'echo >{path}/apart; exec sleep 100'; fi; \
+         until [ -e {path}/apart ]; do sleep 0.01; done; exit 3"
+    );
+    let start = Instant::now();
+    let outcome = outcome(shell(2, &script).grace(Duration::from_millis(200)));
+    assert_eq!(outcome.endings, [Ending::Exited(3), Ending::Killed(9)]);
+    assert!(start.elapsed() < PATIENCE);
+}
+
 #[test]
 fn what_ranks_leave_behind_is_ended_with_the_job() {
     let (_folder, path) = folder();

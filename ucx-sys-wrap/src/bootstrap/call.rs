@@ -33,6 +33,8 @@ pub(super) struct Call {
     is_choosy: bool,
     /// Whether somebody answered that is no rank of this job.
     met_a_stranger: bool,
+    /// The rank that holds another key, where the rank that is called may be at another place.
+    refused_by: Option<String>,
 }
 
 impl Call {
@@ -48,6 +50,7 @@ impl Call {
             pause: FIRST_PAUSE,
             is_choosy: false,
             met_a_stranger: false,
+            refused_by: None,
         }
     }
 
@@ -59,7 +62,8 @@ impl Call {
     /// Makes as much progress as is possible without blocking; `Some` once the rank has proven itself.
     ///
     /// # Errors
-    /// [`Error::Unauthenticated`] when the rank holds another key. After other failures it tries again.
+    /// [`Error::Unauthenticated`] when the rank holds another key, unless the rank may be at another place.
+    /// After other failures it tries again.
     pub(super) fn turn(&mut self) -> Result<Option<(Opening, Channel)>> {
         if self.current.is_none() && self.next_attempt <= Instant::now() {
             self.current = self.dial();
@@ -76,7 +80,11 @@ impl Call {
             Step::Proven(opening, channel) => return Ok(Some((opening, channel))),
             Step::Failed(Fault::WrongKey, address) => {
                 let who = format!("rank {} at {address}", self.peer);
-                return Err(Error::Unauthenticated { who });
+                if !self.is_choosy {
+                    return Err(Error::Unauthenticated { who });
+                }
+                self.refused_by = Some(who);
+                self.pause();
             }
             Step::Failed(fault, address) => {
                 self.met_a_stranger |= matches!(fault, Fault::Stranger | Fault::OtherJob);
@@ -85,6 +93,11 @@ impl Call {
             }
         }
         Ok(None)
+    }
+
+    /// The refusal that explains why the rank was not found, if there was one.
+    pub(super) fn refusal(&mut self) -> Option<Error> {
+        self.refused_by.take().map(|who| Error::Unauthenticated { who })
     }
 
     /// What an error adds to the address when the rank was not found.

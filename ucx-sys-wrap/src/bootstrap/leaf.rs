@@ -138,6 +138,9 @@ fn reach_root(
             }
         }
         if deadline.passed() {
+            if let Some(refusal) = calls.iter_mut().find_map(|(call, _)| call.refusal()) {
+                return Err(refusal);
+            }
             let hint = calls.iter().map(|(call, _)| call.hint()).find(|hint| !hint.is_empty());
             let last = identity.other_ports.last();
             let others = last.map_or_else(String::new, |last| format!(" or another port up to {last}"));

@@ -5,7 +5,10 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, kill_process_group, pidfd_send_signal,
+    waitid,
+};
 use socket2::Socket;
 
 use super::blame::Blame;
@@ -199,16 +202,21 @@ impl Job {
 
     fn obey(&mut self, number: i32) {
         let now = Instant::now();
-        match meaning(number) {
-            Meaning::Stop => self.schedule.stop(now),
-            Meaning::GoOn => _ = self.schedule.go_on(now),
+        let continued = match meaning(number) {
+            Meaning::Stop => {
+                self.schedule.stop(now);
+                false
+            }
+            Meaning::GoOn => {
+                self.schedule.go_on(now);
+                false
+            }
             Meaning::End if number == Signal::INT.as_raw() => self.schedule.interrupt(now),
             Meaning::End => self.schedule.end(now),
-            Meaning::Message => {}
-        }
+            Meaning::Message => false,
+        };
         self.pass_on(number);
-        // Stopped ranks can't end.
-        if meaning(number) == Meaning::End && self.schedule.go_on(now) {
+        if continued {
             self.signal(Signal::CONT);
         }
     }
@@ -221,8 +229,14 @@ impl Job {
         for number in self.relay.take() {
             self.obey(number);
         }
-        if self.schedule.is_stopped() {
-            let _ = kill_process(getpid(), Signal::STOP);
+        if self.schedule.is_stopped() && kill_process(getpid(), Signal::STOP).is_ok() && !getpid().is_init() {
+            // This process continues, also where the program has a handler of its own for SIGCONT.
+            for number in self.relay.take() {
+                self.obey(number);
+            }
+            if self.schedule.go_on(Instant::now()) {
+                self.signal(Signal::CONT);
+            }
         }
     }
 
@@ -259,11 +273,19 @@ impl Job {
         }
     }
 
-    /// Sends a signal to the job's process group.
+    /// Sends a signal to the job's process group, and to ranks that have left it, as `setsid` and `timeout` do.
     fn signal(&self, signal: Signal) {
-        if let Some(leader) = self.leader() {
-            // Fails if all of the group has ended.
-            let _ = kill_process_group(leader, signal);
+        let Some(leader) = self.leader() else { return };
+        // Fails if all of the group has ended.
+        let _ = kill_process_group(leader, signal);
+        for running in self.children.iter().filter(|running| running.ending.is_none()) {
+            // The process is not reaped, so its number is its own.
+            let process = Pid::from_child(&running.child);
+            let _ = match getpgid(Some(process)) {
+                Ok(group) if group == leader => Ok(()),
+                Ok(group) if group == process => kill_process_group(process, signal),
+                _ => pidfd_send_signal(&running.process, signal),
+            };
         }
     }
 

@@ -36,18 +36,22 @@ impl Schedule {
         Self { grace, kill_at: None, interrupted: None, stop: Stop::No }
     }
 
-    /// Plans to kill the ranks after the grace period, once.
-    pub(super) fn end(&mut self, now: Instant) {
+    /// Plans to kill the ranks after the grace period, once. Stopped ranks must continue, because they can't
+    /// end; returns whether they had been stopped.
+    pub(super) fn end(&mut self, now: Instant) -> bool {
+        let continued = self.go_on(now);
         // If the clock can't represent the end of the grace period, it never ends.
         self.kill_at = self.kill_at.or_else(|| now.checked_add(self.grace));
+        continued
     }
 
-    /// Handles an interrupt by the user: a second one kills the ranks at once.
-    pub(super) fn interrupt(&mut self, now: Instant) {
-        self.end(now);
+    /// Handles an interrupt by the user, like [`end`](Self::end): a second one kills the ranks at once.
+    pub(super) fn interrupt(&mut self, now: Instant) -> bool {
+        let continued = self.end(now);
         if now - *self.interrupted.get_or_insert(now) >= SAME_INTERRUPT {
             self.kill_at = Some(now);
         }
+        continued
     }
 
     /// Notes that the ranks were told to stop.
@@ -157,6 +161,18 @@ mod tests {
         assert!(!schedule.is_kill_due(start + 109 * SECOND));
         schedule.slept(NAP, 50 * SECOND + NAP);
         assert!(!schedule.is_kill_due(start + 159 * SECOND) && schedule.is_kill_due(start + 160 * SECOND));
+    }
+
+    #[test]
+    fn a_stop_before_the_end_does_not_lengthen_the_grace() {
+        let (mut schedule, start) = (Schedule::new(10 * SECOND), Instant::now());
+        schedule.stop(start);
+        assert!(schedule.is_stop_due(start + SECOND, || true));
+        assert!(schedule.end(start + 3600 * SECOND), "the ranks must continue");
+        assert!(schedule.is_kill_due(start + 3610 * SECOND));
+        schedule.interrupt(start + 3620 * SECOND);
+        schedule.stop(start + 3621 * SECOND);
+        assert!(schedule.interrupt(start + 3700 * SECOND) && schedule.is_kill_due(start + 3700 * SECOND));
     }
 
     #[test]
