@@ -55,6 +55,30 @@ fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     }
 }
 
+/// The mask of blocked signals of each thread of this process with this name.
+fn blocked_by(name: &str) -> Vec<u64> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of = |task: std::fs::DirEntry| {
+        let comm = read_to_string(task.path().join("comm")).ok()?;
+        let status = read_to_string(task.path().join("status")).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        (comm.trim() == name).then(|| u64::from_str_radix(mask.trim(), 16).unwrap())
+    };
+    tasks.filter_map(of).collect()
+}
+
+/// An application that takes a signal by `sigwait`, or handles it on a thread of its own, still gets it.
+#[test]
+fn the_threads_of_a_group_take_no_signal_of_the_application() {
+    const SIGTERM: u64 = 1 << 14;
+    for (progress_thread, name) in [(false, "brv-abort"), (true, "brv-progress")] {
+        let groups = groups(Between::Wire(Wire::Local), progress_thread);
+        let masks = blocked_by(name);
+        assert!(!masks.is_empty() && masks.iter().all(|mask| mask & SIGTERM != 0), "{name}: {masks:x?}");
+        drop(groups);
+    }
+}
+
 fn over(world: World, settings: Settings) -> Vec<Group> {
     world.into_iter().map(|transport| Group::new(transport, settings)).collect()
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::Error;
+use ucx_sys_wrap::buffer::with_signals_blocked;
 use ucx_sys_wrap::pollable::wait_for;
 use ucx_sys_wrap::shm::WakeReceiver;
 
@@ -74,9 +75,11 @@ impl EngineThread {
         } else {
             thread::Builder::new().name(WATCHER.to_owned()).stack_size(WATCHER_STACK_BYTES)
         };
-        let thread = builder.spawn(move || {
-            // A thread inherits the floating-point mode of its creator.
-            in_standard_float_mode(|| shared.serve(&weak));
+        let thread = with_signals_blocked(|| {
+            builder.spawn(move || {
+                // A thread inherits the floating-point mode of its creator.
+                in_standard_float_mode(|| shared.serve(&weak));
+            })
         });
         let thread = thread.map_err(|error| Error::system("can't start the engine's thread", error))?;
         // Nothing is pending yet, so no wake-up was missed.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use rustix::thread::nanosleep;
-use rustix::time::Timespec;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::port::Port;
 use crate::Failure;
@@ -46,10 +46,9 @@ impl Port {
     /// Waits at most `longest` until another thread has carried out the request. Async-signal-safe.
     pub fn await_abort(&self, longest: Duration) {
         let step = Timespec { tv_sec: 0, tv_nsec: STEP.as_nanos() as i64 };
-        for _ in 0..longest.as_micros() / STEP.as_micros() {
-            if !self.is_abort_wanted() {
-                return;
-            }
+        let now = || Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+        let start = now();
+        while self.is_abort_wanted() && now().saturating_sub(start) < longest {
             // A signal only makes the next check come sooner.
             let _ = nanosleep(&step);
         }

@@ -31,6 +31,7 @@ mod region;
 mod remote;
 mod scope;
 mod shared;
+mod signals;
 mod task;
 mod waking;
 
@@ -49,6 +50,7 @@ pub use region::Region;
 pub use remote::{Flush, Get, Put, RemoteRegion};
 pub use scope::{Turn, scope, scope_in_turns};
 pub use shared::SharedBuffer;
+pub use signals::with_signals_blocked;
 pub use task::{Task, TaskFuture};
 pub use waking::next_turn;
 

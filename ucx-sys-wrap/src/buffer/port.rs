@@ -155,11 +155,20 @@ impl Port {
         let moved = inside.transport.borrow_mut().progress();
         let has_orphans = inside.has_orphans();
         drop(inside);
-        if has_orphans {
+        // A turn around this call does both when it has left the port.
+        if has_orphans && !self.inner.is_owned_by_current_thread() {
             self.end_orphans();
         }
-        told::tell();
+        self.tell();
         moved
+    }
+
+    /// Emits events, unless this thread is still inside: a subscriber may wait for a thread that waits for the
+    /// port.
+    fn tell(&self) {
+        if !self.inner.is_owned_by_current_thread() {
+            told::tell();
+        }
     }
 
     /// The transport's clock.
@@ -190,21 +199,21 @@ impl Port {
     /// Closes the transport on all ranks because of the loss of `peer`.
     pub fn lose(&self, peer: Rank) {
         self.enter().transport.borrow_mut().fail(Failure::PeerLost(peer));
-        told::tell();
+        self.tell();
     }
 
     /// Closes the transport on all ranks, on purpose. Not for signal handlers: see
     /// [`request_abort`](Self::request_abort).
     pub fn abort(&self) {
         self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
-        told::tell();
+        self.tell();
     }
 
     /// Closes the transport on all ranks because this rank's deadline has passed. Every pending operation, on
     /// any rank, ends with [`Error::Timeout`](crate::Error::Timeout) naming the rank that it waits for.
     pub fn time_out(&self) {
         self.enter().transport.borrow_mut().fail(Failure::TimedOut(self.rank));
-        told::tell();
+        self.tell();
     }
 
     /// Sleeps until there is something to progress, at most `longest`. Other threads may enter meanwhile.
