@@ -2,18 +2,21 @@
 //!
 //! A transport that makes progress holds its port and its own locks. A subscriber that is called there and
 //! uses the same port, or enters another rank's transport, would find them in use. So events inside a
-//! transport are queued, and the next thread that leaves a port emits them in order by calling [`tell`]; see
+//! transport are queued, and their thread emits them in order when it leaves the port, by calling [`tell`]; see
 //! [`Port`](crate::buffer::Port).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::{Cell, RefCell};
 
-use parking_lot::Mutex;
+/// An event: a call of a `tracing` macro.
+type Waiting = Box<dyn FnOnce()>;
 
-/// The queued events, each a call of a `tracing` macro.
-static WAITING: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
+thread_local! {
+    /// The events that this thread has queued, for the subscriber of this thread.
+    static WAITING: RefCell<Vec<Waiting>> = const { RefCell::new(Vec::new()) };
 
-/// Whether the queue is not empty; checked after every turn.
-static HAS_SOME: AtomicBool = AtomicBool::new(false);
+    /// Whether there are any; checked after every turn.
+    static HAS_SOME: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Queues an event of this level, with the arguments of the `tracing` macros, which are moved into it.
 macro_rules! later {
@@ -27,14 +30,16 @@ macro_rules! later {
 pub(crate) use later;
 
 #[cold]
-pub(crate) fn note(event: Box<dyn FnOnce() + Send>) {
-    WAITING.lock().push(event);
-    HAS_SOME.store(true, Ordering::Relaxed);
+pub(crate) fn note(event: Waiting) {
+    // A thread that is ending keeps no events.
+    if WAITING.try_with(|waiting| waiting.borrow_mut().push(event)).is_ok() {
+        HAS_SOME.set(true);
+    }
 }
 
 #[inline]
 pub(crate) fn has_some() -> bool {
-    HAS_SOME.load(Ordering::Relaxed)
+    HAS_SOME.get()
 }
 
 /// Emits the queued events. Must be called outside any transport, because subscribers may call anything.
@@ -51,8 +56,8 @@ fn tell_all() {
     if std::thread::panicking() {
         return;
     }
-    HAS_SOME.store(false, Ordering::Relaxed);
-    let events = std::mem::take(&mut *WAITING.lock());
+    HAS_SOME.set(false);
+    let events = WAITING.try_with(RefCell::take).unwrap_or_default();
     events.into_iter().for_each(|event| event());
 }
 
