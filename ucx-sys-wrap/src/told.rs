@@ -2,8 +2,8 @@
 //!
 //! A transport that makes progress holds its port and its own locks. A subscriber that is called there and
 //! uses the same port, or enters another rank's transport, would find them in use. So events inside a
-//! transport are queued, and their thread emits them in order when it leaves the port, by calling [`tell`]; see
-//! [`Port`](crate::buffer::Port).
+//! transport are queued, and their thread emits them in order when it leaves the port, by calling [`tell`];
+//! see [`Port`](crate::buffer::Port).
 
 use std::cell::{Cell, RefCell};
 

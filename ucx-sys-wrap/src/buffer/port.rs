@@ -163,8 +163,8 @@ impl Port {
         moved
     }
 
-    /// Emits events, unless this thread is still inside: a subscriber may wait for a thread that waits for the
-    /// port.
+    /// Emits events, unless this thread is still inside: a subscriber may wait for a thread that waits for
+    /// the port.
     fn tell(&self) {
         if !self.inner.is_owned_by_current_thread() {
             told::tell();

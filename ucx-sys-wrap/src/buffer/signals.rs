@@ -17,9 +17,9 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `start` with all signals blocked but those of faults. A thread that it starts inherits this, so that the
-/// signals of a process go to the application's threads: one that blocks a signal to take it by `sigwait` or
-/// `signalfd` still gets it, and no handler runs on a thread of the library.
+/// Runs `start` with all signals blocked but those of faults. A thread that it starts inherits this, so that
+/// the signals of a process go to the application's threads: one that blocks a signal to take it by `sigwait`
+/// or `signalfd` still gets it, and no handler runs on a thread of the library.
 pub fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: `all` is writable; the call initialises it.

@@ -273,7 +273,8 @@ impl Job {
         }
     }
 
-    /// Sends a signal to the job's process group, and to ranks that have left it, as `setsid` and `timeout` do.
+    /// Sends a signal to the job's process group, and to ranks that have left it, as `setsid` and `timeout`
+    /// do.
     fn signal(&self, signal: Signal) {
         let Some(leader) = self.leader() else { return };
         // Fails if all of the group has ended.
