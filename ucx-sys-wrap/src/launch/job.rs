@@ -229,14 +229,8 @@ impl Job {
         for number in self.relay.take() {
             self.obey(number);
         }
-        if self.schedule.is_stopped() && kill_process(getpid(), Signal::STOP).is_ok() && !getpid().is_init() {
-            // This process continues, also where the program has a handler of its own for SIGCONT.
-            for number in self.relay.take() {
-                self.obey(number);
-            }
-            if self.schedule.go_on(Instant::now()) {
-                self.signal(Signal::CONT);
-            }
+        if self.schedule.is_stopped() {
+            let _ = kill_process(getpid(), Signal::STOP);
         }
     }
 
