@@ -98,7 +98,12 @@ fn who_insists_on_ucx_shared_memory_that_cannot_work_is_told_the_remedy() {
         return;
     }
     let Some(ranks) = apart(&[("UCX_TLS", "all")]) else { return };
-    assert!(ranks.iter().all(|ended| ended.status.is_some_and(|status| !status.success())), "{ranks:?}");
+    let succeeded = ranks.iter().filter(|ended| ended.status.is_some_and(|status| status.success())).count();
+    if succeeded == ranks.len() {
+        // UCX 1.22 finds out by itself that it must not use its shared memory; 1.13 does not.
+        return;
+    }
+    assert_eq!(succeeded, 0, "{ranks:?}");
     let remedy = "UCX_TLS=tcp,self or BREVITY_TRANSPORT=tcp";
     assert!(ranks.iter().any(|ended| ended.stderr.contains(remedy)), "{ranks:?}");
 }
