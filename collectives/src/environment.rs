@@ -1,5 +1,6 @@
 //! Settings from the environment.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use ucx_sys_wrap::bootstrap::{Identity, SWITCH, open, switch};
@@ -40,13 +41,13 @@ impl Settings {
     /// # Errors
     /// When a variable is invalid.
     pub fn from_env() -> Result<Self> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::from_lookup(|name| std::env::var_os(name))
     }
 
-    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let mut settings = Self::default();
         let wrong = |variable, expected| {
-            move |found: &String| {
+            move |found: &OsString| {
                 Error::Transport(ucx_sys_wrap::Error::Environment {
                     variable,
                     found: format!("{found:?}"),
@@ -56,11 +57,11 @@ impl Settings {
         };
         if let Some(text) = lookup(TIMEOUT) {
             let refused = wrong(TIMEOUT, "seconds above 0, as 30 or 0.5");
-            settings.timeout = seconds(&text).ok_or_else(|| refused(&text))?;
+            settings.timeout = text.to_str().and_then(seconds).ok_or_else(|| refused(&text))?;
         }
         if let Some(text) = lookup(PROGRESS_THREAD) {
             let refused = wrong(PROGRESS_THREAD, SWITCH);
-            settings.progress_thread = switch(&text).ok_or_else(|| refused(&text))?;
+            settings.progress_thread = text.to_str().and_then(switch).ok_or_else(|| refused(&text))?;
         }
         Ok(settings)
     }
@@ -73,22 +74,27 @@ fn seconds(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
     fn a_timeout_is_a_positive_number_of_seconds() {
-        let of = |text: &str| Settings::from_lookup(|name| (name == TIMEOUT).then(|| text.to_owned()));
+        let of = |text: &str| Settings::from_lookup(|name| (name == TIMEOUT).then(|| text.into()));
         assert_eq!(of("2.5").unwrap().timeout, Duration::from_millis(2500));
         for text in ["", "0", "-1", "soon", "NaN", "inf", "1e300"] {
             assert!(of(text).unwrap_err().to_string().contains("BREVITY_TIMEOUT"), "{text}");
         }
+        let no_text = OsStr::from_bytes(b"\xff");
+        let found = Settings::from_lookup(|name| (name == TIMEOUT).then(|| no_text.to_owned()));
+        assert!(found.unwrap_err().to_string().contains(r#"BREVITY_TIMEOUT is "\xFF""#));
         assert_eq!(Settings::from_lookup(|_| None).unwrap().timeout, Settings::default().timeout);
     }
 
     #[test]
     fn the_progress_thread_is_on_or_off() {
-        let of =
-            |text: &str| Settings::from_lookup(|name| (name == PROGRESS_THREAD).then(|| text.to_owned()));
+        let of = |text: &str| Settings::from_lookup(|name| (name == PROGRESS_THREAD).then(|| text.into()));
         for (text, expected) in [("0", false), ("off", false), ("1", true), ("on", true)] {
             assert_eq!(of(text).unwrap().progress_thread, expected, "{text}");
         }
