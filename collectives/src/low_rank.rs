@@ -38,7 +38,7 @@ pub fn describe(batch: &Batch) -> Description {
 /// results does so in [`in_standard_float_mode`].
 ///
 /// # Errors
-/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`] on
+/// Those of [`check`], before anything is sent; [`Error::NonFinite`] and [`Error::Overflow`] on
 /// all ranks; errors of the transport.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
@@ -150,7 +150,12 @@ async fn mean(call: &Call<'_, '_>, factors: Vec<f32>, cost: &Cost) -> Result<Vec
     Ok(chunk.into_vec())
 }
 
-fn check(batch: &Batch, matrices: &[&[f32]]) -> Result<()> {
+/// Checks the arguments of a [`low_rank_all_reduce`]. A rank whose call ends before it has sent anything
+/// leaves the others waiting, so check before the call is made.
+///
+/// # Errors
+/// [`Error::Length`] when a matrix does not fit its state.
+pub fn check(batch: &Batch, matrices: &[&[f32]]) -> Result<()> {
     let states = batch.states();
     if states.len() != matrices.len() {
         return Err(Error::Length {

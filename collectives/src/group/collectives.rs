@@ -161,6 +161,7 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if a matrix does not fit its state.
     pub fn low_rank_all_reduce(&self, batch: &mut Batch, matrices: &[&[f32]]) -> Result<Factors> {
+        low_rank::check(batch, matrices)?;
         let cost = self.0.settings.cost;
         let description = low_rank::describe(batch);
         let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
@@ -181,3 +182,7 @@ fn check_limit(local: SparseView<'_>, limit: usize) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "refused_tests.rs"]
+mod refused_tests;
