@@ -23,34 +23,58 @@ pub(super) struct Deadline {
     /// may be the caller's own, so only the longest counts as a standstill; otherwise a call that is polled
     /// every second would never end.
     longest: Option<Duration>,
+    /// For such a call, once its deadline has passed: the time of the first look after that.
+    overdue: Option<Duration>,
+    /// The looks since then after turns that moved nothing.
+    quiet_looks: u32,
+    /// In simulated time nothing stands still: a silence is a long time between two readings.
+    is_simulated: bool,
 }
 
 impl Deadline {
     /// A deadline `timeout` after `now`, for a call that waits.
-    pub(super) fn after(now: Duration, timeout: Duration) -> Self {
-        Self { end: now.saturating_add(timeout), is_over: false, seen: now, longest: None }
+    pub(super) fn after(now: Duration, timeout: Duration, is_simulated: bool) -> Self {
+        let (is_over, longest, overdue, quiet_looks) = Default::default();
+        let end = now.saturating_add(timeout);
+        Self { end, is_over, seen: now, longest, overdue, quiet_looks, is_simulated }
     }
 
     /// A deadline `timeout` after `now`, for a call that is polled at the caller's discretion.
-    pub(super) fn in_background(now: Duration, timeout: Duration) -> Self {
-        Self { longest: Some(Duration::ZERO), ..Self::after(now, timeout) }
+    pub(super) fn in_background(now: Duration, timeout: Duration, is_simulated: bool) -> Self {
+        Self { longest: Some(Duration::ZERO), ..Self::after(now, timeout, is_simulated) }
     }
 
     /// Closes the group if the deadline has passed at `now`, unless it is closed already. `expire` makes
-    /// operations fail that are posted later.
-    pub(super) fn look(&mut self, now: Duration, port: &Port, expire: impl FnOnce()) {
+    /// operations fail that are posted later. `moved` tells whether the last turn of the transport moved
+    /// anything. Returns whether the deadline ended the call.
+    pub(super) fn look(&mut self, now: Duration, moved: bool, port: &Port, expire: impl FnOnce()) -> bool {
         self.see(now);
-        if now >= self.end && !self.is_over {
+        let ends = now >= self.end && !self.is_over && !self.is_owed_a_turn(now, moved);
+        if ends {
             self.is_over = true;
             expire();
             port.time_out();
         }
+        ends
+    }
+
+    /// Whether a call that nobody has polled for a while may still end with what has arrived meanwhile: until
+    /// the transport has nothing more for it. Others may keep the transport busy, so this ends.
+    fn is_owed_a_turn(&mut self, now: Duration, moved: bool) -> bool {
+        if self.longest.is_none() {
+            return false;
+        }
+        let since = *self.overdue.get_or_insert(now);
+        self.quiet_looks = if moved { 0 } else { self.quiet_looks + 1 };
+        // The first look may be before a turn. A simulation turns before each look.
+        let enough = if self.is_simulated { 1 } else { 2 };
+        self.quiet_looks < enough && now - since < STANDSTILL
     }
 
     /// Notes a reading of the clock.
     fn see(&mut self, now: Duration) {
         let unseen = now.saturating_sub(std::mem::replace(&mut self.seen, now));
-        if unseen >= STANDSTILL {
+        if unseen >= STANDSTILL && !self.is_simulated {
             let counted = self.longest.as_mut().map_or(Duration::ZERO, |longest| {
                 let before = *longest;
                 *longest = before.max(unseen);
@@ -85,7 +109,7 @@ mod tests {
 
     #[test]
     fn time_without_a_look_does_not_count_for_a_call_that_waits() {
-        let mut deadline = Deadline::after(SECOND, 5 * SECOND);
+        let mut deadline = Deadline::after(SECOND, 5 * SECOND, false);
         wait(&mut deadline, 1, 4);
         assert!(!is_over(&mut deadline, 100), "it stood still for 96 seconds");
         assert!(!is_over(&mut deadline, 200), "and for 100 more");
@@ -97,9 +121,27 @@ mod tests {
 
     #[test]
     fn of_a_call_in_the_background_the_longest_such_time_does_not_count() {
-        let mut deadline = Deadline::in_background(SECOND, 5 * SECOND);
+        let mut deadline = Deadline::in_background(SECOND, 5 * SECOND, false);
         assert!(!is_over(&mut deadline, 11), "nobody has looked for 10 seconds");
         assert!((12..16).all(|now| !is_over(&mut deadline, now)), "a look every second");
         assert!(is_over(&mut deadline, 16));
+    }
+
+    #[test]
+    fn a_silence_in_simulated_time_counts() {
+        for make in [Deadline::after, Deadline::in_background] {
+            let mut deadline = make(SECOND, 5 * SECOND, true);
+            assert!(!is_over(&mut deadline, 4));
+            assert!(is_over(&mut deadline, 6));
+        }
+    }
+
+    #[test]
+    fn a_call_in_the_background_gets_what_the_transport_still_has_for_it() {
+        let mut deadline = Deadline::in_background(SECOND, SECOND, false);
+        let mut owed = |millis, moved| deadline.is_owed_a_turn(Duration::from_millis(millis), moved);
+        assert!(owed(2000, false) && owed(2001, true) && owed(2002, false));
+        assert!(!owed(2003, false), "two turns have moved nothing");
+        assert!(!owed(2500, true), "others keep the transport busy");
     }
 }

@@ -110,12 +110,14 @@ impl<B: Send + 'static, R> Spawned<B, R> {
 
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
-        let now = self.task.comm().now();
-        let comm = self.task.comm();
-        self.deadline.look(now, comm.port(), || comm.expire());
         let Some(result) = self.poll_task() else { return false };
         *self.slot.lock() = Some(result);
         true
+    }
+
+    fn look(&mut self, now: Duration, moved: bool) -> bool {
+        let comm = self.task.comm();
+        self.deadline.look(now, moved, comm.port(), || comm.expire())
     }
 }
 
@@ -138,10 +140,13 @@ mod tests {
     /// A call that waits for a message that never arrives.
     fn receive(engine: &Arc<Engine>, timeout: Duration) -> Handle<(Vec<u8>, ucx_sys_wrap::Result<()>)> {
         engine.spawn(timeout, vec![0u8; 8], |comm, place| {
-            let tag = Tag::new(Rank(1), 0, 0, 0);
-            let envelope = Envelope { tag, signature: Signature::default(), mark: Mark::NONE };
-            Box::pin(async move { comm.recv(Rank(1), envelope, &mut place[..]).await.map(drop) })
+            Box::pin(async move { comm.recv(Rank(1), envelope(0), &mut place[..]).await.map(drop) })
         })
+    }
+
+    fn envelope(round: u32) -> Envelope {
+        let tag = Tag::new(Rank(1), 0, 0, round);
+        Envelope { tag, signature: Signature::default(), mark: Mark::NONE }
     }
 
     /// Skips the first poll, in which the call is started.
@@ -177,5 +182,30 @@ mod tests {
             })
         });
         assert!(outer.wait().1.is_err());
+    }
+
+    /// Nobody polled the call until its deadline had passed, but its messages were there.
+    #[test]
+    fn a_call_that_has_all_its_bytes_ends_well_after_its_deadline() {
+        let (engine, peer) = engine();
+        let timeout = Duration::from_millis(20);
+        let handle = engine.spawn(timeout, (), |comm, ()| {
+            Box::pin(async move {
+                let mut buffer = vec![0u8; 8];
+                for round in 0..3 {
+                    (buffer, _) = comm.recv(Rank(1), envelope(round), buffer).await?;
+                }
+                ucx_sys_wrap::Result::Ok(buffer)
+            })
+        });
+        let peer = Engine::new(Port::new(Box::new(peer)), None, false);
+        peer.run(TIMEOUT, async |comm| {
+            for round in 0..3 {
+                comm.send(Rank(0), envelope(round), vec![7u8; 8]).await.unwrap();
+            }
+        });
+        std::thread::sleep(2 * timeout);
+        assert_eq!(handle.wait().1.unwrap(), [7; 8]);
+        assert_eq!(engine.port().failure(), None);
     }
 }

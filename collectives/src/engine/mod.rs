@@ -58,6 +58,7 @@ pub struct Engine {
     processor: Processor,
     /// When a call last turned the transport, in nanoseconds of its clock.
     looked_at: AtomicU64,
+    is_simulated: bool,
     local_group: Option<Arc<LocalGroup>>,
     course: Arc<Course>,
     /// Wakes the engine's thread, if there is one.
@@ -93,7 +94,7 @@ impl<'engine> Turns<'engine> {
         if !engine.is_late(now) {
             time.begin_to_wait(now);
         }
-        let deadline = Deadline::after(now, timeout);
+        let deadline = Deadline::after(now, timeout, engine.is_simulated);
         let blocked = Blocked::begin(engine);
         Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
@@ -108,7 +109,7 @@ impl<'engine> Turns<'engine> {
         if sleeps || self.turns.is_multiple_of(TURNS_PER_CLOCK) {
             let now = engine.port.now();
             engine.looked_at.store(now.as_nanos() as u64, Ordering::Relaxed);
-            self.deadline.look(now, &engine.port, expire);
+            self.deadline.look(now, moved, &engine.port, expire);
             if sleeps {
                 leave();
                 self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.local_group());
@@ -121,6 +122,10 @@ impl<'engine> Turns<'engine> {
 trait Background: Send {
     /// Polls it. Returns whether the task has ended and handed over its result.
     fn poll(&mut self) -> bool;
+
+    /// Checks its deadline, after a poll and a turn of the transport that `moved` something or not. Returns
+    /// whether the deadline has just passed, so that the next poll ends the task.
+    fn look(&mut self, now: Duration, moved: bool) -> bool;
 }
 
 impl Engine {
@@ -129,6 +134,7 @@ impl Engine {
     #[must_use]
     pub fn new(port: Arc<Port>, local_group: Option<Arc<LocalGroup>>, is_crowded: bool) -> Arc<Self> {
         Arc::new(Self {
+            is_simulated: port.is_simulated(),
             port,
             background: Mutex::default(),
             started: Mutex::default(),
@@ -192,7 +198,8 @@ impl Engine {
                 if has_background || self.processor.is_shared() {
                     turn.leave();
                 }
-                let moved = turn.moved() | (has_background && self.poll_background());
+                let moved = turn.moved();
+                let moved = moved | (has_background && self.poll_background(moved));
                 let turns = turns.get_or_insert_with(|| Turns::new(self, timeout, comm.time()));
                 turns.pause(moved, self, || comm.expire(), || turn.leave());
                 comm.set_spins(self.looks());
@@ -258,7 +265,8 @@ impl Engine {
         if self.is_late(now) {
             task.comm().time().come_too_late();
         }
-        let (handle, mut spawned) = Spawned::new(self, task, Deadline::in_background(now, timeout));
+        let deadline = Deadline::in_background(now, timeout, self.is_simulated);
+        let (handle, mut spawned) = Spawned::new(self, task, deadline);
         if spawned.poll() {
             self.look_for_failure();
         } else {
@@ -295,7 +303,7 @@ impl Engine {
     /// Moves the transport and every task once, without blocking. Returns whether anything happened.
     pub fn turn(&self) -> bool {
         let moved = self.port.progress();
-        moved | (self.has_background() && self.poll_background())
+        moved | (self.has_background() && self.poll_background(moved))
     }
 
     /// Whether non-blocking calls are pending.
@@ -309,13 +317,21 @@ impl Engine {
         self.polled_by.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Polls every task. Only one thread at a time does, and never from inside a task.
-    fn poll_background(&self) -> bool {
+    /// Polls every task, then checks their deadlines: a task that has all that it needs ends first. Only one
+    /// thread at a time does, and never from inside a task. `moved` tells whether the transport has moved.
+    fn poll_background(&self, moved: bool) -> bool {
         let Some(mut tasks) = self.background.try_lock() else { return false };
         tasks.append(&mut self.started.lock());
         let before = tasks.len();
         let polled = Polled::begin(self);
         tasks.retain_mut(|task| !task.poll());
+        if !tasks.is_empty() {
+            let now = self.port.now();
+            let is_late = tasks.iter_mut().fold(false, |is_late, task| task.look(now, moved) | is_late);
+            if is_late {
+                tasks.retain_mut(|task| !task.poll());
+            }
+        }
         drop(polled);
         let ended = before - tasks.len();
         if ended > 0 {
