@@ -69,7 +69,7 @@ fn make(group: &Group, called: Called, is_bad: bool) -> Result<()> {
         Called::Gtopk => group.gtopk_all_reduce(local, limit, PutBack::default()).map(drop),
         Called::LowRank | Called::LowRankList => {
             let mut batch = Batch::new(vec![LowRank::new(SIDE, SIDE, 1, 7).unwrap()]);
-            let matrix = vec![1.0; SIDE * SIDE];
+            let matrix = [1.0; SIDE * SIDE];
             let matrices: &[&[f32]] = match called {
                 Called::LowRankList if is_bad => &[],
                 _ => &[&matrix[cut..]],
