@@ -4,6 +4,8 @@ use std::fmt;
 
 use ucx_sys_wrap::{Rank, Signature};
 
+use crate::element::Element;
+
 const NO_ROOT: u32 = u32::MAX;
 
 /// A collective operation.
@@ -76,18 +78,30 @@ pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
     ["sum", "average", "max", "min"].get(usize::from(number).checked_sub(1)?).copied()
 }
 
-/// What all ranks of a call must agree on. The number of entries of a sparse vector is not part of it.
+/// The name of a [rule](crate::sparse::PutBack) by its number.
+fn rule_name(number: u8) -> Option<&'static str> {
+    ["conserving", "published", "merger keeps"].get(usize::from(number).checked_sub(1)?).copied()
+}
+
+/// The bits of a sparse vector's length in [`Description::count`]: lengths are at most 2^32, because an index
+/// has 32 bits. The limit of the entries has the bits above.
+const SPARSE_LENGTH_BITS: u32 = 33;
+const SPARSE_LENGTHS: u64 = (1 << SPARSE_LENGTH_BITS) - 1;
+
+/// What all ranks of a call must agree on. The number of entries that a sparse vector has is not part of it,
+/// but the limit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The operation.
     pub operation: Operation,
     /// The element type's number, or 0.
     pub element: u8,
-    /// The reduction's number, or 0.
+    /// The number of the reduction, or of a gTop-k's put-back rule; or 0.
     pub reduction: u8,
     /// The root, if there is one.
     pub root: Option<Rank>,
-    /// The number of elements of a dense vector, or the digest of a [plan](Self::of_plan).
+    /// The number of elements of a dense vector, the length and limit of a [sparse](Self::sparse) one, or the
+    /// digest of a [plan](Self::of_plan).
     pub count: u64,
     /// 0 for a call of its own and for messages, whose tags name the call. For a collective over shared
     /// memory inside the body of a call: one more than that call's number modulo 255.
@@ -99,6 +113,21 @@ impl Description {
     #[must_use]
     pub const fn new(operation: Operation, element: u8, count: usize) -> Self {
         Self { operation, element, reduction: 0, root: None, count: count as u64, inside: 0 }
+    }
+
+    /// An operation on sparse vectors of length `dim` with at most `limit` entries. Limits from `dim` on are
+    /// equal; so are those from 2^31 - 1 on.
+    #[must_use]
+    pub fn sparse(operation: Operation, dim: usize, limit: usize) -> Self {
+        let length = (dim as u64).min(SPARSE_LENGTHS);
+        let limit = (limit.min(dim) as u64).min(u64::MAX >> SPARSE_LENGTH_BITS);
+        Self { count: length | limit << SPARSE_LENGTH_BITS, ..Self::new(operation, f32::NUMBER, 0) }
+    }
+
+    /// Whether `count` is of a [sparse](Self::sparse) operation.
+    fn is_sparse(&self) -> bool {
+        [Operation::SPARSE_ALL_GATHER, Operation::TOPK_ALL_REDUCE, Operation::GTOPK_ALL_REDUCE]
+            .contains(&self.operation)
     }
 
     /// The same operation inside the body of call number `sequence`.
@@ -153,12 +182,17 @@ impl fmt::Display for Description {
         {
             return write!(f, "{} by plan {:016x}", self.operation, self.count);
         }
-        write!(f, "{} of {}", self.operation, self.count)?;
+        let count = if self.is_sparse() { self.count & SPARSE_LENGTHS } else { self.count };
+        write!(f, "{} of {count}", self.operation)?;
         match element_name(self.element) {
             Some(name) => write!(f, " {name}")?,
             None => f.write_str(" elements")?,
         }
-        if let Some(name) = reduction_name(self.reduction) {
+        if self.is_sparse() {
+            write!(f, ", at most {} entries a rank", self.count >> SPARSE_LENGTH_BITS)?;
+        }
+        let name = if self.operation == Operation::GTOPK_ALL_REDUCE { rule_name } else { reduction_name };
+        if let Some(name) = name(self.reduction) {
             write!(f, " ({name})")?;
         }
         if let Some(root) = self.root {
@@ -174,7 +208,7 @@ impl fmt::Display for Description {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::{Element, Reduction};
+    use crate::element::Reduction;
 
     #[test]
     fn descriptions_survive_the_wire() {
@@ -188,6 +222,21 @@ mod tests {
         assert_eq!(Description::decode(part.encode()), part);
         assert!(part.to_string().ends_with(" inside call 90 (modulo 255)"), "{part}");
         assert_eq!(description.to_string(), "all-reduce of 1099511627776 f32 (sum) from root 3");
+    }
+
+    #[test]
+    fn limits_and_rules_of_sparse_calls_are_described() {
+        let describe = |limit, rule| crate::sparse::describe_gtopk(1 << 32, limit, rule);
+        let (conserving, published) = (crate::sparse::PutBack::Conserving, crate::sparse::PutBack::Published);
+        let own = describe(10, conserving);
+        assert!(own != describe(11, conserving) && own != describe(10, published));
+        assert_eq!(
+            Description::decode(own.encode()).to_string(),
+            "gtop-k all-reduce of 4294967296 f32, at most 10 entries a rank (conserving)"
+        );
+        let topk = crate::sparse::describe_topk;
+        assert!(topk(5, 5) == topk(5, 9) && topk(5, 4) != topk(5, 5));
+        assert_ne!(topk(usize::MAX, 1), topk(usize::MAX, usize::MAX));
     }
 
     #[test]

@@ -34,7 +34,11 @@ pub fn sparse_messages(data: &[u8]) {
 /// Sends the messages of rank 1 in its first round.
 fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [Vec<u8>; 3]) {
     let port = Port::new(stranger);
-    let description = if which.is_multiple_of(2) { describe_all_gather(DIM) } else { describe_gtopk(DIM) };
+    let description = if which.is_multiple_of(2) {
+        describe_all_gather(DIM, LIMIT)
+    } else {
+        describe_gtopk(DIM, LIMIT, PutBack::Conserving)
+    };
     let envelope = Envelope {
         tag: Tag::new(Rank(1), 0, 0, 0),
         signature: description.encode(),

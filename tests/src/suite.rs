@@ -155,8 +155,8 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
     assert_eq!(ok(topk_all_reduce(call, own, k, 0).await).to_dense(), total, "top-k, n = {count}, k = {k}");
 
     let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
-    let call = call.describe(describe_gtopk(count));
     for rule in [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps] {
+        let call = call.describe(describe_gtopk(count, k, rule));
         let outcome = ok(gtopk_all_reduce(&call, own, k, rule, 0).await);
         assert!(
             outcome.result.iter().eq(expected.iter().map(|(&i, &v)| (i, v))),

@@ -177,14 +177,61 @@ fn one_rank_that_calls_something_else_is_found_out_by_the_first_messages() {
     }
 }
 
+/// Each rank in turn is the odd one. The next call fails on ranks that had ended theirs.
+#[test]
+fn limits_and_rules_that_differ_are_found_out() {
+    use brevity::collectives::Error;
+    use brevity::{Group, PutBack};
+    type Sparse = fn(&Group, bool) -> Result<(), Error>;
+    fn local() -> brevity::compress::SparseVec {
+        suite::sparse(&[0.0, 3.0, 0.0, 5.0], 1)
+    }
+    let calls: [(&str, Sparse); 4] = [
+        ("conserving", |group, odd| {
+            let rule = if odd { PutBack::MergerKeeps } else { PutBack::Conserving };
+            group.gtopk_all_reduce(local().view(), 1, rule).map(drop)
+        }),
+        ("at most 1 entries", |group, odd| {
+            group.gtopk_all_reduce(local().view(), 1 + usize::from(odd), PutBack::Conserving).map(drop)
+        }),
+        ("at most 1 entries", |group, odd| {
+            group.topk_all_reduce(local().view(), 1 + usize::from(odd)).map(drop)
+        }),
+        ("at most 1 entries", |group, odd| {
+            group.sparse_all_gather(local().view(), 1 + usize::from(odd)).map(drop)
+        }),
+    ];
+    for (words, call) in calls {
+        for (world_size, odd) in [(2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)] {
+            let errors = on_local(world_size, move |group| {
+                let outcome = call(group, group.rank() == odd);
+                outcome.err().unwrap_or_else(|| group.barrier().unwrap_err())
+            });
+            let is_named = |error: &Error| matches!(error, Error::Mismatch { .. });
+            let is_end = |error: &Error| matches!(error, Error::Aborted { .. });
+            assert!(errors.iter().all(|error| is_named(error) || is_end(error)), "{errors:?}");
+            let named = errors.iter().filter(|error| is_named(error)).map(Error::to_string);
+            assert!(
+                named.clone().count() > 0 && named.clone().all(|text| text.contains(words)),
+                "{errors:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_rank_that_breaks_the_rules_keeps_nobody_waiting() {
     use brevity::collectives::Error;
-    // Rank 1 keeps more entries than the others allow; the call may take five minutes.
-    let errors = on_local(4, |group| {
+    use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce};
+    // Rank 1 sends more entries than it says and the others allow; the call may take five minutes.
+    let rule = brevity::PutBack::Conserving;
+    let errors = on_local(4, move |group| {
         let k = if group.rank() == 1 { 500 } else { 5 };
         let local = suite::sparse(&oracle::vector(group.rank(), 1000), k);
-        group.gtopk_all_reduce(local.view(), k, brevity::PutBack::Conserving).map(drop).unwrap_err()
+        let call = group.start(describe_gtopk(1000, 5, rule), local, move |call, local| {
+            Box::pin(async move { gtopk_all_reduce(call, local.view(), k, rule, 0).await.map(drop) })
+        });
+        call.wait().1.unwrap_err()
     });
     assert!(
         matches!(&errors[0], Error::Transport(cause) if cause.to_string().contains("rank 1 sent")),

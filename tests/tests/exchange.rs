@@ -118,6 +118,25 @@ fn tensors_in_another_order_are_a_mismatch() {
     }
 }
 
+/// Some ranks would return a result, and others not.
+#[test]
+fn another_density_on_one_rank_is_a_mismatch() {
+    for policy in [Policy::topk as fn(f64) -> Policy, Policy::gtopk] {
+        for forgets in [false, true] {
+            all_end_with_a_mismatch("density", move |group| {
+                let odd = group.rank() == 1;
+                let density = if odd && !forgets { 0.5 } else { 0.25 };
+                let builder = GradientExchange::builder(group).tensor("a", [64], policy(density));
+                let mut exchange = builder.build().unwrap();
+                if forgets && !odd {
+                    exchange.set_density("a", 0.5).unwrap();
+                }
+                exchange
+            });
+        }
+    }
+}
+
 /// Ranks that draw from other seeds end with other matrices if a factor is ever drawn again.
 #[test]
 fn other_seeds_are_a_mismatch() {

@@ -109,7 +109,7 @@ fn account(world_size: u32, rule: PutBack) -> Vec<Accounts> {
         let accounts =
             Accounts { rank: group.rank(), residual: Residual::new(COUNT), delivered: vec![0.0; COUNT] };
         let (accounts, ()) = group
-            .start(describe_gtopk(COUNT), accounts, move |call, accounts| {
+            .start(describe_gtopk(COUNT, K, rule), accounts, move |call, accounts| {
                 Box::pin(async move {
                     let (mut selected, mut scratch) = (SparseVec::new(COUNT), TopKScratch::new());
                     for step in 0..STEPS {

@@ -141,7 +141,8 @@ impl GradientExchange {
     }
 
     /// Changes the density of a sparse tensor from the next step on (0 < density <= 1), for instance during
-    /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step. Residuals stay as
+    /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step, otherwise
+    /// that step is a mismatch. Residuals stay as
     /// they are.
     ///
     /// # Errors
@@ -161,6 +162,7 @@ impl GradientExchange {
             })
         });
         lane.ok_or_else(|| refused("a tensor with Policy::topk or Policy::gtopk"))?.set_density(checked);
+        self.parts.describe_anew();
         Ok(())
     }
 

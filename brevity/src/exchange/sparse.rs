@@ -56,8 +56,8 @@ impl SparseLane {
 
     pub(super) fn describe(&self) -> Description {
         match self.method {
-            SparseMethod::Union => sparse::describe_topk(self.residual.len()),
-            SparseMethod::Global(_) => sparse::describe_gtopk(self.residual.len()),
+            SparseMethod::Union => sparse::describe_topk(self.residual.len(), self.k),
+            SparseMethod::Global(rule) => sparse::describe_gtopk(self.residual.len(), self.k, rule),
         }
     }
 

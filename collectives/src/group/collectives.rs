@@ -124,7 +124,7 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
     pub fn sparse_all_gather(&self, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
         check_limit(local, limit)?;
-        let description = sparse::describe_all_gather(local.dim());
+        let description = sparse::describe_all_gather(local.dim(), limit);
         self.run(description, async |call| sparse::sparse_all_gather(call, local, limit).await)
     }
 
@@ -135,21 +135,21 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
     pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
         check_limit(local, limit)?;
-        let description = sparse::describe_topk(local.dim());
+        let description = sparse::describe_topk(local.dim(), limit);
         self.run(description, async |call| sparse::topk_all_reduce(call, local, limit, 0).await)
     }
 
     /// Sums the sparse vectors of all ranks and keeps the `k` largest entries. Also returns what goes back to
     /// the residual.
     ///
-    /// `local` has at most `k` entries, and `k` is equal on all ranks.
+    /// `local` has at most `k` entries. `k` and `rule` are equal on all ranks; other ones are a mismatch.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more; [`Error::NonFinite`] on all
     /// ranks if a sum overflows.
     pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
         check_limit(local, k)?;
-        let description = sparse::describe_gtopk(local.dim());
+        let description = sparse::describe_gtopk(local.dim(), k, rule);
         self.run(description, async |call| {
             let outcome = sparse::gtopk_all_reduce(call, local, k, rule, 0).await?;
             call.check_poison().map(|()| outcome)

@@ -17,7 +17,6 @@ use super::message::{EntryBuffers, receive};
 use crate::call::Call;
 use crate::dense::to_children;
 use crate::description::{Description, Operation};
-use crate::element::Element;
 use crate::error::Result;
 use crate::pattern::{Binomial, doubling_rounds};
 
@@ -37,6 +36,18 @@ pub enum PutBack {
     MergerKeeps,
 }
 
+impl PutBack {
+    /// The rule's number on the wire. Ranks with different rules would put some entries back twice and lose
+    /// others.
+    const fn number(self) -> u8 {
+        match self {
+            Self::Conserving => 1,
+            Self::Published => 2,
+            Self::MergerKeeps => 3,
+        }
+    }
+}
+
 /// The result of a gTop-k all-reduce.
 #[derive(Clone, Debug)]
 pub struct Gtopk {
@@ -48,14 +59,15 @@ pub struct Gtopk {
 
 /// What ranks of a gTop-k all-reduce must agree on.
 #[must_use]
-pub fn describe(dim: usize) -> Description {
-    Description::new(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim)
+pub fn describe(dim: usize, k: usize, rule: PutBack) -> Description {
+    let description = Description::sparse(Operation::GTOPK_ALL_REDUCE, dim, k);
+    Description { reduction: rule.number(), ..description }
 }
 
 /// Sums the sparse vectors of all ranks and keeps the `k` entries of largest magnitude; on ties, the lower
 /// index.
 ///
-/// `local` has at most `k` entries, and `k` is equal on all ranks. The order of merges depends only on the
+/// `local` has at most `k` entries. `k` and `rule` are equal on all ranks. The order of merges depends only on the
 /// number of ranks. A merge whose sum is not finite poisons the call, as tensor `tensor`.
 ///
 /// # Errors
