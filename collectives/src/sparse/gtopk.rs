@@ -67,8 +67,8 @@ pub fn describe(dim: usize, k: usize, rule: PutBack) -> Description {
 /// Sums the sparse vectors of all ranks and keeps the `k` entries of largest magnitude; on ties, the lower
 /// index.
 ///
-/// `local` has at most `k` entries. `k` and `rule` are equal on all ranks. The order of merges depends only on
-/// the number of ranks. A merge whose sum is not finite poisons the call, as tensor `tensor`.
+/// `local` has at most `k` entries. `k` and `rule` are equal on all ranks. The order of merges depends only
+/// on the number of ranks. A merge whose sum is not finite poisons the call, as tensor `tensor`.
 ///
 /// # Errors
 /// Errors of the transport; `local` is unchanged.
