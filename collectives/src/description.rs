@@ -4,8 +4,6 @@ use std::fmt;
 
 use ucx_sys_wrap::{Rank, Signature};
 
-use crate::element::Element;
-
 const NO_ROOT: u32 = u32::MAX;
 
 /// A collective operation.
@@ -115,13 +113,13 @@ impl Description {
         Self { operation, element, reduction: 0, root: None, count: count as u64, inside: 0 }
     }
 
-    /// An operation on sparse vectors of length `dim` with at most `limit` entries. Limits from `dim` on are
-    /// equal; so are those from 2^31 - 1 on.
+    /// An operation on sparse vectors of length `dim` with at most `limit` entries of this element type.
+    /// Limits from `dim` on are equal; so are those from 2^31 - 1 on.
     #[must_use]
-    pub fn sparse(operation: Operation, dim: usize, limit: usize) -> Self {
+    pub fn sparse(operation: Operation, element: u8, dim: usize, limit: usize) -> Self {
         let length = (dim as u64).min(SPARSE_LENGTHS);
         let limit = (limit.min(dim) as u64).min(u64::MAX >> SPARSE_LENGTH_BITS);
-        Self { count: length | limit << SPARSE_LENGTH_BITS, ..Self::new(operation, f32::NUMBER, 0) }
+        Self { count: length | limit << SPARSE_LENGTH_BITS, ..Self::new(operation, element, 0) }
     }
 
     /// Whether `count` is of a [sparse](Self::sparse) operation.
@@ -208,7 +206,7 @@ impl fmt::Display for Description {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::Reduction;
+    use crate::element::{Element, Reduction};
 
     #[test]
     fn descriptions_survive_the_wire() {

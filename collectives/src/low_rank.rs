@@ -38,8 +38,8 @@ pub fn describe(batch: &Batch) -> Description {
 /// results does so in [`in_standard_float_mode`].
 ///
 /// # Errors
-/// Those of [`check`], before anything is sent; [`Error::NonFinite`] and [`Error::Overflow`] on
-/// all ranks; errors of the transport.
+/// Those of [`check`], before anything is sent; [`Error::NonFinite`] and [`Error::Overflow`] on all ranks;
+/// errors of the transport.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
     batch: &mut Batch,

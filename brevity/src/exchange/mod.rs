@@ -141,9 +141,8 @@ impl GradientExchange {
     }
 
     /// Changes the density of a sparse tensor from the next step on (0 < density <= 1), for instance during
-    /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step, otherwise
-    /// that step is a mismatch. Residuals stay as
-    /// they are.
+    /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step; otherwise that step
+    /// is a mismatch. Residuals stay as they are.
     ///
     /// # Errors
     /// [`Error::Policy`] for a density out of range, and if the tensor does not exist or is not sparse.

@@ -58,8 +58,9 @@ impl Deadline {
         ends
     }
 
-    /// Whether a call that nobody has polled for a while may still end with what has arrived meanwhile: until
-    /// the transport has nothing more for it. Others may keep the transport busy, so this ends.
+    /// Whether a call in the background whose deadline has passed gets another turn. It does until the
+    /// transport has nothing more that may be for it, but for less than [`STANDSTILL`], because others may
+    /// keep the transport busy.
     fn is_owed_a_turn(&mut self, now: Duration, moved: bool) -> bool {
         if self.longest.is_none() {
             return false;
@@ -68,7 +69,7 @@ impl Deadline {
         self.quiet_looks = if moved { 0 } else { self.quiet_looks + 1 };
         // The first look may be before a turn. A simulation turns before each look.
         let enough = if self.is_simulated { 1 } else { 2 };
-        self.quiet_looks < enough && now - since < STANDSTILL
+        self.quiet_looks < enough && now.saturating_sub(since) < STANDSTILL
     }
 
     /// Notes a reading of the clock.

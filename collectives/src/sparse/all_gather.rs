@@ -18,13 +18,13 @@ use crate::pattern::doubling_rounds;
 /// What ranks of a sparse all-gather must agree on.
 #[must_use]
 pub fn describe_all_gather(dim: usize, limit: usize) -> Description {
-    Description::sparse(Operation::SPARSE_ALL_GATHER, dim, limit)
+    Description::sparse(Operation::SPARSE_ALL_GATHER, f32::NUMBER, dim, limit)
 }
 
 /// What ranks of a top-k all-reduce must agree on.
 #[must_use]
 pub fn describe_topk(dim: usize, limit: usize) -> Description {
-    Description::sparse(Operation::TOPK_ALL_REDUCE, dim, limit)
+    Description::sparse(Operation::TOPK_ALL_REDUCE, f32::NUMBER, dim, limit)
 }
 
 /// Gathers the sparse vectors of all ranks, in rank order.

@@ -17,6 +17,7 @@ use super::message::{EntryBuffers, receive};
 use crate::call::Call;
 use crate::dense::to_children;
 use crate::description::{Description, Operation};
+use crate::element::Element;
 use crate::error::Result;
 use crate::pattern::{Binomial, doubling_rounds};
 
@@ -60,7 +61,7 @@ pub struct Gtopk {
 /// What ranks of a gTop-k all-reduce must agree on.
 #[must_use]
 pub fn describe(dim: usize, k: usize, rule: PutBack) -> Description {
-    let description = Description::sparse(Operation::GTOPK_ALL_REDUCE, dim, k);
+    let description = Description::sparse(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim, k);
     Description { reduction: rule.number(), ..description }
 }
 
