@@ -11,11 +11,16 @@ use brevity_testing::Process;
 /// Only distinguishes slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The command, which prints to `output`.
+fn spawn(words: &[&str], output: impl Into<Stdio>) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brevity"));
+    command.args(words).stdin(Stdio::null()).stdout(output).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
 /// The command, and what it prints.
 fn start(words: &[&str]) -> (Child, BufReader<ChildStdout>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_brevity"));
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = spawn(words, Stdio::piped());
     let output = BufReader::new(child.stdout.take().unwrap());
     (child, output)
 }
@@ -66,12 +71,21 @@ fn ranks_are_given_the_time_that_was_asked_for() {
 
 #[test]
 fn where_nobody_reads_the_command_ends_without_a_word() {
+    for words in ["info", "info --json", "perf latency --transport tcp --iterations 10"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = spawn(&words.split(' ').collect::<Vec<_>>(), writer);
+        assert_eq!(end(child), (Some(128 + 13), String::new()), "{words}");
+    }
+}
+
+/// Each command has seconds of work left when its reader goes.
+#[test]
+fn whose_reader_goes_midway_ends_without_a_word() {
     for (words, lines) in [
-        ("info", 0),
-        ("info --json", 0),
-        ("perf allreduce --np 3 --transport tcp --iterations 10", 2),
-        ("perf latency --transport tcp --iterations 10", 2),
-        ("perf compress --elements 64K --iterations 1", 1),
+        ("perf allreduce --np 3 --transport tcp --iterations 1000", 2),
+        ("perf latency --transport tcp --iterations 3000", 2),
+        ("perf compress --elements 1M --iterations 20", 1),
     ] {
         let (child, mut output) = start(&words.split(' ').collect::<Vec<_>>());
         (0..lines).for_each(|_| assert!(!line(&mut output).is_empty()));

@@ -55,8 +55,20 @@ fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     }
 }
 
-/// The mask of blocked signals of each thread of this process with this name.
+/// The mask of blocked signals of each thread of this process with this name. A new thread names itself, so
+/// this waits for the first.
 fn blocked_by(name: &str) -> Vec<u64> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let masks = blocked_now_by(name);
+        if !masks.is_empty() || Instant::now() > deadline {
+            return masks;
+        }
+        sleep(Duration::from_millis(1));
+    }
+}
+
+fn blocked_now_by(name: &str) -> Vec<u64> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let of = |task: std::fs::DirEntry| {
         let comm = read_to_string(task.path().join("comm")).ok()?;
