@@ -4,7 +4,7 @@ use crate::Error;
 use brevity::collectives::Error as Collective;
 use brevity::launch::{self, Launch};
 use brevity::transport::Error as Transport;
-use brevity::transport::bootstrap::{Choice, Launcher};
+use brevity::transport::bootstrap::{Choice, Identity, Launcher};
 use brevity::{Group, Settings};
 use std::env;
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub fn join() -> Result<Group, Error> {
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] if a rank can't be
 /// started.
 pub fn start(ranks: usize, grace: f64) -> Result<u8, Error> {
+    // Warns where a launcher that is not understood has started this process.
+    Identity::from_env().map_err(of_launch)?;
     // Checked once here, because every rank would refuse the same; the launch checks the rest.
     Settings::from_env().map_err(|error| match error {
         Collective::Transport(error) => of_launch(error),

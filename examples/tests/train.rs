@@ -111,3 +111,11 @@ fn nothing_is_told_where_nobody_reads() {
     // The status that shells give a program that SIGPIPE has ended.
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(141), ""));
 }
+
+#[test]
+fn a_launcher_that_is_not_understood_is_named() {
+    let output = command("-n 2 --epochs 1 --method dense").env("FLUX_JOB_SIZE", "4").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = text(&output.stderr);
+    assert!(told.lines().count() == 1 && told.contains("FLUX_JOB_SIZE=4"), "{told}");
+}

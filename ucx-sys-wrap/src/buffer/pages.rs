@@ -12,7 +12,8 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub enum HugePages {
     /// Reserved pages of 2 MiB (`vm.nr_hugepages`): the number of free ones.
     Reserved(u64),
-    /// The kernel merges ordinary pages on request (`MADV_HUGEPAGE`).
+    /// The kernel merges ordinary pages on request (`MADV_HUGEPAGE`), and this process is not kept from it
+    /// (`PR_SET_THP_DISABLE`).
     Transparent,
     /// None.
     None,
@@ -24,13 +25,16 @@ impl HugePages {
     pub fn find() -> Self {
         let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
         let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-        Self::from_kernel(free.ok().as_deref(), enabled.ok().as_deref())
+        let is_disabled = rustix::thread::transparent_huge_pages_are_disabled().unwrap_or(false);
+        Self::from_kernel(free.ok().as_deref(), enabled.ok().as_deref(), is_disabled)
     }
 
-    fn from_kernel(free: Option<&str>, enabled: Option<&str>) -> Self {
+    /// The number of free reserved pages, what is enabled, and whether this process may not have it.
+    fn from_kernel(free: Option<&str>, enabled: Option<&str>, is_disabled: bool) -> Self {
+        let is_enabled = enabled.is_some_and(|enabled| !enabled.contains("[never]"));
         match free.and_then(|free| free.trim().parse().ok()) {
             Some(free) if free > 0 => Self::Reserved(free),
-            _ if enabled.is_some_and(|enabled| !enabled.contains("[never]")) => Self::Transparent,
+            _ if is_enabled && !is_disabled => Self::Transparent,
             _ => Self::None,
         }
     }
@@ -159,14 +163,16 @@ mod tests {
     #[test]
     fn what_the_kernel_says_is_understood() {
         let transparent = Some("always [madvise] never\n");
-        for (free, enabled, expected) in [
-            (Some("12\n"), transparent, HugePages::Reserved(12)),
-            (Some("0\n"), transparent, HugePages::Transparent),
-            (None, Some("[always] madvise never"), HugePages::Transparent),
-            (Some("0"), Some("always madvise [never]"), HugePages::None),
-            (None, None, HugePages::None),
+        for (free, enabled, is_disabled, expected) in [
+            (Some("12\n"), transparent, false, HugePages::Reserved(12)),
+            (Some("12\n"), transparent, true, HugePages::Reserved(12)),
+            (Some("0\n"), transparent, false, HugePages::Transparent),
+            (Some("0\n"), transparent, true, HugePages::None),
+            (None, Some("[always] madvise never"), false, HugePages::Transparent),
+            (Some("0"), Some("always madvise [never]"), false, HugePages::None),
+            (None, None, false, HugePages::None),
         ] {
-            assert_eq!(HugePages::from_kernel(free, enabled), expected);
+            assert_eq!(HugePages::from_kernel(free, enabled, is_disabled), expected);
         }
     }
 }

@@ -92,8 +92,10 @@ impl Receiver {
         let header = &rts.header;
         let bytes = header.bytes();
         let into = self.receives.slices(key, header, 0, bytes);
-        let ours = on_small_pages(into.iter().map(|slice| (slice.as_ptr().addr(), slice.len())));
-        let theirs = on_small_pages(rts.addresses.into_iter().zip(header.lengths));
+        let may_be_huge = self.may_be_huge;
+        let ours = into.iter().map(|slice| (slice.as_ptr().addr(), slice.len()));
+        let ours = on_small_pages(ours, may_be_huge);
+        let theirs = on_small_pages(rts.addresses.into_iter().zip(header.lengths), may_be_huge);
         bytes <= LONG_BYTES || bytes / MAX_RINGS > self.ring.bytes() || 2 * ours.max(theirs) <= bytes
     }
 
@@ -128,9 +130,22 @@ impl Receiver {
     }
 }
 
-/// Bytes of these slices (address and length) that lie on ordinary pages. There is no cheap way to know: a
-/// slice that begins at the start of a huge page, as buffers of a [`Pool`](crate::buffer::Pool) do, is taken
-/// to lie on huge pages.
-fn on_small_pages(slices: impl Iterator<Item = (usize, usize)>) -> usize {
-    slices.filter(|(address, _)| !address.is_multiple_of(HUGE_PAGE_BYTES)).map(|(_, bytes)| bytes).sum()
+/// Bytes of these slices (address and length) that lie on ordinary pages. There is no cheap way to know:
+/// where pages may be huge, a slice that begins at the start of a huge page, as buffers of a
+/// [`Pool`](crate::buffer::Pool) do, is taken to lie on huge pages.
+fn on_small_pages(slices: impl Iterator<Item = (usize, usize)>, may_be_huge: bool) -> usize {
+    let is_small = |address: usize| !may_be_huge || !address.is_multiple_of(HUGE_PAGE_BYTES);
+    slices.filter(|(address, _)| is_small(*address)).map(|(_, bytes)| bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_taken_for_huge_ones_where_there_are_any() {
+        let slices = [(3 * HUGE_PAGE_BYTES, 100), (64, 10), (4096, 1)];
+        assert_eq!(on_small_pages(slices.into_iter(), true), 11);
+        assert_eq!(on_small_pages(slices.into_iter(), false), 111);
+    }
 }
