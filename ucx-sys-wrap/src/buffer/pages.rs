@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 
 pub(super) const PAGE_BYTES: usize = 4096;
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -27,6 +28,12 @@ impl HugePages {
         let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let is_disabled = rustix::thread::transparent_huge_pages_are_disabled().unwrap_or(false);
         Self::from_kernel(free.ok().as_deref(), enabled.ok().as_deref(), is_disabled)
+    }
+
+    /// Whether there were any when this process first asked.
+    pub(crate) fn were_found() -> bool {
+        static FOUND: LazyLock<bool> = LazyLock::new(|| HugePages::find() != HugePages::None);
+        *FOUND
     }
 
     /// The number of free reserved pages, what is enabled, and whether this process may not have it.

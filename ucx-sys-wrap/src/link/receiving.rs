@@ -19,7 +19,6 @@ use super::{
     CAN_READ_AT, DESCRIPTORS_AT, DESCRIPTORS_TAKEN_AT, EAGER_TAKEN_AT, FAST_BOX_AT, FAST_BOX_TAKEN_AT,
     RING_TAKEN_AT, Reply, STALLED_AT,
 };
-use crate::buffer::HugePages;
 use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{LINE_BYTES, LocalGroup, OwnArea, PeerArea};
 use crate::{Error, Mark, Rank, Result, Signature, Statistics};
@@ -52,8 +51,6 @@ pub(super) struct Receiver {
     reads: VecDeque<Reading>,
     /// Bytes that are read in one turn, at most.
     pub(super) read_bytes: usize,
-    /// Whether memory may lie on huge pages.
-    may_be_huge: bool,
     pub(super) receives: Receives,
     /// Signature and mark of the last message that carried them; short messages repeat them.
     last: (Signature, Mark),
@@ -99,7 +96,6 @@ impl Receiver {
             cleared: HashMap::new(),
             reads: VecDeque::new(),
             read_bytes: READ_BYTES,
-            may_be_huge: HugePages::find() != HugePages::None,
             receives: Receives::new(peer),
             last: Default::default(),
         })

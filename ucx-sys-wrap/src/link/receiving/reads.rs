@@ -12,7 +12,7 @@ use super::super::sending::Sender;
 use super::super::{GUARDS, GUARDS_AT, Reply};
 use super::Receiver;
 use crate::Statistics;
-use crate::buffer::HUGE_PAGE_BYTES;
+use crate::buffer::{HUGE_PAGE_BYTES, HugePages};
 use crate::shm::{LocalGroup, PeerArea, blocks};
 
 /// Bytes that are read in one turn, at most. This bounds how long a message of another tag waits.
@@ -92,7 +92,7 @@ impl Receiver {
         let header = &rts.header;
         let bytes = header.bytes();
         let into = self.receives.slices(key, header, 0, bytes);
-        let may_be_huge = self.may_be_huge;
+        let may_be_huge = HugePages::were_found();
         let ours = into.iter().map(|slice| (slice.as_ptr().addr(), slice.len()));
         let ours = on_small_pages(ours, may_be_huge);
         let theirs = on_small_pages(rts.addresses.into_iter().zip(header.lengths), may_be_huge);
