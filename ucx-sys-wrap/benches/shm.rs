@@ -98,7 +98,7 @@ impl Pair {
         let local_group = local_group.unwrap();
         let peer = Rank(rank ^ 1);
         let place = local_group.place_of(peer).unwrap();
-        let (own, theirs) = (local_group.own_slots(), local_group.peer_slots(place).unwrap());
+        let (own, theirs) = (local_group.own_slots(0), local_group.peer_slots(place, 0).unwrap());
         Self {
             port: Port::new(transport),
             peer,

@@ -15,6 +15,16 @@ pub const MAX_PARTS: usize = 3;
 pub struct Signature(pub [u8; 16]);
 
 impl Signature {
+    /// The byte that holds the epoch of the call's context. Messages of another epoch are dropped.
+    pub const EPOCH_AT: usize = 3;
+
+    /// The epoch of the call's context.
+    #[inline]
+    #[must_use]
+    pub const fn epoch(self) -> u8 {
+        self.0[Self::EPOCH_AT]
+    }
+
     /// As two words, little-endian.
     #[inline]
     pub(crate) fn words(self) -> [u64; 2] {

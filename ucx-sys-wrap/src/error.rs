@@ -13,15 +13,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A peer has died or its connection is gone; the transport is closed.
+    /// A peer has died or its connection is gone. Contexts with this member are closed.
     #[error("rank {rank} is lost: its process has ended or its connection is gone")]
     PeerLost {
         /// The rank that is gone.
         rank: Rank,
     },
 
-    /// A rank closed the job on purpose; the transport is closed.
-    #[error("the group is closed: rank {rank} aborted it, or a call of rank {rank} timed out")]
+    /// A rank closed the context on purpose.
+    #[error("the group is closed: rank {rank} aborted it, or a call of rank {rank} timed out or panicked")]
     Aborted {
         /// The rank that called abort.
         rank: Rank,
@@ -50,6 +50,16 @@ pub enum Error {
         expected: Signature,
         /// The peer's call.
         found: Signature,
+    },
+
+    /// Another rank has found that ranks make different calls; the context is closed.
+    #[error(
+        "the group is closed: rank {rank} found that ranks make different calls: do all ranks make the same \
+         calls in the same order?"
+    )]
+    Differs {
+        /// The rank that found it.
+        rank: Rank,
     },
 
     /// The peer sent a part that is longer than the receive allows, or another number of parts.
@@ -223,16 +233,51 @@ impl Error {
     }
 }
 
-/// Why a whole transport is closed. Peers are told, so that every rank names the same cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a context is closed. Its members are told, so that every rank names the same cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The loss of this rank.
     PeerLost(Rank),
-    /// This rank closed the job on purpose.
+    /// This rank closed the context on purpose.
     Aborted(Rank),
-    /// This rank's deadline has passed. Pending operations of all ranks end with [`Error::Timeout`], each
+    /// This rank's deadline has passed. Pending operations of all members end with [`Error::Timeout`], each
     /// naming the rank that it waits for; later ones end with [`Error::Aborted`].
     TimedOut(Rank),
+    /// This rank has found that ranks make different calls.
+    Differs(Rank),
+}
+
+impl Failure {
+    /// The rank that is named.
+    #[must_use]
+    pub fn rank(self) -> Rank {
+        let (Self::PeerLost(rank) | Self::Aborted(rank) | Self::TimedOut(rank) | Self::Differs(rank)) = self;
+        rank
+    }
+
+    /// As a number of 64 bits, for the wire: the kind (1 to 4) above the rank.
+    pub(crate) fn encode(self) -> u64 {
+        let kind = match self {
+            Self::PeerLost(_) => 1u64,
+            Self::Aborted(_) => 2,
+            Self::TimedOut(_) => 3,
+            Self::Differs(_) => 4,
+        };
+        kind << 32 | u64::from(self.rank().0)
+    }
+
+    /// From a peer's number; `None` for one that no rank of the world sends.
+    pub(crate) fn decode(bits: u64, world_size: u32) -> Option<Self> {
+        let rank = Rank(bits as u32);
+        let failure = match bits >> 32 {
+            1 => Self::PeerLost(rank),
+            2 => Self::Aborted(rank),
+            3 => Self::TimedOut(rank),
+            4 => Self::Differs(rank),
+            _ => return None,
+        };
+        (rank.0 < world_size).then_some(failure)
+    }
 }
 
 impl From<Failure> for Error {
@@ -240,6 +285,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::PeerLost(rank) => Self::PeerLost { rank },
             Failure::Aborted(rank) | Failure::TimedOut(rank) => Self::Aborted { rank },
+            Failure::Differs(rank) => Self::Differs { rank },
         }
     }
 }

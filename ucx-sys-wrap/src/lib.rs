@@ -58,5 +58,6 @@ pub use process::{Owner, STANDSTILL};
 pub use rank::Rank;
 pub use tag::{MAX_WORLD_SIZE, Tag};
 pub use transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
+    CallDigest, News, Notice, Posted, RecvDone, RecvId, RecvParts, Said, SendDone, SendId, SendParts,
+    Statistics, Transport, Which,
 };

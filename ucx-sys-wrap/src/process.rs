@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fields::Fields;
+use crate::memory::forks;
 
 /// A longer time between two looks at the clock, by a process that looks every few milliseconds while it
 /// waits, shows that the process stood still: a signal stopped it, or it was frozen with its container. On a
@@ -35,19 +36,31 @@ pub(crate) struct ProcessName {
 
 /// The process that has made something. A forked child has a copy, and must not release what it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner(u32);
+pub struct Owner {
+    process: u32,
+    forks: u32,
+}
 
 impl Owner {
     /// This process.
     #[must_use]
     pub fn here() -> Self {
-        Self(std::process::id())
+        forks::watch();
+        Self { process: std::process::id(), forks: forks::so_far() }
     }
 
     /// Whether it is this process. Costs a system call.
     #[must_use]
     pub fn is_here(self) -> bool {
-        self == Self::here()
+        self.process == std::process::id()
+    }
+
+    /// Whether this process is a forked child of it. Costs a load; does not notice a child that was made
+    /// without `fork`, by a bare system call.
+    #[inline]
+    #[must_use]
+    pub fn has_forked(self) -> bool {
+        self.forks != forks::so_far()
     }
 }
 

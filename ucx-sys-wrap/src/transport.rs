@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::memory::{ReadLease, WriteLease};
-use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result, Signature};
+use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result, Signature, Tag};
 
 /// The parts of a message to send.
 pub type SendParts = ArrayVec<ReadLease, MAX_PARTS>;
@@ -61,6 +61,102 @@ impl<Id, Done> Posted<Id, Done> {
     }
 }
 
+/// Some of a context's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All of them.
+    All,
+    /// Those of all epochs but one.
+    OfOtherEpochs(u8),
+    /// Those of one epoch from one rank.
+    From(Rank, u8),
+}
+
+impl Which {
+    /// Whether a message of this tag and signature is one of them.
+    #[must_use]
+    pub fn includes(self, tag: Tag, signature: Signature) -> bool {
+        match self {
+            Self::All => true,
+            Self::OfOtherEpochs(epoch) => signature.epoch() != epoch,
+            Self::From(source, epoch) => tag.source() == source && signature.epoch() == epoch,
+        }
+    }
+}
+
+/// What a member of a context tells another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The context's number, the group of its tags.
+    pub context: u16,
+    /// The context's epoch: another one means another context.
+    pub epoch: u8,
+    /// What it tells.
+    pub said: Said,
+}
+
+/// The content of a [`Notice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It has closed the context, for this cause.
+    Closed(Failure),
+    /// It waits, and its last call on the context is this one.
+    Waits(CallDigest),
+}
+
+/// A call on a context, and what it and all calls before it were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallDigest {
+    /// The call's number. Only the low 24 bits count, and travel.
+    pub number: u32,
+    /// The digest of all calls up to this one.
+    pub digest: u32,
+}
+
+/// The kind of [`Said::Waits`] in its number for the wire, above those of causes.
+const WAITS: u64 = 5;
+
+impl Notice {
+    /// Tells that a context was closed.
+    #[must_use]
+    pub const fn closed(context: u16, epoch: u8, cause: Failure) -> Self {
+        Self { context, epoch, said: Said::Closed(cause) }
+    }
+}
+
+impl Said {
+    /// As a number of 64 bits, for the wire: a cause, or from the top a kind of 8 bits, the call's number and
+    /// its digest.
+    pub(crate) fn encode(self) -> u64 {
+        match self {
+            Self::Closed(cause) => cause.encode(),
+            Self::Waits(CallDigest { number, digest }) => {
+                WAITS << 56 | u64::from(number & 0xff_ffff) << 32 | u64::from(digest)
+            }
+        }
+    }
+
+    /// From a peer's number; `None` for one that no rank of the world sends.
+    pub(crate) fn decode(bits: u64, world_size: u32) -> Option<Self> {
+        if bits >> 56 == WAITS {
+            let number = (bits >> 32) as u32 & 0xff_ffff;
+            return Some(Self::Waits(CallDigest { number, digest: bits as u32 }));
+        }
+        Failure::decode(bits, world_size).map(Self::Closed)
+    }
+}
+
+/// What a transport has learned of its peers.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A peer tells that it has closed a context.
+    Told(Rank, Notice),
+    /// A peer is lost; the error of the operations with it.
+    Lost(Rank, Error),
+    /// The transport as a whole has ended, for this cause: every operation ends with this error.
+    Ended(Failure, Error),
+}
+
 /// The counters of a transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -95,7 +191,12 @@ pub(crate) fn count_copy(statistics: &mut Statistics, bytes: usize) {
 /// `Some`; cancel, failure and [`abandon`](Self::abandon) only make it end sooner. Because memory safety
 /// depends on this, only this crate implements transports.
 ///
-/// Once a peer is lost or the job is aborted, every operation, pending or new, ends with that error.
+/// Once a peer is lost, every operation with it, pending or new, ends with that error; others go on. A peer
+/// that has left in good order is lost as soon as an operation needs it: what it sent before can still be
+/// received. The [port](crate::buffer::Port) closes the contexts that the lost rank is a member of.
+///
+/// A message whose signature has another [epoch](Signature::epoch) than the receive of its tag belongs to an
+/// earlier context of the same number: it is dropped, as if received, and the receive goes on waiting.
 pub trait Transport: Send + sealed::Sealed {
     /// The name of the transport, as "tcp".
     fn name(&self) -> &'static str;
@@ -151,17 +252,32 @@ pub trait Transport: Send + sealed::Sealed {
     /// [`progress`](Self::progress); `None` if there is something already, or if there is no descriptor.
     fn arm(&mut self) -> Option<Arc<OwnedFd>>;
 
-    /// Watches a peer that this rank waits for without an operation. Its death closes the transport in a
-    /// later call of [`progress`](Self::progress). Returns whether it has left normally, which does not.
+    /// Watches a peer that this rank waits for without an operation. Its death is [news](Self::next_news) in
+    /// a later call of [`progress`](Self::progress). Returns whether it has left normally, which is none.
     ///
     /// To be called again while the wait goes on; it is cheap, but not free.
     fn watch(&mut self, peer: Rank) -> bool;
 
-    /// Why the transport is closed, if it is.
-    fn failure(&self) -> Option<Failure>;
+    /// The oldest news about peers that was not taken yet.
+    ///
+    /// What peers tell comes before a loss that may follow from it.
+    fn next_news(&mut self) -> Option<News>;
 
-    /// Closes the transport for `cause` and tells the peers. Later causes are ignored.
-    fn fail(&mut self, cause: Failure);
+    /// Gives a peer up: operations with it, pending or new, end with `error`, and the loss is news. Does
+    /// nothing if the peer is lost already.
+    fn lose(&mut self, peer: Rank, error: Error);
+
+    /// Tells a peer that this rank has closed a context. Needs no credit and does not block. Does nothing if
+    /// the peer is lost or has left.
+    fn tell(&mut self, peer: Rank, notice: Notice);
+
+    /// Ends the operations whose tags are of `context` with `error`, as far as they have not ended. As after
+    /// a cancel, they must still be tested.
+    fn end_context(&mut self, context: u16, cause: Failure, error: &Error);
+
+    /// Drops these messages of `context`, as far as they came before their receive, as if received. Returns
+    /// how many these were.
+    fn discard(&mut self, context: u16, which: Which) -> usize;
 
     /// Stops all access to leased memory. Afterwards every operation ends at its next test, and the transport
     /// is unusable.

@@ -83,5 +83,5 @@ fn who_has_left_harms_only_those_who_wait_for_it() {
     drop(ports.pop());
     block(&ports[0], async |comm| comm.send(Rank(1), envelope(Rank(0), 1, 0), vec![1u8]).await.unwrap());
     block(&ports[1], async |comm| comm.recv(Rank(0), envelope(Rank(0), 1, 0), vec![0u8]).await.unwrap());
-    assert_eq!((ports[0].failure(), ports[1].failure()), (None, None));
+    assert_eq!((ports[0].failure(0), ports[1].failure(0)), (None, None));
 }

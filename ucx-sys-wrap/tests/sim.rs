@@ -211,7 +211,7 @@ fn parts_marks_and_refusals() {
         Box::pin(async move {
             let tag = envelope(Rank(0), 0);
             let marked = Envelope { mark: Mark(9), ..tag };
-            let strange = Envelope { signature: Signature([7; 16]), ..tag };
+            let strange = Envelope { signature: Signature(7u128.to_le_bytes()), ..tag };
             if own == Rank(0) {
                 comm.send(Rank(1), marked, ((vec![1u8; 3], Vec::<u8>::new()), vec![2u8; 2])).await.unwrap();
                 comm.send(Rank(1), strange, vec![3u8; 4]).await.unwrap();
@@ -305,7 +305,7 @@ fn an_abort_reaches_all() {
         Box::pin(async move {
             if own == Rank(3) {
                 recv(comm, Rank(4), 0, 1).await;
-                comm.port().abort();
+                comm.port().abort(0);
             } else if own == Rank(4) {
                 send(comm, Rank(3), 0, vec![1]).await;
             }

@@ -31,6 +31,7 @@ async fn program<R: Send + 'static>(
 ) -> R {
     let mut task = Task::new(&Port::new(transport), (), |comm, ()| body(comm));
     let ((), result) = poll_fn(move |context| {
+        task.comm().port().progress();
         if task.comm().now() >= deadline {
             task.comm().expire();
         }
@@ -202,7 +203,7 @@ fn a_cut_link_is_noticed_by_the_deadline_alone() {
                     send(comm, peer, round, 1).await?;
                 }
                 for peer in (0..3).filter(|peer| *peer != own) {
-                    recv(comm, peer, round, 1).await.map_err(|error| (comm.port().abort(), error).1)?;
+                    recv(comm, peer, round, 1).await.map_err(|error| (comm.port().abort(0), error).1)?;
                 }
             }
             Ok(())
@@ -222,7 +223,7 @@ fn a_stall_longer_than_the_deadline_is_a_timeout() {
     let results = run_all(Cluster::new(2, links()).with_faults([stall]), Duration::from_secs(60), |comm| {
         Box::pin(async move {
             let result = ring(comm, 1).await;
-            comm.port().abort();
+            comm.port().abort(0);
             result
         })
     });
@@ -262,7 +263,7 @@ fn an_abort_reaches_everyone_one_latency_later() {
         Box::pin(async move {
             let (own, world_size) = own_and_size(comm);
             if own == 4 {
-                comm.port().abort();
+                comm.port().abort(0);
             }
             recv(comm, (own + 1) % world_size, 0, 1).await
         })

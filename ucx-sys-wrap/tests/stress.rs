@@ -87,7 +87,7 @@ fn peer(port: &Port) -> Rank {
 }
 
 fn envelope(source: Rank, round: u32, kind: u32, mark: Mark) -> Envelope {
-    Envelope { tag: Tag::new(source, 1, round, kind), signature: Signature::default(), mark }
+    Envelope { tag: Tag::new(source, 0, round, kind), signature: Signature::default(), mark }
 }
 
 /// Sends all messages, leaving each in its own way. When the peer has done the same, sends one more that is

@@ -47,6 +47,8 @@ struct Assembly {
     verdict: Option<(Verdict, Deadline)>,
     /// Ranks that called and differ: they know already.
     differing: BTreeSet<u32>,
+    /// Ranks that had joined and have left.
+    left: BTreeSet<u32>,
     /// Second processes of a rank, until they have read their verdict.
     turned_away: Vec<Channel>,
     /// Whether ranks may be missing because they are on other hosts.
@@ -69,13 +71,24 @@ impl Root {
         let max_body = Frame::max_body_bytes(identity.world_size);
         let root = Self { seats, max_body, master: master.to_string() };
         let party = party.clone();
-        let (verdict, differing, turned_away) = (None, BTreeSet::new(), Vec::new());
+        let (verdict, differing, left, turned_away) = Default::default();
         let is_hidden = acceptor.is_loopback() && !identity.are_all_here();
         // With a launcher that counts the ranks of this host, the others are known to be elsewhere.
         let patience = if identity.local_ranks.is_some() { Duration::ZERO } else { LOOPBACK_PATIENCE };
         let warning = is_hidden.then(|| Deadline::after(patience));
-        Assembly { acceptor, party, root, deadline, verdict, differing, turned_away, is_hidden, warning }
-            .assemble()
+        Assembly {
+            acceptor,
+            party,
+            root,
+            deadline,
+            verdict,
+            differing,
+            left,
+            turned_away,
+            is_hidden,
+            warning,
+        }
+        .assemble()
     }
 
     /// Collects the blobs of all ranks and sends all of them to every rank.
@@ -212,6 +225,7 @@ impl Assembly {
                 None if self.deadline.passed() => {
                     let waited = self.deadline.given;
                     self.root.master += &self.acceptor.hint();
+                    self.root.master += &left_while_joining(&self.left, &missing);
                     if self.is_hidden {
                         self.root.master += &format!(" ({LOOPBACK_ALONE})");
                     }
@@ -279,7 +293,13 @@ impl Assembly {
                 }
                 Ok(None) if !channel.ended() => {}
                 _ => {
-                    tracing::warn!(rank, "a rank has left while the others were joining");
+                    let waits = self.deadline.remaining().as_secs_f64();
+                    tracing::warn!(
+                        rank,
+                        "a rank has left while the others were joining: waiting {waits:.0} s for it to \
+                         come again"
+                    );
+                    self.left.insert(rank);
                     *seat = None;
                 }
             }
@@ -303,6 +323,12 @@ impl Assembly {
         close(self.turned_away, CLOSING);
         error
     }
+}
+
+/// Says which of the missing ranks had been there.
+fn left_while_joining(left: &BTreeSet<u32>, missing: &[u32]) -> String {
+    let left: Vec<String> = missing.iter().filter(|rank| left.contains(rank)).map(u32::to_string).collect();
+    if left.is_empty() { String::new() } else { format!(" (joined and left again: {})", left.join(", ")) }
 }
 
 fn absent<T>(places: &[Option<T>]) -> Vec<u32> {
@@ -344,5 +370,12 @@ mod tests {
         for rank in ranks {
             rank.join().unwrap().unwrap();
         }
+    }
+    /// Whoever reads that a rank is missing looks for one that never came, unless told.
+    #[test]
+    fn a_missing_rank_that_had_joined_is_told_from_others() {
+        let left = [2, 4].into();
+        assert_eq!(left_while_joining(&left, &[1, 2, 4]), " (joined and left again: 2, 4)");
+        assert_eq!(left_while_joining(&left, &[1]), "");
     }
 }

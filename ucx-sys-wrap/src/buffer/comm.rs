@@ -123,14 +123,24 @@ impl<'env> Comm<'env> {
 
     fn send_one(&self, to: Rank, envelope: &Envelope, part: ReadLease) -> State<SendId> {
         let inner = self.port.enter();
+        if inner.has_closed.load(Ordering::Relaxed)
+            && let Err(error) = inner.check_context(envelope.tag.group())
+        {
+            return State::failed(error);
+        }
         let posted = inner.transport.borrow_mut().send_one(to, envelope, part);
-        self.note(&inner, posted)
+        self.note(&inner, Some(envelope.tag.group()), posted)
     }
 
     fn send_parts(&self, to: Rank, envelope: &Envelope, parts: SendParts) -> State<SendId> {
         let inner = self.port.enter();
+        if inner.has_closed.load(Ordering::Relaxed)
+            && let Err(error) = inner.check_context(envelope.tag.group())
+        {
+            return State::failed(error);
+        }
         let posted = inner.transport.borrow_mut().post_send(to, *envelope, parts).map(|done| done.result);
-        self.note(&inner, posted)
+        self.note(&inner, Some(envelope.tag.group()), posted)
     }
 
     /// A failed operation with `peer`, for a tag that messages from `source` cannot have.
@@ -140,16 +150,17 @@ impl<'env> Comm<'env> {
         State::failed(peer.err().unwrap_or(Error::ForeignTag { tag, rank: source }))
     }
 
-    /// Registers a pending operation with the scope.
+    /// Registers a pending operation with the scope. Puts and gets have no context.
     #[inline]
     pub(super) fn note<Id: Direction>(
         &self,
         inner: &Inner,
+        context: Option<u16>,
         posted: Posted<Id, Result<Id::Outcome>>,
     ) -> State<Id> {
         match posted {
             Posted::Done(Ok(outcome)) => State::Done(outcome),
-            Posted::Done(Err(error)) => State::failed(error),
+            Posted::Done(Err(error)) => State::failed(inner.heed_failure(error, context, self.port.rank())),
             Posted::Pending(id) => {
                 inner.scopes.borrow_mut().all[self.scope].began(id.operation());
                 State::Pending(id)
@@ -181,8 +192,13 @@ impl<'env> Comm<'env> {
 
     fn recv_parts(&self, from: Rank, envelope: &Envelope, parts: RecvParts) -> State<RecvId> {
         let inner = self.port.enter();
+        if inner.has_closed.load(Ordering::Relaxed)
+            && let Err(error) = inner.check_context(envelope.tag.group())
+        {
+            return State::failed(error);
+        }
         let posted = inner.transport.borrow_mut().post_recv(from, *envelope, parts).map(|done| done.result);
-        self.note(&inner, posted)
+        self.note(&inner, Some(envelope.tag.group()), posted)
     }
 
     #[inline]

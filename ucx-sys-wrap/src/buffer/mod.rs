@@ -18,6 +18,7 @@ mod abort;
 mod call_time;
 mod chunk;
 mod comm;
+mod contexts;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
@@ -39,6 +40,7 @@ pub use crate::memory::{ReadLease, RegionMemory, WriteLease};
 pub use call_time::CallTime;
 pub use chunk::Chunk;
 pub use comm::Comm;
+pub use contexts::{CallLog, MAX_CONTEXTS, OnLoss};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use operation::{Direction, PostedOperation, Recv, Send};
 pub(crate) use pages::HUGE_PAGE_BYTES;

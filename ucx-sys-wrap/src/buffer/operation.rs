@@ -81,6 +81,8 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> PostedOperation<'comm, 'env, 
             id.cancel(&mut **transport);
             ended = id.test(&mut **transport, 0);
         }
+        let now = transport.now();
+        drop(transport);
         let Some(result) = ended else { return };
         inner.scopes.borrow_mut().all[self.comm.scope_key()].ended(id.operation());
         let error = match result {
@@ -88,18 +90,22 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> PostedOperation<'comm, 'env, 
                 self.state = State::Done(outcome);
                 return;
             }
-            Err(error) => error,
+            Err(error) => {
+                let context = Id::HAS_CONTEXT.then(|| self.tag.group());
+                inner.heed_failure(error, context, self.comm.port().rank())
+            }
         };
         let is_out_of_time = match error {
             Error::Canceled => self.comm.has_expired(),
-            // The whole transport was closed while this call waited, by its own timeout or another's.
-            Error::Aborted { .. } => {
-                self.comm.time().is_waiting() && matches!(transport.failure(), Some(Failure::TimedOut(_)))
+            // The context was closed while this call waited, by its own timeout or another's.
+            Error::Aborted { .. } | Error::PeerLost { .. } => {
+                self.comm.time().is_waiting()
+                    && matches!(inner.failure(self.tag.group()), Some(Failure::TimedOut(_)))
             }
             _ => false,
         };
         let error = if is_out_of_time {
-            let waited = self.comm.time().waited(transport.now());
+            let waited = self.comm.time().waited(now);
             Error::Timeout { rank: self.peer, tag: self.tag, waited }
         } else {
             error
@@ -187,6 +193,10 @@ pub trait Direction: Copy {
     /// Whether testing it may poll for the message itself.
     #[doc(hidden)]
     const LOOKS: bool = false;
+
+    /// Whether its tag names a context.
+    #[doc(hidden)]
+    const HAS_CONTEXT: bool = true;
 
     #[doc(hidden)]
     fn operation(self) -> OperationId;

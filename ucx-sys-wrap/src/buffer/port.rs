@@ -4,19 +4,20 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
-use super::abort::AbortRequest;
+use super::abort::AbortRequests;
+use super::contexts::{Contexts, OnLoss};
 use super::operation::Direction;
 use super::orphans::OrphanedScope;
 use crate::exit;
 use crate::pollable::wait_for;
 use crate::told::{self, TellLast};
 use crate::transport::{RecvId, SendId, Transport};
-use crate::{AccessId, Failure, Owner, Rank, Statistics};
+use crate::{AccessId, Error, Failure, Owner, Rank, Statistics};
 
 /// How long a scope waits for canceled operations before it abandons the transport.
 pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
@@ -32,7 +33,9 @@ pub struct Port {
     inner: ReentrantMutex<Inner>,
     /// The number of threads that wait to enter.
     waiting: AtomicU32,
-    pub(super) abort: AbortRequest,
+    pub(super) abort: AbortRequests,
+    /// The same as inside.
+    has_closed: Arc<AtomicBool>,
     owner: Owner,
     name: &'static str,
     rank: Rank,
@@ -47,6 +50,9 @@ pub(super) type Inside<'port> = ReentrantMutexGuard<'port, Inner>;
 pub(super) struct Inner {
     pub(super) transport: RefCell<Box<dyn Transport>>,
     pub(super) scopes: RefCell<Scopes>,
+    pub(super) contexts: RefCell<Contexts>,
+    /// Whether an operation may meet a closed context. Cheaper than asking.
+    pub(super) has_closed: Arc<AtomicBool>,
     /// Open scopes that nobody holds.
     pub(super) orphans: RefCell<Vec<OrphanedScope>>,
 }
@@ -91,31 +97,43 @@ pub(super) struct KeptBuffers {
 }
 
 impl Port {
-    /// Makes a port of `transport`.
+    /// Makes a port of `transport`, with context 0 open for all ranks.
     #[must_use]
     pub fn new(transport: Box<dyn Transport>) -> Arc<Self> {
         let (name, rank, world_size) = (transport.name(), transport.rank(), transport.world_size());
         let stands_on_library = transport.stands_on_library();
+        let has_closed = Arc::new(AtomicBool::new(false));
         let inner = Inner {
             transport: RefCell::new(transport),
             scopes: RefCell::default(),
+            contexts: RefCell::default(),
+            has_closed: Arc::clone(&has_closed),
             orphans: RefCell::default(),
         };
         let inner = ReentrantMutex::new(inner);
         let port = Arc::new(Self {
             inner,
             waiting: AtomicU32::new(0),
-            abort: AbortRequest::default(),
+            abort: AbortRequests::default(),
+            has_closed,
             owner: Owner::here(),
             name,
             rank,
             world_size,
             _told: TellLast,
         });
+        port.open_context(0, 0, Rank::all(world_size).collect(), OnLoss::Close);
         if stands_on_library {
             exit::keep(&port);
         }
         port
+    }
+
+    /// Whether a context was closed, as far as the last turn has shown. Cheaper than asking for one.
+    #[inline]
+    #[must_use]
+    pub fn has_closed(&self) -> bool {
+        self.has_closed.load(Ordering::Relaxed)
     }
 
     /// The transport's name.
@@ -153,6 +171,7 @@ impl Port {
         self.heed_abort();
         let inside = self.enter();
         let moved = inside.transport.borrow_mut().progress();
+        inside.heed_news(self.rank);
         let has_orphans = inside.has_orphans();
         drop(inside);
         // A turn around this call does both when it has left the port.
@@ -165,7 +184,7 @@ impl Port {
 
     /// Emits events, unless this thread is still inside: a subscriber may wait for a thread that waits for
     /// the port.
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         if !self.inner.is_owned_by_current_thread() {
             told::tell();
         }
@@ -183,37 +202,10 @@ impl Port {
         self.enter().transport.borrow().statistics()
     }
 
-    /// Why the transport is closed, if it is.
-    #[must_use]
-    pub fn failure(&self) -> Option<Failure> {
-        self.heed_abort();
-        self.enter().transport.borrow().failure()
-    }
-
     /// Watches a peer that this rank waits for without an operation; see [`Transport::watch`].
     #[must_use]
     pub fn watch(&self, peer: Rank) -> bool {
         self.enter().transport.borrow_mut().watch(peer)
-    }
-
-    /// Closes the transport on all ranks because of the loss of `peer`.
-    pub fn lose(&self, peer: Rank) {
-        self.enter().transport.borrow_mut().fail(Failure::PeerLost(peer));
-        self.tell();
-    }
-
-    /// Closes the transport on all ranks, on purpose. Not for signal handlers: see
-    /// [`request_abort`](Self::request_abort).
-    pub fn abort(&self) {
-        self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
-        self.tell();
-    }
-
-    /// Closes the transport on all ranks because this rank's deadline has passed. Every pending operation, on
-    /// any rank, ends with [`Error::Timeout`](crate::Error::Timeout) naming the rank that it waits for.
-    pub fn time_out(&self) {
-        self.enter().transport.borrow_mut().fail(Failure::TimedOut(self.rank));
-        self.tell();
     }
 
     /// Sleeps until there is something to progress, at most `longest`. Other threads may enter meanwhile.
@@ -305,7 +297,10 @@ impl Port {
     }
 
     fn abandon(&self, scope: usize) -> KeptBuffers {
-        let abandoned = self.enter().transport.borrow_mut().abandon();
+        let inside = self.enter();
+        let abandoned = inside.transport.borrow_mut().abandon();
+        inside.end(Failure::Aborted(self.rank), &Error::Closed, self.rank);
+        drop(inside);
         let closed = if abandoned.is_ok() { self.try_close_scope(scope) } else { None };
         closed.unwrap_or_else(|| {
             // Not a tracing event: a subscriber may not show it. A failed write to standard error must not

@@ -109,7 +109,7 @@ impl<'env> Comm<'env> {
     pub fn flush(&self, to: Rank) -> Flush<'_, 'env> {
         let inner = self.port().enter();
         let posted = inner.transport.borrow_mut().one_sided().post_flush(to);
-        Flush(PostedOperation::new(self, (to, tag(to)), (), self.note(&inner, posted)))
+        Flush(PostedOperation::new(self, (to, tag(to)), (), self.note(&inner, None, posted)))
     }
 
     /// Posts a put or get of the leases of `raw`.
@@ -131,7 +131,7 @@ impl<'env> Comm<'env> {
             Ok(()) => inner.transport.borrow_mut().one_sided().post_access(&region.remote, offset, parts),
             Err(error) => Posted::Done(Err(error)),
         };
-        PostedOperation::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
+        PostedOperation::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, None, posted))
     }
 }
 
@@ -160,6 +160,8 @@ fn tag(peer: Rank) -> Tag {
 
 impl Direction for AccessId {
     type Outcome = ();
+
+    const HAS_CONTEXT: bool = false;
 
     fn operation(self) -> OperationId {
         OperationId::Access(self)

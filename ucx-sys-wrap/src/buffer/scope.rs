@@ -97,6 +97,7 @@ impl Turn<'_> {
         }
         let inside = self.inside.get_or_insert_with(|| self.port.enter());
         self.moved = inside.transport.borrow_mut().progress();
+        inside.heed_news(self.port.rank());
         if inside.has_orphans() || told::has_some() {
             // Freed buffers and subscribers may wait for a thread that wants to enter.
             self.inside = None;

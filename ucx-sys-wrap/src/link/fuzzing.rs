@@ -195,7 +195,7 @@ impl Harness {
         if let Some((_, posted)) = self.receives.get_mut(number)
             && let Some(Posted::Pending(key)) = posted
         {
-            self.link.receiver.cancel(*key);
+            self.link.receiver.cancel(*key, Error::Canceled);
             assert!(
                 self.link.receiver.receives.take_ended(*key).is_some(),
                 "a canceled receive has not ended"
@@ -208,7 +208,7 @@ impl Harness {
         if let Some((_, posted)) = self.sends.get_mut(number)
             && let Some(Posted::Pending(key)) = posted
         {
-            self.link.sender.cancel(*key, &mut self.statistics);
+            self.link.sender.cancel(*key, &Error::Canceled, &mut self.statistics);
             assert!(self.link.sender.test(*key).is_some(), "a canceled send has not ended");
             *posted = None;
         }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::Link;
 use crate::shm::LocalGroup;
 use crate::tick::tick;
-use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, join, split};
+use crate::transport::{
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Which, join, split,
+};
 use crate::{Arrival, Envelope, Error, Rank, Result, Statistics};
 
 /// Bytes that are taken from a channel in one turn, about. A fragment read from the sender's memory comes on
@@ -164,14 +166,14 @@ impl Links {
     pub(crate) fn cancel_send(&mut self, id: SendId, counts: &mut Statistics) {
         let (index, key) = split(id.0);
         if let Some(Some(link)) = self.links.get_mut(index) {
-            link.sender.cancel(key, counts);
+            link.sender.cancel(key, &Error::Canceled, counts);
         }
     }
 
     pub(crate) fn cancel_recv(&mut self, id: RecvId) {
         let (index, key) = split(id.0);
         if let Some(Some(link)) = self.links.get_mut(index) {
-            link.receiver.cancel(key);
+            link.receiver.cancel(key, Error::Canceled);
         }
     }
 
@@ -252,6 +254,35 @@ impl Links {
     pub(crate) fn finish(&mut self, peer: Rank, has_left: bool, counts: &mut Statistics) -> bool {
         let link = self.links.get_mut(peer.index()).and_then(Option::as_mut);
         link.is_some_and(|link| link.finish(has_left, counts))
+    }
+
+    /// Ends every operation with a peer that is lost.
+    pub(crate) fn lose(&mut self, peer: Rank, error: &Error) {
+        if let Some(Some(link)) = self.links.get_mut(peer.index()) {
+            link.close(error);
+        }
+    }
+
+    /// Ends the sends and receives of a context with `error`.
+    pub(crate) fn end_context(&mut self, context: u16, error: &Error, counts: &mut Statistics) {
+        for link in self.links.iter_mut().flatten() {
+            link.end_context(context, error, counts);
+        }
+        self.watch_all();
+    }
+
+    /// Drops some messages of a context that came before their receive; returns how many.
+    pub(crate) fn discard(&mut self, context: u16, which: Which, counts: &mut Statistics) -> usize {
+        let links = self.links.iter_mut().flatten();
+        let count = links.map(|link| link.discard(context, which, counts)).sum();
+        self.watch_all();
+        count
+    }
+
+    fn watch_all(&mut self) {
+        for position in 0..self.peers.len() {
+            self.watch(self.peers[position]);
+        }
     }
 
     pub(crate) fn close(&mut self, error: &Error) {

@@ -58,7 +58,7 @@ mod tests;
 use std::sync::Arc;
 
 use crate::shm::LocalGroup;
-use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts, Which};
 use crate::{Envelope, Error, Rank, Result, Statistics};
 use receiving::Receiver;
 use sending::Sender;
@@ -203,6 +203,21 @@ impl Link {
         let is_missed = self.receiver.finish(&error, has_left, counts) | self.sender.has_operations();
         self.sender.end_all(&error);
         is_missed
+    }
+
+    /// Ends the sends and receives of a context with `error`.
+    fn end_context(&mut self, context: u16, error: &Error, counts: &mut Statistics) {
+        for key in self.receiver.receives.of_context(context) {
+            self.receiver.cancel(key, error.clone());
+        }
+        for key in self.sender.of_context(context) {
+            self.sender.cancel(key, error, counts);
+        }
+    }
+
+    /// Drops some messages of a context that came before their receive; returns how many.
+    fn discard(&mut self, context: u16, which: Which, counts: &mut Statistics) -> usize {
+        self.receiver.discard(context, which, &mut self.sender, counts)
     }
 
     /// Ends every operation with `error`; nothing is read or written any more.

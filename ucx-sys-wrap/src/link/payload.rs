@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn a_ring_wraps_around() {
         let world = LocalGroup::in_process(2).unwrap();
-        let ring = world[0].own_slots().area(0..16384);
-        let theirs = world[1].peer_slots(0).unwrap().area(0..16384);
+        let ring = world[0].own_slots(0).area(0..16384);
+        let theirs = world[1].peer_slots(0, 0).unwrap().area(0..16384);
         for is_slow in [false, true] {
             let store_policy = if is_slow { StorePolicy::slow() } else { StorePolicy::new(0) };
             let mut writer = RingWriter { ring: ring.clone(), store_policy };

@@ -152,8 +152,12 @@ impl Receives {
             self.pending -= 1;
             return Delivery::Delivered;
         }
-        let checked =
-            check_message(self.peer, receive.envelope.signature, &receive.parts, signature, &[bytes]);
+        let expected = receive.envelope.signature;
+        if expected.epoch() != signature.epoch() {
+            self.wait_on(tag, key);
+            return Delivery::Rejected;
+        }
+        let checked = check_message(self.peer, expected, &receive.parts, signature, &[bytes]);
         self.end(key, checked.and(Err(Error::Canceled)));
         Delivery::Rejected
     }
@@ -192,9 +196,28 @@ impl Receives {
         Some(result)
     }
 
-    pub(super) fn cancel(&mut self, key: usize) {
+    pub(super) fn cancel(&mut self, key: usize, error: Error) {
         self.waiting.retain(|(_, waiting)| *waiting != key);
-        self.end(key, Err(Error::Canceled));
+        self.end(key, Err(error));
+    }
+
+    /// The receives of a context that have not ended.
+    pub(super) fn of_context(&self, context: u16) -> Vec<usize> {
+        let is_meant = |(_, receive): &(usize, &Receive)| {
+            receive.envelope.tag.group() == context && matches!(receive.state, State::Pending)
+        };
+        self.operations.iter().enumerate().filter(is_meant).map(|(key, _)| key).collect()
+    }
+
+    /// The signature that a receive expects.
+    pub(super) fn signature(&self, key: usize) -> Signature {
+        self.operations.get(key).map_or_else(Signature::default, |receive| receive.envelope.signature)
+    }
+
+    /// Lets a receive wait on that was taken for a message of an earlier context.
+    #[cold]
+    pub(super) fn wait_on(&mut self, tag: Tag, key: usize) {
+        self.waiting.push_front((tag, key));
     }
 
     pub(super) fn end_all(&mut self, error: &Error) {
@@ -280,7 +303,15 @@ impl Receives {
         if self.unexpected.is_empty() {
             return None;
         }
-        let position = self.unexpected.iter().position(|message| message.header.tag == tag)?;
+        self.take_unexpected_if(|message| message.header.tag == tag)
+    }
+
+    /// Takes the first unexpected message that `is_meant` names.
+    pub(super) fn take_unexpected_if(
+        &mut self,
+        is_meant: impl Fn(&Unexpected) -> bool,
+    ) -> Option<Unexpected> {
+        let position = self.unexpected.iter().position(is_meant)?;
         let taken = self.unexpected.remove(position)?;
         self.rts_count -= usize::from(matches!(taken.body, Body::Rts(_) | Body::NewRts(_)));
         self.new_rts -= usize::from(matches!(taken.body, Body::NewRts(_)));

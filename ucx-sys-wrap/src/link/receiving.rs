@@ -101,7 +101,7 @@ impl Receiver {
         })
     }
 
-    pub(super) fn cancel(&mut self, key: usize) {
+    pub(super) fn cancel(&mut self, key: usize, error: Error) {
         for stream in &mut self.streams {
             if stream.target == Target::Posted(key) {
                 stream.target = Target::Discarded;
@@ -114,7 +114,7 @@ impl Receiver {
                 *receive = None;
             }
         }
-        self.receives.cancel(key);
+        self.receives.cancel(key, error);
     }
 
     /// Whether an RTS has waited for a turn, or a message is being read.
@@ -226,6 +226,11 @@ impl Receiver {
         let Some(key) = self.receives.take_waiting(header.tag) else { return Target::Unexpected(0) };
         match self.receives.check(key, header) {
             Ok(()) => Target::Posted(key),
+            // It is of an earlier context of this number.
+            Err(Error::Mismatch { expected, found, .. }) if expected.epoch() != found.epoch() => {
+                self.receives.wait_on(header.tag, key);
+                Target::Discarded
+            }
             Err(error) => {
                 self.receives.end(key, Err(error));
                 Target::Discarded

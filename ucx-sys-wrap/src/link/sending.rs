@@ -54,13 +54,19 @@ pub(super) struct Sender {
     /// The guard words in use, one bit each.
     guards: u64,
     serial: u64,
-    /// `None` while the send is in progress.
-    operations: Slab<Option<SendDone>>,
+    operations: Slab<Operation>,
     pending: usize,
     is_stalled: bool,
     has_published: bool,
     /// Signature and mark of the last message that carried them.
     last: (Signature, Mark),
+}
+
+/// A send, until its parts are given back.
+struct Operation {
+    context: u16,
+    /// `None` while the send is in progress.
+    done: Option<SendDone>,
 }
 
 /// A descriptor that waits for room.
@@ -174,7 +180,8 @@ impl Sender {
     ///
     /// Only a NACK may be late for a peer whose rank takes no more turns: a FIN is sent where
     /// [`can_reply`](Self::can_reply), and after a CTS this rank waits for the bytes. A rank that sends a
-    /// NACK has an error: it leaves or closes the transport, and either ends the peer's send.
+    /// NACK has closed a context, which ends the peer's send as well, or drops what was sent to an earlier
+    /// one.
     pub(super) fn reply(&mut self, reply: Reply, counts: &mut Statistics) {
         self.queue.push_back(Queued::Reply(reply));
         if self.has_descriptor() {
@@ -225,8 +232,14 @@ impl Sender {
 
     #[inline]
     pub(super) fn test(&mut self, key: usize) -> Option<SendDone> {
-        self.operations.get(key)?.as_ref()?;
-        self.operations.try_remove(key)?
+        self.operations.get(key)?.done.as_ref()?;
+        self.operations.try_remove(key)?.done
+    }
+
+    /// The sends of a context that are in progress.
+    pub(super) fn of_context(&self, context: u16) -> Vec<usize> {
+        let is_meant = |(_, send): &(usize, &Operation)| send.context == context && send.done.is_none();
+        self.operations.iter().filter(is_meant).map(|(key, _)| key).collect()
     }
 
     /// Sends a message that can't be written as a whole at once.
@@ -238,7 +251,7 @@ impl Sender {
     ) -> Posted<usize, SendDone> {
         let bytes = header.bytes();
         self.pending += 1;
-        let operation = self.operations.insert(None);
+        let operation = self.operations.insert(Operation { context: header.tag.group(), done: None });
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
         if self.should_send_eagerly(bytes) {
             self.eager_sent += cost(bytes);
@@ -384,7 +397,7 @@ impl Sender {
 
     fn finish(&mut self, key: usize, parts: SendParts, result: Result<()>) {
         if let Some(slot) = self.operations.get_mut(key) {
-            *slot = Some(SendDone { parts, result });
+            slot.done = Some(SendDone { parts, result });
             self.pending -= 1;
         }
     }

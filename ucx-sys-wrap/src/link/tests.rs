@@ -59,10 +59,17 @@ fn envelope() -> Envelope {
     Envelope { tag: Tag::new(Rank(1), 0, 0, 0), signature: Signature::default(), mark: Mark::NONE }
 }
 
+/// Of another call on the same context.
+fn another_signature() -> Signature {
+    let mut signature = Signature([1; 16]);
+    signature.0[Signature::EPOCH_AT] = 0;
+    signature
+}
+
 #[test]
 fn immediate_sends_arrive_in_order_and_failed_ones_leave_no_trace() {
     let mut pair = Pair::new();
-    let other = Envelope { signature: Signature([1; 16]), ..envelope() };
+    let other = Envelope { signature: another_signature(), ..envelope() };
     assert!(!pair.send_at_once(other, &[0; 8]), "it has another signature");
     assert!(!pair.send_at_once(envelope(), &[0; MAX_IN_RING_BYTES + 1]), "it is too long");
     assert_eq!(pair.counts, Statistics::default());
@@ -107,7 +114,7 @@ fn polling_for_a_short_message_leaves_others_to_a_turn() {
     let look = |pair: &mut Pair| pair.links[0].poll_short(3, &mut pair.counts).unwrap();
     let receives: Vec<_> = (0..4).map(|_| pair.receive(MAX_IN_RING_BYTES)).collect();
     assert!(!look(&mut pair), "nothing has come");
-    let other = Envelope { signature: Signature([1; 16]), ..envelope() };
+    let other = Envelope { signature: another_signature(), ..envelope() };
     let sent = [8, MAX_FAST_BOX_BYTES, MAX_IN_RING_BYTES].map(|length| vec![length as u8; length]);
     for bytes in &sent {
         assert!(pair.send_at_once(envelope(), bytes));

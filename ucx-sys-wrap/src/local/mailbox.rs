@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::matching::{Header, Key, Receives, first_of};
-use crate::transport::{RecvId, SendId, SendParts};
+use crate::transport::{Notice, RecvId, SendId, SendParts, Which};
 use crate::{Rank, Tag};
 
 /// The limit of copied payload in one mailbox. Beyond it, small messages are lent like large ones.
@@ -37,8 +37,11 @@ pub(super) struct Returned {
 
 /// What the owner finds in its mailbox.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct Mail {
     pub(super) messages: Vec<(Rank, RecvId, Message)>,
+    /// Messages of another epoch than the receive of their tag, and their senders.
+    pub(super) outdated: Vec<(Rank, Message)>,
+    pub(super) notices: Vec<(Rank, Notice)>,
     pub(super) returned: Vec<Returned>,
     /// All peers that have left so far.
     pub(super) left: Vec<Rank>,
@@ -67,6 +70,7 @@ struct Inbox {
     /// Keys of messages that the owner has not seen; some may have been taken since.
     fresh: Vec<Key>,
     returned: Vec<Returned>,
+    notices: Vec<(Rank, Notice)>,
     left: Vec<Rank>,
     closed: bool,
 }
@@ -115,6 +119,20 @@ impl Mailbox {
         self.wake();
     }
 
+    pub(super) fn tell(&self, from: Rank, notice: Notice) {
+        let mut inbox = self.inbox.lock();
+        if inbox.closed {
+            return;
+        }
+        inbox.notices.push((from, notice));
+        drop(inbox);
+        self.wake();
+    }
+
+    pub(super) fn take_notices(&self) -> Vec<(Rank, Notice)> {
+        std::mem::take(&mut self.inbox.lock().notices)
+    }
+
     pub(super) fn has_left(&self, peer: Rank) -> bool {
         self.inbox.lock().left.contains(&peer)
     }
@@ -124,29 +142,58 @@ impl Mailbox {
         self.wake();
     }
 
-    /// Takes the oldest message of a source and tag for the owner.
-    pub(super) fn take(&self, source: Rank, tag: Tag) -> Taken {
+    /// Takes the oldest message of a source, tag and epoch for the owner. Those of other epochs before it
+    /// go to `outdated`.
+    pub(super) fn take(
+        &self,
+        source: Rank,
+        tag: Tag,
+        epoch: u8,
+        outdated: &mut Vec<(Rank, Message)>,
+    ) -> Taken {
         let mut inbox = self.inbox.lock();
-        match first_of(&inbox.messages, source, tag).and_then(|key| self.remove(&mut inbox, &key)) {
-            Some(message) => Taken::Message(message),
-            None if inbox.left.contains(&source) => Taken::PeerHasLeft,
-            None => Taken::Nothing,
+        while let Some(message) =
+            first_of(&inbox.messages, source, tag).and_then(|key| self.remove(&mut inbox, &key))
+        {
+            if message.header.signature.epoch() == epoch {
+                return Taken::Message(message);
+            }
+            outdated.push((source, message));
         }
+        if inbox.left.contains(&source) { Taken::PeerHasLeft } else { Taken::Nothing }
     }
 
-    /// Takes all news for the owner, with those messages that match a posted receive, which it claims.
-    pub(super) fn receive_news(&self, receives: &mut Receives, news: &mut News) {
+    /// Takes some messages of a context.
+    pub(super) fn take_context(&self, context: u16, which: Which) -> Vec<(Rank, Message)> {
+        let mut inbox = self.inbox.lock();
+        let is_meant = |(key, message): &(&Key, &Message)| {
+            key.tag.group() == context && which.includes(key.tag, message.header.signature)
+        };
+        let keys: Vec<Key> = inbox.messages.iter().filter(is_meant).map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| Some((key.source, self.remove(&mut inbox, key)?))).collect()
+    }
+
+    /// Takes all mail for the owner, with those messages that match a posted receive, which it claims.
+    pub(super) fn receive_mail(&self, receives: &mut Receives, mail: &mut Mail) {
         let mut guard = self.inbox.lock();
         let inbox = &mut *guard;
-        news.returned.append(&mut inbox.returned);
-        news.left.clone_from(&inbox.left);
+        mail.returned.append(&mut inbox.returned);
+        mail.notices.append(&mut inbox.notices);
+        mail.left.clone_from(&inbox.left);
         let mut fresh = std::mem::take(&mut inbox.fresh);
         for Key { source, tag, .. } in fresh.drain(..) {
-            if let Some(key) = first_of(&inbox.messages, source, tag)
-                && let Some(id) = receives.claim(source, tag)
+            while let Some(epoch) = receives.epoch(source, tag)
+                && let Some(key) = first_of(&inbox.messages, source, tag)
                 && let Some(message) = self.remove(inbox, &key)
             {
-                news.messages.push((source, id, message));
+                if message.header.signature.epoch() != epoch {
+                    mail.outdated.push((source, message));
+                    continue;
+                }
+                if let Some(id) = receives.claim(source, tag) {
+                    mail.messages.push((source, id, message));
+                }
+                break;
             }
         }
         inbox.fresh = fresh;

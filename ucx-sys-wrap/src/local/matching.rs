@@ -79,6 +79,12 @@ impl Receives {
         self.waiting.range(start..).next().is_some_and(|(key, _)| key.source == from)
     }
 
+    /// The epoch of the oldest receive of this source and tag that waits.
+    pub(crate) fn epoch(&mut self, from: Rank, tag: Tag) -> Option<u8> {
+        let id = self.waiting[&first_of(&self.waiting, from, tag)?];
+        Some(self.slots.get_mut(id.0)?.signature.epoch())
+    }
+
     /// Removes the oldest receive of this source and tag from its queue. Call [`deliver`](Self::deliver)
     /// next.
     pub(crate) fn claim(&mut self, from: Rank, tag: Tag) -> Option<RecvId> {
@@ -116,15 +122,17 @@ impl Receives {
         }
     }
 
-    /// Ends all pending receives. Returns whether there were any.
-    pub(crate) fn end_all(&mut self, error: &Error) -> bool {
-        let waiting = std::mem::take(&mut self.waiting);
-        for id in waiting.values() {
-            if let Some(slot) = self.slots.get_mut(id.0) {
+    /// Ends the pending receives that `is_meant` names by source and tag. Returns whether there were any.
+    pub(crate) fn end_if(&mut self, error: &Error, is_meant: impl Fn(Rank, Tag) -> bool) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|key, id| {
+            let is_over = is_meant(key.source, key.tag);
+            if is_over && let Some(slot) = self.slots.get_mut(id.0) {
                 slot.result = Some(Err(error.clone()));
             }
-        }
-        !waiting.is_empty()
+            !is_over
+        });
+        self.waiting.len() < before
     }
 }
 

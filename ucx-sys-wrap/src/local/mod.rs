@@ -4,27 +4,28 @@
 //! copied when it is posted, and its send has ended then. A larger one lends the sender's memory to the
 //! receiver, which copies it once and returns the memory; then the send has ended.
 //!
-//! A rank leaves by dropping its transport. A peer that waits for it, or sends to it, closes the world with
-//! [`Error::PeerLost`]; messages sent before can still be received.
+//! A rank leaves by dropping its transport. For a peer that waits for it, or sends to it, it is lost;
+//! messages sent before can still be received.
 #![forbid(unsafe_code)]
 
 mod mailbox;
 pub(crate) mod matching;
 pub(crate) mod remote;
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
-use self::mailbox::{Mailbox, Message, News, Payload, Returned, Taken};
+use self::mailbox::{Mail, Mailbox, Message, Payload, Returned, Taken};
 use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, copy_parts};
 use self::remote::Tables;
 use crate::table::Table;
-use crate::told::later;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
+    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
+    Which, check_peer,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
@@ -64,17 +65,18 @@ pub fn world(world_size: u32) -> Vec<Local> {
     assert!(world_size <= MAX_WORLD_SIZE, "a world has at most {MAX_WORLD_SIZE} ranks");
     let mailboxes = Rank::all(world_size).map(|_| Mailbox::new()).collect();
     let regions = Rank::all(world_size).map(|_| RwLock::default()).collect();
-    let world = Arc::new(World { start: Instant::now(), mailboxes, regions, failure: OnceLock::new() });
+    let world = Arc::new(World { start: Instant::now(), mailboxes, regions });
     let local = |rank| Local {
         rank,
         world: Arc::clone(&world),
         receives: Receives::default(),
         sends: Table::default(),
         posted: 0,
-        news: News::default(),
+        mail: Mail::default(),
+        lost: Vec::new(),
+        news: VecDeque::new(),
         statistics: Statistics::default(),
         may_have_slept: false,
-        has_ended: false,
         has_left: false,
     };
     Rank::all(world_size).map(local).collect()
@@ -87,10 +89,11 @@ pub struct Local {
     receives: Receives,
     sends: Table<Outgoing>,
     posted: u64,
-    news: News,
+    mail: Mail,
+    lost: Vec<Rank>,
+    news: VecDeque<News>,
     statistics: Statistics,
     may_have_slept: bool,
-    has_ended: bool,
     has_left: bool,
 }
 
@@ -98,7 +101,6 @@ struct World {
     start: Instant,
     mailboxes: Box<[Mailbox]>,
     regions: Tables,
-    failure: OnceLock<Failure>,
 }
 
 /// A send whose memory is lent to the receiver until `done`.
@@ -154,9 +156,13 @@ impl Transport for Local {
         if self.receives.expects(from, envelope.tag) {
             return Posted::Pending(self.receives.post(from, &envelope, parts));
         }
-        match self.world.mailboxes[self.rank.index()].take(from, envelope.tag) {
+        let mut outdated = Vec::new();
+        let epoch = envelope.signature.epoch();
+        let taken = self.world.mailboxes[self.rank.index()].take(from, envelope.tag, epoch, &mut outdated);
+        self.give_back_all(outdated);
+        match taken {
             Taken::Nothing => Posted::Pending(self.receives.post(from, &envelope, parts)),
-            Taken::PeerHasLeft => Posted::Done(RecvDone { parts, result: Err(self.lose(from)) }),
+            Taken::PeerHasLeft => Posted::Done(RecvDone { parts, result: Err(self.lose_left(from)) }),
             Taken::Message(Message { header, payload }) => {
                 let slices = payload.slices(&header);
                 let result =
@@ -195,12 +201,14 @@ impl Transport for Local {
         if !mailbox.has_changed() {
             return false;
         }
-        let mut news = std::mem::take(&mut self.news);
-        mailbox.receive_news(&mut self.receives, &mut news);
+        let mut mail = std::mem::take(&mut self.mail);
+        mailbox.receive_mail(&mut self.receives, &mut mail);
+        let is_told = !mail.notices.is_empty();
+        self.news.extend(mail.notices.drain(..).map(|(from, notice)| News::Told(from, notice)));
         let moved =
-            self.take_messages(&mut news) | self.take_returned(&mut news) | self.check_lost_peers(&news);
-        self.news = news;
-        self.end_if_failed() || moved
+            self.take_messages(&mut mail) | self.take_returned(&mut mail) | self.check_lost_peers(&mail);
+        self.mail = mail;
+        moved || is_told
     }
 
     fn now(&self) -> Duration {
@@ -216,17 +224,45 @@ impl Transport for Local {
         self.world.mailboxes[self.rank.index()].has_left(peer)
     }
 
-    fn failure(&self) -> Option<Failure> {
-        self.world.failure.get().copied()
+    fn next_news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
 
-    fn fail(&mut self, cause: Failure) {
-        if self.world.failure.set(cause).is_ok() {
-            let rank = self.rank.0;
-            later!(INFO, rank, ?cause, "the world is closed");
-            self.world.mailboxes.iter().for_each(Mailbox::wake);
+    fn lose(&mut self, peer: Rank, error: Error) {
+        if self.lost.contains(&peer) || self.has_left {
+            return;
         }
-        self.end_if_failed();
+        // What peers have told comes before a loss that may follow from it.
+        let notices = self.world.mailboxes[self.rank.index()].take_notices();
+        self.news.extend(notices.into_iter().map(|(from, notice)| News::Told(from, notice)));
+        self.lost.push(peer);
+        self.receives.end_if(&error, |source, _| source == peer);
+        for send in self.sends.iter_mut().filter(|send| send.to == peer) {
+            send.take_back(&self.world, &error);
+        }
+        self.news.push_back(News::Lost(peer, error));
+    }
+
+    fn tell(&mut self, peer: Rank, notice: Notice) {
+        if !self.lost.contains(&peer)
+            && let Some(mailbox) = self.world.mailboxes.get(peer.index())
+        {
+            mailbox.tell(self.rank, notice);
+        }
+    }
+
+    fn end_context(&mut self, context: u16, _: Failure, error: &Error) {
+        self.receives.end_if(error, |_, tag| tag.group() == context);
+        for send in self.sends.iter_mut().filter(|send| send.key.tag.group() == context) {
+            send.take_back(&self.world, error);
+        }
+    }
+
+    fn discard(&mut self, context: u16, which: Which) -> usize {
+        let outdated = self.world.mailboxes[self.rank.index()].take_context(context, which);
+        let count = outdated.len();
+        self.give_back_all(outdated);
+        count
     }
 
     /// Leaves the world, after waiting for peers that are copying from this rank's memory.
@@ -252,10 +288,17 @@ impl Drop for Local {
 
 impl Local {
     fn check_open(&self, peer: Rank) -> Result<()> {
-        match self.failure() {
-            Some(failure) => Err(failure.into()),
-            None if self.has_left => Err(Error::Closed),
-            None => check_peer(peer, self.rank, self.world_size()),
+        if self.has_left {
+            return Err(Error::Closed);
+        }
+        check_peer(peer, self.rank, self.world_size())?;
+        if self.lost.contains(&peer) { Err(Error::PeerLost { rank: peer }) } else { Ok(()) }
+    }
+
+    /// Drops messages of earlier contexts, as if received.
+    fn give_back_all(&mut self, messages: Vec<(Rank, Message)>) {
+        for (from, message) in messages {
+            self.world.give_back(from, message.payload, true);
         }
     }
 
@@ -263,7 +306,7 @@ impl Local {
         let payload = Payload::Copied(copy_parts(&parts, &mut self.statistics));
         let message = Message { header, payload };
         let refused = self.world.mailboxes[to.index()].put(key, message);
-        SendDone { parts, result: refused.map_or(Ok(()), |_| Err(self.lose(to))) }
+        SendDone { parts, result: refused.map_or(Ok(()), |_| Err(self.lose_left(to))) }
     }
 
     fn lend(&mut self, to: Rank, key: Key, header: Header, parts: SendParts) -> Posted<SendId, SendDone> {
@@ -277,23 +320,24 @@ impl Local {
             Payload::Lent(_, parts) => parts,
             Payload::Copied(_) => SendParts::new(),
         };
-        Posted::Done(SendDone { parts, result: Err(self.lose(to)) })
+        Posted::Done(SendDone { parts, result: Err(self.lose_left(to)) })
     }
 
-    fn take_messages(&mut self, news: &mut News) -> bool {
-        let any = !news.messages.is_empty();
-        for (from, id, Message { header, payload }) in news.messages.drain(..) {
+    fn take_messages(&mut self, mail: &mut Mail) -> bool {
+        let any = !mail.messages.is_empty();
+        self.give_back_all(std::mem::take(&mut mail.outdated));
+        for (from, id, Message { header, payload }) in mail.messages.drain(..) {
             self.receives.deliver(id, &header, payload.slices(&header), &mut self.statistics);
             self.world.give_back(from, payload, true);
         }
         any
     }
 
-    fn take_returned(&mut self, news: &mut News) -> bool {
-        let any = !news.returned.is_empty();
-        for Returned { id, parts, taken } in news.returned.drain(..) {
+    fn take_returned(&mut self, mail: &mut Mail) -> bool {
+        let any = !mail.returned.is_empty();
+        for Returned { id, parts, taken } in mail.returned.drain(..) {
             let Some(to) = self.sends.get_mut(id.0).map(|send| send.to) else { continue };
-            let result = if taken { Ok(()) } else { Err(self.lose(to)) };
+            let result = if taken { Ok(()) } else { Err(self.lose_left(to)) };
             if let Some(send) = self.sends.get_mut(id.0) {
                 send.done = Some(SendDone { parts, result });
             }
@@ -301,31 +345,26 @@ impl Local {
         any
     }
 
-    fn check_lost_peers(&mut self, news: &News) -> bool {
-        let lost = news.left.iter().find(|peer| self.receives.waits_for(**peer));
-        lost.map(|peer| self.lose(*peer)).is_some()
+    /// Gives up the peers that have left although an operation waits for them.
+    fn check_lost_peers(&mut self, mail: &Mail) -> bool {
+        let missed: Vec<Rank> =
+            mail.left.iter().copied().filter(|peer| self.receives.waits_for(*peer)).collect();
+        missed.iter().for_each(|peer| drop(self.lose_left(*peer)));
+        !missed.is_empty()
     }
 
-    /// Closes the world because `peer` has left, unless it is closed already. Returns the cause.
-    fn lose(&mut self, peer: Rank) -> Error {
-        if !self.has_left {
-            self.fail(Failure::PeerLost(peer));
-        }
-        self.failure().unwrap_or(Failure::PeerLost(peer)).into()
-    }
-
-    /// Ends all operations of this rank once the world is closed. Returns whether it did.
-    fn end_if_failed(&mut self) -> bool {
-        let Some(failure) = self.failure() else { return false };
-        let first = !std::mem::replace(&mut self.has_ended, true);
-        if first {
-            self.end_all(&failure.into());
-        }
-        first
+    /// Gives up a peer that has left although it is needed. Returns the error of operations with it.
+    fn lose_left(&mut self, peer: Rank) -> Error {
+        // What it told before it left comes first.
+        let told = self.world.mailboxes[self.rank.index()].take_notices();
+        self.news.extend(told.into_iter().map(|(from, notice)| News::Told(from, notice)));
+        let error = Error::PeerLost { rank: peer };
+        self.lose(peer, error.clone());
+        error
     }
 
     fn end_all(&mut self, error: &Error) {
-        self.receives.end_all(error);
+        self.receives.end_if(error, |_, _| true);
         for send in self.sends.iter_mut() {
             send.take_back(&self.world, error);
         }
@@ -339,7 +378,7 @@ impl Local {
         for (from, message) in self.world.mailboxes[self.rank.index()].close() {
             self.world.give_back(from, message.payload, false);
         }
-        self.end_all(&self.failure().map_or(Error::Canceled, Error::from));
+        self.end_all(&Error::Canceled);
         while self.sends.iter_mut().any(|send| send.done.is_none()) {
             if !self.progress() {
                 std::thread::yield_now();

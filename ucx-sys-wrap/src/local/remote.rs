@@ -16,9 +16,6 @@ pub(super) type Tables = Box<[RwLock<Regions>]>;
 
 impl OneSided for Local {
     fn expose(&mut self, memory: RegionMemory) -> Result<RegionKey> {
-        if let Some(failure) = self.world.failure.get() {
-            return Err((*failure).into());
-        }
         self.world.regions[self.rank.index()].write().add(self.rank, memory)
     }
 
@@ -69,11 +66,11 @@ impl Local {
         Ok(())
     }
 
-    /// Refuses an invalid peer, and closes the world if the peer has left.
+    /// Refuses an invalid peer, and gives up one that has left.
     fn check_owner(&mut self, peer: Rank) -> Result<()> {
         self.check_open(peer)?;
         if self.world.mailboxes[peer.index()].is_closed() {
-            return Err(self.lose(peer));
+            return Err(self.lose_left(peer));
         }
         Ok(())
     }

@@ -2,8 +2,12 @@
 
 use std::ops::Range;
 
-/// Bytes of a segment for slots.
+/// Bytes of a set of slots.
 pub const SLOTS_BYTES: usize = 3 << 20;
+
+/// The sets of slots of a segment: so many groups of this host can have slots at a time. A set that nobody
+/// uses takes no memory.
+pub const SLOT_SETS: usize = 8;
 
 pub(super) const MAX_LOCAL_PEERS: usize = 256;
 
@@ -21,7 +25,7 @@ pub(super) const COOKIE_AT: usize = 40;
 pub(super) const SLEEP_AT: usize = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
-pub(super) const VERSION: u64 = 10;
+pub(super) const VERSION: u64 = 11;
 
 /// Bytes of a channel before the ring.
 const CHANNEL_FIXED_BYTES: usize = 28 << 10;
@@ -50,13 +54,18 @@ impl Layout {
     /// Bytes of a segment.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        HEADER_BYTES + SLOTS_BYTES
+        HEADER_BYTES + SLOT_SETS * SLOTS_BYTES
     }
 
-    /// The slots.
+    /// The slots of set `set`.
+    ///
+    /// # Panics
+    /// When there is no such set: they are numbered up to [`SLOT_SETS`].
     #[must_use]
-    pub fn slots(&self) -> Range<usize> {
-        HEADER_BYTES..HEADER_BYTES + SLOTS_BYTES
+    pub fn slots(&self, set: usize) -> Range<usize> {
+        assert!(set < SLOT_SETS, "set {set} of {SLOT_SETS} sets of slots");
+        let start = HEADER_BYTES + set * SLOTS_BYTES;
+        start..start + SLOTS_BYTES
     }
 
     /// Bytes of the ring at the end of a channel, a power of two.
@@ -81,7 +90,8 @@ mod tests {
         for ranks in 1..=MAX_LOCAL_PEERS {
             let layout = Layout::new(ranks);
             assert!(layout.ring_bytes().is_power_of_two());
-            assert!(layout.slots().start >= SLEEP_AT + 128 && layout.slots().end == layout.bytes());
+            assert!(layout.slots(0).start >= SLEEP_AT + 128);
+            assert_eq!(layout.slots(SLOT_SETS - 1).end, layout.bytes());
             assert!(
                 layout.channel_bytes().is_multiple_of(4096) && layout.channel_bytes() > layout.ring_bytes()
             );

@@ -165,16 +165,23 @@ impl LocalGroup {
         self.layout
     }
 
-    /// The slots that this rank writes.
+    /// The slots of a set that this rank writes.
+    ///
+    /// # Panics
+    /// As [`Layout::slots`].
     #[must_use]
-    pub fn own_slots(&self) -> OwnArea {
-        self.segment.area(self.layout.slots())
+    pub fn own_slots(&self, set: usize) -> OwnArea {
+        self.segment.area(self.layout.slots(set))
     }
 
-    /// The slots that the rank at `place` writes; `None` at this rank's own place, or outside the group.
+    /// The slots of a set that the rank at `place` writes; `None` at this rank's own place, or outside the
+    /// group.
+    ///
+    /// # Panics
+    /// As [`Layout::slots`].
     #[must_use]
-    pub fn peer_slots(&self, place: usize) -> Option<PeerArea> {
-        Some(self.local_peer(place)?.segment.area(self.layout.slots()))
+    pub fn peer_slots(&self, place: usize, set: usize) -> Option<PeerArea> {
+        Some(self.local_peer(place)?.segment.area(self.layout.slots(set)))
     }
 
     /// The channel that this rank writes for the rank at `place`; `None` at this rank's own place, or outside
@@ -322,9 +329,9 @@ mod tests {
                 (local_group.own_place(), local_group.place_of(Rank(place as u32))),
                 (place, Some(place))
             );
-            assert!(local_group.peer_slots(place).is_none() && local_group.own_channel(place).is_none());
-            assert!(local_group.peer_slots(3).is_none() && local_group.place_of(Rank(3)).is_none());
-            let slots = local_group.own_slots();
+            assert!(local_group.peer_slots(place, 0).is_none() && local_group.own_channel(place).is_none());
+            assert!(local_group.peer_slots(3, 0).is_none() && local_group.place_of(Rank(3)).is_none());
+            let slots = local_group.own_slots(0);
             slots.write(64, &[place as u8; 100]);
             slots.stream(4096, &[place as u8 + 10; 1000]);
             slots.word(0).store(place as u64 + 1, Ordering::Release);
@@ -338,7 +345,7 @@ mod tests {
         }
         for (own, local_group) in world.iter().enumerate() {
             for peer in (0..3).filter(|peer| *peer != own) {
-                let slots = local_group.peer_slots(peer).unwrap();
+                let slots = local_group.peer_slots(peer, 0).unwrap();
                 assert_eq!((slots.load(0), slots.bytes()), (peer as u64 + 1, super::super::SLOTS_BYTES));
                 let mut bytes = [0; 100];
                 slots.read(64, &mut bytes);
@@ -379,7 +386,7 @@ mod tests {
         let world = LocalGroup::in_process(2).unwrap();
         let play = |own: usize| {
             let (local_group, peer) = (&world[own], 1 - own);
-            let (mine, theirs) = (local_group.own_slots(), local_group.peer_slots(peer).unwrap());
+            let (mine, theirs) = (local_group.own_slots(0), local_group.peer_slots(peer, 0).unwrap());
             for turn in 1..=TURNS {
                 if own == 0 {
                     mine.word(0).store(turn, Ordering::Release);

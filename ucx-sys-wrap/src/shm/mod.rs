@@ -8,7 +8,7 @@
 //! | bytes of a segment | content |
 //! | --- | --- |
 //! | 0..4096 | header page: magic, version, rank, bytes of the segment, cookie and its address, sleep word |
-//! | 4096..4096 + [`SLOTS_BYTES`] | slots, for collectives inside the host |
+//! | 4096.. | [`SLOT_SETS`] sets of slots of [`SLOTS_BYTES`], for collectives inside the host |
 //!
 //! `link/mod.rs` has the layout of a channel.
 //!
@@ -47,14 +47,14 @@ mod wake_receiver;
 pub use area::{LINE_BYTES, OwnArea, PeerArea};
 pub(crate) use copying::copy as copy_shared;
 pub(crate) use credentials::Credentials;
-pub use layout::{Layout, SLOTS_BYTES};
+pub use layout::{Layout, SLOT_SETS, SLOTS_BYTES};
 pub use local_group::LocalGroup;
 pub(crate) use local_group::{PASSED, PassedDescriptors, Prepared};
 pub(crate) use mapping::Mapping;
 pub use process::why_unreadable;
 pub use records::Records;
 pub use segment::{OwnSegment, PeerSegment};
-pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};
+pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, MAX_GENERATIONS, SlotSet, Slots, Step};
 pub(crate) use store_policy::{MIN_TIMED_BYTES, StorePolicy};
 pub use ticket_lock::{LockHandle, Ticket, TicketLock};
 pub use wake_receiver::WakeReceiver;

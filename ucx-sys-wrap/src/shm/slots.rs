@@ -18,6 +18,7 @@
 //! Nothing that a peer writes is trusted; a step from the future is an error.
 
 mod reducing;
+mod step;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,9 @@ use super::blocks;
 use super::local_group::LocalGroup;
 use super::store_policy::StorePolicy;
 use crate::{Error, Mark, Rank, Result, Signature};
+
+use step::LAST_STEP;
+pub use step::{MAX_GENERATIONS, SlotSet, Step};
 
 /// Steps that may be in progress at once.
 pub const DEPTH: u64 = 4;
@@ -53,10 +57,6 @@ const _: () = assert!(PAYLOAD_AT + INLINE_BYTES <= MARK_AT);
 /// Bytes of payload in the cache line of a slot's flag.
 const FIRST_BYTES: usize = LINE_BYTES - PAYLOAD_AT;
 
-/// The number of a step, the same on all ranks of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Step(u64);
-
 /// The header of what is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
@@ -68,12 +68,16 @@ pub struct Header {
 
 /// The slots of the local ranks: one rank's view, which writes its own and reads the others'.
 ///
-/// Ranks are named by their places in the [`LocalGroup`]; a place outside it is a bug of the caller, and
-/// panics.
+/// They belong to some of the ranks of a [`LocalGroup`], its members, which are named by their position among
+/// them; a position outside is a bug of the caller, and panics.
 pub struct Slots {
     local_group: Arc<LocalGroup>,
     own: OwnArea,
-    /// `None` at this rank's own place.
+    own_place: usize,
+    set: SlotSet,
+    /// The members' places in the local group.
+    members: Box<[usize]>,
+    /// `None` at this rank's own position.
     peers: Box<[Option<PeerArea>]>,
     step: u64,
     /// The last step that each rank is known to have finished.
@@ -89,15 +93,34 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The slots of a local group. A rank may make them once.
+    /// The first slots of all ranks of a local group. A rank may make them once.
     #[must_use]
     pub fn new(local_group: &Arc<LocalGroup>) -> Self {
-        let places = local_group.ranks().len();
+        let everyone: Vec<usize> = (0..local_group.ranks().len()).collect();
+        Self::over(local_group, SlotSet::default(), &everyone)
+    }
+
+    /// The slots of a set for these `members`, places in the local group, in this order. A rank may make them
+    /// once for each generation, when those of the generation before are [at rest](Self::is_at_rest) on all
+    /// members.
+    ///
+    /// # Panics
+    /// When this rank is no member, or a place is outside the group.
+    #[must_use]
+    pub fn over(local_group: &Arc<LocalGroup>, set: SlotSet, members: &[usize]) -> Self {
+        let own_place = members.iter().position(|place| *place == local_group.own_place());
+        let own_place = own_place.unwrap_or_else(|| panic!("the slots of others: {members:?}"));
+        let own = local_group.own_slots(set.index);
+        // Peers may not publish before this rank is here.
+        own.word(FINISHED_AT).store(set.start(), Ordering::Release);
         Self {
-            own: local_group.own_slots(),
-            peers: (0..places).map(|place| local_group.peer_slots(place)).collect(),
-            step: 0,
-            finished: vec![0; places].into(),
+            own,
+            own_place,
+            set,
+            members: members.into(),
+            peers: members.iter().map(|place| local_group.peer_slots(*place, set.index)).collect(),
+            step: set.start(),
+            finished: vec![0; members.len()].into(),
             store_policy: StorePolicy::new(DEPTH as usize * CHUNK_BYTES),
             written: Arc::default(),
             is_unfenced: false,
@@ -118,13 +141,31 @@ impl Slots {
     #[inline]
     #[must_use]
     pub fn own_place(&self) -> usize {
-        self.local_group.own_place()
+        self.own_place
     }
 
     /// The rank at a place.
     #[must_use]
     pub fn rank_at(&self, place: usize) -> Rank {
-        self.local_group.ranks()[place]
+        self.local_group.ranks()[self.members[place]]
+    }
+
+    /// Says that this rank reads no slot of this generation any more, whatever others publish.
+    pub fn end(&mut self) {
+        self.own.word(FINISHED_AT).store(self.set.start() + LAST_STEP, Ordering::Release);
+        self.local_group.wake_all();
+    }
+
+    /// Whether all members but the `lost` have finished the steps that this rank has published: the set may
+    /// be used by another group.
+    #[must_use]
+    pub fn is_at_rest(&mut self, lost: &[Rank]) -> bool {
+        let Self { local_group, members, peers, finished, step, .. } = self;
+        members.iter().zip(peers.iter()).zip(finished.iter_mut()).all(|((place, peer), finished)| {
+            let Some(peer) = peer else { return true };
+            *finished = (*finished).max(peer.load(FINISHED_AT));
+            *finished >= *step || lost.contains(&local_group.ranks()[*place])
+        })
     }
 
     /// The count of bytes that this rank has put into its slots.
@@ -375,40 +416,6 @@ impl Slots {
             rank: self.rank_at(place),
             what: format!("a slot of step {found}, expected {}", step.0),
         }
-    }
-}
-
-impl Step {
-    /// The step `later` steps later.
-    #[inline]
-    #[must_use]
-    pub const fn plus(self, later: u64) -> Self {
-        Self(self.0 + later)
-    }
-
-    /// Its number, from 1.
-    #[inline]
-    #[must_use]
-    pub const fn number(self) -> u64 {
-        self.0
-    }
-
-    /// The offset at which to put up to so many bytes: different in each step, so that no other processor
-    /// still has the lines in its cache. The same on all ranks.
-    #[inline]
-    #[must_use]
-    pub const fn place_for(self, bytes: usize) -> usize {
-        let room = if bytes > CHUNK_BYTES { CHUNK_BYTES } else { bytes.next_multiple_of(LINE_BYTES) };
-        let rooms = CHUNK_BYTES / if room == 0 { LINE_BYTES } else { room };
-        (self.0 / DEPTH % rooms as u64) as usize * room
-    }
-
-    const fn control(self) -> usize {
-        CONTROL_AT + (self.0 % DEPTH) as usize * CONTROL_BYTES
-    }
-
-    const fn chunk(self) -> usize {
-        CHUNKS_AT + (self.0 % DEPTH) as usize * CHUNK_BYTES
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{Error, Mark, Rank, Signature};
 
 fn pair() -> ([Slots; 2], [OwnArea; 2]) {
     let world = LocalGroup::in_process(2).unwrap();
-    ([0, 1].map(|rank: usize| Slots::new(&world[rank])), [0, 1].map(|rank: usize| world[rank].own_slots()))
+    ([0, 1].map(|rank: usize| Slots::new(&world[rank])), [0, 1].map(|rank: usize| world[rank].own_slots(0)))
 }
 
 fn header(number: u8) -> Header {
@@ -165,4 +165,31 @@ fn the_offset_in_a_slot_changes_with_each_step() {
         );
         assert!(different.windows(2).all(|pair| pair[1] - pair[0] >= bytes), "{bytes}");
     }
+}
+
+#[test]
+fn a_set_is_used_by_one_group_after_another() {
+    let world = LocalGroup::in_process(3).unwrap();
+    let over = |rank: usize, generation, members: &[usize]| {
+        Slots::over(&world[rank], SlotSet { index: 1, generation }, members)
+    };
+    let header = Header { signature: Signature([1; 16]), ..Header::default() };
+    let mut first = [0, 1].map(|rank| over(rank, 0, &[0, 1]));
+    let step = first[0].take_steps(1);
+    first[0].publish_inline(step, header, &[7; 8]);
+    first[0].acknowledge(step);
+    assert!(!first[0].is_at_rest(&[]), "rank 1 may still read it");
+    assert!(first[0].is_at_rest(&[Rank(1)]), "it is lost");
+    assert_eq!(first[1].take_steps(1), step);
+    first[1].acknowledge(step);
+    assert!(first[0].is_at_rest(&[]) && first[1].is_at_rest(&[]));
+    // In another order, with a rank that has not used the set before.
+    let mut zero = over(0, 1, &[2, 0]);
+    let step = zero.take_steps(1);
+    assert_eq!((zero.in_the_way(step), zero.rank_at(0), zero.own_place()), (Some(0), Rank(2), 1));
+    let mut two = over(2, 1, &[2, 0]);
+    assert_eq!((zero.in_the_way(step), two.take_steps(1)), (None, step));
+    assert_eq!(two.published(1, step).unwrap(), None, "what was there is of an earlier group");
+    zero.publish_inline(step, header, &[8; 8]);
+    assert_eq!(two.published(1, step).unwrap(), Some(header));
 }

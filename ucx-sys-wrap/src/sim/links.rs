@@ -74,15 +74,23 @@ impl Link {
     }
 }
 
-/// A fault at a given time.
+/// A fault at a given time or message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The rank dies: all its operations fail with its own loss. Messages that it has posted still arrive.
+    /// The rank dies: all its operations end with its own loss. Messages that it has posted still arrive.
     Kill {
         /// The rank that dies.
         rank: Rank,
         /// The time.
         at: Duration,
+    },
+    /// The rank dies when it has posted this many messages, all of which still arrive. Puts and gets are no
+    /// messages.
+    KillAfter {
+        /// The rank that dies.
+        rank: Rank,
+        /// The number of its messages.
+        messages: u64,
     },
     /// The rank stops, like a stopped process; messages to it wait.
     Stall {
@@ -127,10 +135,20 @@ impl Fault {
         (0..count).map(fault).collect()
     }
 
-    /// The time in picoseconds.
-    pub(super) fn time(&self) -> u64 {
-        let (Self::Kill { at, .. } | Self::Stall { at, .. } | Self::Cut { at, .. }) = self;
-        picoseconds(*at)
+    /// The time in picoseconds, if it is known before.
+    pub(super) fn time(&self) -> Option<u64> {
+        match self {
+            Self::Kill { at, .. } | Self::Stall { at, .. } | Self::Cut { at, .. } => Some(picoseconds(*at)),
+            Self::KillAfter { .. } => None,
+        }
+    }
+
+    /// The ranks that it names.
+    pub(super) fn ranks(&self) -> [Rank; 2] {
+        match *self {
+            Self::Kill { rank, .. } | Self::KillAfter { rank, .. } | Self::Stall { rank, .. } => [rank; 2],
+            Self::Cut { a, b, .. } => [a, b],
+        }
     }
 }
 
@@ -172,11 +190,9 @@ mod tests {
         assert_eq!(faults, Fault::random(7, 3, 200, before));
         assert_ne!(faults, Fault::random(8, 3, 200, before));
         for fault in faults {
-            assert!(fault.time() < picoseconds(before));
-            match fault {
-                Fault::Kill { rank, .. } | Fault::Stall { rank, .. } => assert!(rank.0 < 3),
-                Fault::Cut { a, b, .. } => assert!(a.0 < 3 && b.0 < 3 && a != b),
-            }
+            assert!(fault.time().unwrap() < picoseconds(before));
+            let [a, b] = fault.ranks();
+            assert!(a.0 < 3 && b.0 < 3 && (a != b || !matches!(fault, Fault::Cut { .. })));
         }
     }
 }

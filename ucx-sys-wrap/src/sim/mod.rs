@@ -15,14 +15,15 @@
 //! b)` for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive doubling.
 //! Computing takes no time. The clock counts picoseconds and reports nanoseconds.
 //!
-//! A send has ended when it is posted. Ranks that wait for a rank that has left or died learn of it `alpha`
-//! later, and after everything that it sent. They close their transports and notify their peers, which takes
-//! `alpha` and no port.
+//! A send has ended when it is posted. A rank that needs a rank that has left or died finds it lost `alpha`
+//! later, and after everything that it sent. What members of a context tell each other takes `alpha` and no
+//! port.
 #![forbid(unsafe_code)]
 
 mod driver;
 mod links;
 mod network;
+mod node;
 mod remote;
 
 use std::os::fd::OwnedFd;
@@ -35,10 +36,12 @@ pub use self::driver::{Stuck, run};
 pub use self::links::{Fault, Links};
 
 use self::links::duration;
-use self::network::{Message, Network, Node, Packet};
+use self::network::{Network, Packet};
+use self::node::{Message, Node};
 use crate::local::matching::{HEADER_BYTES, Header, Key, accept, copy_parts};
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
+    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
+    Which, check_peer,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
@@ -74,11 +77,8 @@ impl Cluster {
     #[must_use]
     pub fn with_faults(self, faults: impl IntoIterator<Item = Fault>) -> Self {
         for fault in faults {
-            let (first, second) = match fault {
-                Fault::Kill { rank, .. } | Fault::Stall { rank, .. } => (rank, rank),
-                Fault::Cut { a, b, .. } => (a, b),
-            };
-            assert!(first.0.max(second.0) < self.world_size, "{fault:?} in a world of {}", self.world_size);
+            let is_inside = fault.ranks().iter().all(|rank| rank.0 < self.world_size);
+            assert!(is_inside, "{fault:?} in a world of {}", self.world_size);
             self.network.lock().plan(fault);
         }
         self
@@ -153,7 +153,7 @@ impl Transport for Sim {
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
         network.nodes[self.rank.index()].has_acted = true;
-        if let Some(message) = network.take_message(self.rank, from, envelope.tag) {
+        if let Some(message) = network.nodes[self.rank.index()].take_message(from, &envelope) {
             let statistics = &mut network.nodes[self.rank.index()].statistics;
             let result =
                 accept(from, envelope.signature, &mut parts, &message.header, message.slices(), statistics);
@@ -207,12 +207,25 @@ impl Transport for Sim {
         false
     }
 
-    fn failure(&self) -> Option<Failure> {
-        self.with_node(|node| node.failure)
+    fn next_news(&mut self) -> Option<News> {
+        self.with_node(|node| node.news.pop_front())
     }
 
-    fn fail(&mut self, cause: Failure) {
-        self.cluster.network.lock().fail(self.rank, cause);
+    fn lose(&mut self, peer: Rank, error: Error) {
+        self.cluster.network.lock().lose(self.rank, peer, error);
+    }
+
+    fn tell(&mut self, peer: Rank, notice: Notice) {
+        self.cluster.network.lock().tell(self.rank, peer, notice);
+    }
+
+    /// Sends have ended already.
+    fn end_context(&mut self, context: u16, _: Failure, error: &Error) {
+        self.with_node(|node| node.receives.end_if(error, |_, tag| tag.group() == context));
+    }
+
+    fn discard(&mut self, context: u16, which: Which) -> usize {
+        self.with_node(|node| node.discard(context, which))
     }
 
     fn abandon(&mut self) -> Result<()> {
@@ -242,18 +255,17 @@ impl Sim {
 
     fn check_open(&self, network: &Network, peer: Rank) -> Result<()> {
         let node = &network.nodes[self.rank.index()];
-        match node.failure {
-            Some(failure) => Err(failure.into()),
-            None if node.has_left => Err(Error::Closed),
-            None => check_peer(peer, self.rank, self.cluster.world_size),
-        }
+        node.check_open()?;
+        check_peer(peer, self.rank, self.cluster.world_size)?;
+        node.lost.get(&peer).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Refuses a peer that is known to have left, and closes the transport then.
+    /// Refuses a peer that is known to have left, and gives it up.
     fn check_present(&self, network: &mut Network, peer: Rank) -> Result<()> {
         if network.knows_gone(self.rank, peer) {
-            network.fail(self.rank, Failure::PeerLost(peer));
-            return Err(Error::PeerLost { rank: peer });
+            let error = Error::PeerLost { rank: peer };
+            network.lose(self.rank, peer, error.clone());
+            return Err(error);
         }
         Ok(())
     }
@@ -271,12 +283,11 @@ impl Sim {
         self.posted += 1;
         let key = Key { source: self.rank, tag: envelope.tag, sequence: self.posted };
         network.send(self.rank, to, Packet::Message(key, Message { header, bytes }));
+        network.die_after_message(self.rank);
         Ok(())
     }
 
     fn leave(&self) {
-        let mut network = self.cluster.network.lock();
-        let error = network.nodes[self.rank.index()].failure.map_or(Error::Canceled, Error::from);
-        network.leave(self.rank, &error);
+        self.cluster.network.lock().leave(self.rank, &Error::Canceled);
     }
 }

@@ -1,33 +1,16 @@
 //! The network: ports, the clock and the event queue.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use slab::Slab;
 
 use super::links::{Fault, Links, picoseconds};
-use super::remote::{Accesses, Request};
-use crate::local::matching::{Header, Key, Receives, first_of};
-use crate::told::later;
-use crate::transport::Statistics;
-use crate::{Error, Failure, Rank, Result, Tag};
-
-/// A message with its parts concatenated.
-pub(super) struct Message {
-    pub(super) header: Header,
-    pub(super) bytes: Vec<u8>,
-}
-
-impl Message {
-    pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = &self.bytes[..];
-        self.header.lengths.iter().map(move |length| {
-            let (part, tail) = rest.split_at(*length);
-            rest = tail;
-            part
-        })
-    }
-}
+use super::node::{Message, Node};
+use super::remote::Request;
+use crate::local::matching::Key;
+use crate::transport::{News, Notice};
+use crate::{Error, Failure, Rank, Result};
 
 /// The shared state of all ranks. Times are in picoseconds.
 pub(super) struct Network {
@@ -44,30 +27,6 @@ pub(super) struct Network {
     pub(super) trace: u64,
 }
 
-/// The state of one rank.
-#[derive(Default)]
-pub(super) struct Node {
-    pub(super) receives: Receives,
-    pub(super) accesses: Accesses,
-    pub(super) statistics: Statistics,
-    pub(super) failure: Option<Failure>,
-    /// It has ended and accepts no messages.
-    pub(super) has_left: bool,
-    /// It had an event since it last made progress.
-    pub(super) has_changed: bool,
-    /// It has posted or ended an operation since its turn began.
-    pub(super) has_acted: bool,
-    pub(super) stalled_until: u64,
-    /// Its peers know that it has left.
-    is_gone: bool,
-    /// Its peers are told that it has left as soon as none of its messages is in flight.
-    goes_when_drained: bool,
-    in_flight: usize,
-    messages: BTreeMap<Key, Message>,
-    out_port_free: u64,
-    in_port_free: u64,
-}
-
 pub(super) enum Event {
     /// The first byte of a message reaches the receiver's port.
     Head(Box<Transfer>),
@@ -80,11 +39,11 @@ pub(super) enum Event {
         number: u64,
         result: Result<()>,
     },
-    /// A rank that has closed its transport tells a peer the cause.
+    /// A rank tells a peer that it has closed a context.
     Notice {
         from: Rank,
         to: Rank,
-        cause: Failure,
+        notice: Notice,
     },
     /// The peers of a rank that has left may learn of it.
     Gone(Rank),
@@ -136,7 +95,14 @@ impl Network {
     }
 
     pub(super) fn plan(&mut self, fault: Fault) {
-        self.schedule(fault.time().max(self.now), Event::Fault(fault));
+        match fault {
+            Fault::KillAfter { rank, messages } => {
+                let first = &mut self.nodes[rank.index()].dies_after;
+                *first = Some(first.map_or(messages, |first| first.min(messages)));
+                self.die_after_message(rank);
+            }
+            _ => self.schedule(fault.time().unwrap_or(0).max(self.now), Event::Fault(fault)),
+        }
     }
 
     pub(super) fn has_events(&self) -> bool {
@@ -173,37 +139,62 @@ impl Network {
         );
     }
 
-    /// Takes the oldest arrived message of a source and tag.
-    pub(super) fn take_message(&mut self, rank: Rank, from: Rank, tag: Tag) -> Option<Message> {
-        let messages = &mut self.nodes[rank.index()].messages;
-        let key = first_of(messages, from, tag)?;
-        messages.remove(&key)
-    }
-
     pub(super) fn knows_gone(&self, rank: Rank, peer: Rank) -> bool {
         self.nodes[peer.index()].is_gone && !self.is_cut(rank, peer)
     }
 
-    /// Closes the transport of `rank` for `cause`, unless it is closed, and notifies the peers.
-    pub(super) fn fail(&mut self, rank: Rank, cause: Failure) {
-        if !self.close(rank, cause) {
+    /// Sends a notice. Like a packet, it comes before its sender is found to have left.
+    pub(super) fn tell(&mut self, rank: Rank, to: Rank, notice: Notice) {
+        let node = &mut self.nodes[rank.index()];
+        if node.check_open().is_ok() && !node.lost.contains_key(&to) {
+            node.in_flight += 1;
+            let time = self.latency_from_now(rank, to);
+            self.schedule(time, Event::Notice { from: rank, to, notice });
+        }
+    }
+
+    /// Gives a peer up: ends the operations of `rank` with it.
+    pub(super) fn lose(&mut self, rank: Rank, peer: Rank, error: Error) {
+        let node = &mut self.nodes[rank.index()];
+        if node.check_open().is_err() || node.lost.contains_key(&peer) {
             return;
         }
-        later!(DEBUG, rank = rank.0, ?cause, "the transport is closed");
-        for to in Rank::all(self.nodes.len() as u32).filter(|to| *to != rank) {
-            // A closed peer ignores notices.
-            if self.nodes[to.index()].failure.is_none() && !self.nodes[to.index()].has_left {
-                let time = self.latency_from_now(rank, to);
-                self.schedule(time, Event::Notice { from: rank, to, cause });
-            }
+        node.receives.end_if(&error, |source, _| source == peer);
+        node.accesses.end_if(&error, |with| with == peer);
+        node.messages.retain(|key, _| key.source != peer);
+        node.lost.insert(peer, error.clone());
+        node.news.push_back(News::Lost(peer, error));
+        self.wake(rank);
+    }
+
+    /// Kills a rank: its operations end with its own loss.
+    fn die(&mut self, rank: Rank) {
+        let node = &mut self.nodes[rank.index()];
+        if node.check_open().is_err() {
+            return;
+        }
+        self.record(6, rank, rank, 0);
+        let error = Error::PeerLost { rank };
+        let node = &mut self.nodes[rank.index()];
+        node.dead = Some(error.clone());
+        node.news = VecDeque::from([News::Ended(Failure::PeerLost(rank), error.clone())]);
+        self.leave(rank, &error);
+        self.wake(rank);
+    }
+
+    /// Kills a rank that has posted as many messages as it may.
+    pub(super) fn die_after_message(&mut self, rank: Rank) {
+        let node = &self.nodes[rank.index()];
+        if node.dies_after.is_some_and(|messages| node.statistics.messages_sent >= messages) {
+            self.die(rank);
         }
     }
 
     /// Ends a rank: it accepts no more messages, and its peers learn of it after all that it has sent.
     pub(super) fn leave(&mut self, rank: Rank, error: &Error) {
         let node = &mut self.nodes[rank.index()];
-        node.receives.end_all(error);
-        node.accesses.end_all(error);
+        node.receives.end_if(error, |_, _| true);
+        node.accesses.end_if(error, |_| true);
         node.messages.clear();
         if !std::mem::replace(&mut node.has_left, true) {
             let time = self.latency_from_now(rank, rank);
@@ -220,10 +211,13 @@ impl Network {
                     self.end_access(to, number, result);
                 }
             }
-            Event::Notice { from, to, cause } => {
-                if !self.is_cut(from, to) && self.close(to, cause) {
-                    self.record(2, from, to, 0);
+            Event::Notice { from, to, notice } => {
+                if !self.is_cut(from, to) && !self.nodes[to.index()].has_left {
+                    self.record(2, from, to, notice.said.encode());
+                    self.nodes[to.index()].news.push_back(News::Told(from, notice));
+                    self.wake(to);
                 }
+                self.packet_left(from);
             }
             Event::Gone(rank) => self.announce_gone(rank),
             Event::Fault(fault) => self.inject(fault),
@@ -250,23 +244,17 @@ impl Network {
     fn arrive(&mut self, Transfer { from, to, packet }: Transfer) {
         self.record(4, from, to, packet.detail());
         match packet {
-            Packet::Message(key, message) => self.deliver(key, to, message),
+            Packet::Message(key, message) => {
+                if self.nodes[to.index()].deliver(key, message) {
+                    self.wake(to);
+                }
+            }
             Packet::Request(request) => self.carry_out(from, to, request),
         }
         self.packet_left(from);
     }
 
-    fn deliver(&mut self, key: Key, to: Rank, message: Message) {
-        let node = &mut self.nodes[to.index()];
-        if let Some(id) = node.receives.claim(key.source, key.tag) {
-            node.receives.deliver(id, &message.header, message.slices(), &mut node.statistics);
-            self.wake(to);
-        } else if !node.has_left && node.failure.is_none() {
-            node.messages.insert(key, message);
-        }
-    }
-
-    /// Counts a packet of `from` that is no longer in flight.
+    /// Counts a packet or notice of `from` that is no longer in flight.
     fn packet_left(&mut self, from: Rank) {
         let node = &mut self.nodes[from.index()];
         node.in_flight -= 1;
@@ -275,7 +263,7 @@ impl Network {
         }
     }
 
-    /// Fails the ranks that wait for a rank that has left, once none of its packets is in flight.
+    /// Loses a rank that has left for those that wait for it, once nothing of it is in flight.
     fn announce_gone(&mut self, rank: Rank) {
         let node = &mut self.nodes[rank.index()];
         node.goes_when_drained = node.in_flight > 0;
@@ -288,18 +276,14 @@ impl Network {
             let node = &mut self.nodes[peer.index()];
             let waits = node.receives.waits_for(rank) || node.accesses.waits_for(rank);
             if waits && self.knows_gone(peer, rank) {
-                self.fail(peer, Failure::PeerLost(rank));
+                self.lose(peer, rank, Error::PeerLost { rank });
             }
         }
     }
 
     fn inject(&mut self, fault: Fault) {
         match fault {
-            Fault::Kill { rank, .. } => {
-                self.record(6, rank, rank, 0);
-                self.close(rank, Failure::PeerLost(rank));
-                self.leave(rank, &Error::PeerLost { rank });
-            }
+            Fault::Kill { rank, .. } | Fault::KillAfter { rank, .. } => self.die(rank),
             Fault::Stall { rank, lasting, .. } => {
                 self.record(7, rank, rank, 0);
                 let end = self.now.saturating_add(picoseconds(lasting));
@@ -312,20 +296,6 @@ impl Network {
                 self.cuts.extend([(a, b), (b, a)]);
             }
         }
-    }
-
-    /// Closes the transport of a rank and ends its operations. Returns false if it was already closed.
-    fn close(&mut self, rank: Rank, cause: Failure) -> bool {
-        let node = &mut self.nodes[rank.index()];
-        if node.failure.is_some() {
-            return false;
-        }
-        node.failure = Some(cause);
-        node.messages.clear();
-        node.receives.end_all(&cause.into());
-        node.accesses.end_all(&cause.into());
-        self.wake(rank);
-        true
     }
 
     /// When `to` learns what `from` tells it now.

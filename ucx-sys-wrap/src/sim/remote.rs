@@ -62,8 +62,9 @@ impl Accesses {
         self.operations.iter_mut().any(|operation| operation.peer == peer && operation.done.is_none())
     }
 
-    pub(super) fn end_all(&mut self, error: &Error) {
-        for operation in self.operations.iter_mut().filter(|operation| operation.done.is_none()) {
+    /// Ends the operations with the peers that `is_meant` names.
+    pub(super) fn end_if(&mut self, error: &Error, is_meant: impl Fn(Rank) -> bool) {
+        for operation in self.operations.iter_mut().filter(|operation| is_meant(operation.peer)) {
             operation.end(Err(error.clone()));
         }
     }
@@ -105,7 +106,7 @@ impl Network {
     /// Carries out a request at its receiver.
     pub(super) fn carry_out(&mut self, from: Rank, to: Rank, request: Request) {
         let node = &mut self.nodes[to.index()];
-        if node.has_left || node.failure.is_some() {
+        if node.has_left {
             return;
         }
         match request {
@@ -157,10 +158,7 @@ impl Network {
 impl OneSided for Sim {
     fn expose(&mut self, memory: RegionMemory) -> Result<RegionKey> {
         let rank = self.rank;
-        self.with_node(|node| match node.failure {
-            Some(failure) => Err(failure.into()),
-            None => node.accesses.regions.add(rank, memory),
-        })
+        self.with_node(|node| node.check_open().and_then(|()| node.accesses.regions.add(rank, memory)))
     }
 
     fn conceal(&mut self, key: &RegionKey) -> bool {

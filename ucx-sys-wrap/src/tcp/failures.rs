@@ -7,11 +7,11 @@
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Status};
-use super::incoming::CloseFrame;
 use super::wire::Wire;
-use super::{Closed, QUOTA, Tcp};
+use super::{QUOTA, Tcp};
 use crate::told::later;
-use crate::{Error, Failure, Rank};
+use crate::transport::News;
+use crate::{Error, Rank};
 
 /// The most that is read from a connection to find out who died first, in bytes: more than kernels buffer.
 const SUSPECT_QUOTA: usize = 64 << 20;
@@ -49,7 +49,7 @@ impl Tcp {
                     self.suspects.push(peer);
                 }
             }
-            Status::Closed(CloseFrame::Bye) => {
+            Status::Closed => {
                 self.poller.remove(connection);
                 let mut is_missed = connection.finish(&mut self.statistics);
                 self.drain_link(peer);
@@ -57,65 +57,63 @@ impl Tcp {
                     is_missed |= links.finish(peer, true, &mut self.statistics);
                 }
                 if is_missed {
-                    self.lose(peer);
+                    self.lose_left(peer);
                 }
-            }
-            Status::Closed(CloseFrame::Failed(cause)) => {
-                later!(INFO, %peer, ?cause, "a peer reports a failure");
-                self.close_for(cause, cause.into());
             }
             Status::Violation(error) => {
                 let told = error.clone();
-                later!(INFO, error = %told, "closing the transport");
-                self.close_for(Failure::PeerLost(peer), error);
+                later!(INFO, error = %told, "a peer violates the protocol");
+                self.give_up(peer, error);
             }
         }
     }
 
     /// Decides which peer died when connections have ended without a close frame.
     ///
-    /// The other sockets are read first: a cause that a peer reports comes before what the end of a
-    /// connection suggests.
+    /// The other sockets are read first: what peers tell comes before what the end of a connection suggests.
     pub(super) fn find_dead_peer(&mut self) {
         for index in 0..self.connections.len() {
             if !self.suspects.contains(&Rank(index as u32)) {
                 self.service(index, SUSPECT_QUOTA);
             }
         }
-        let suspects = std::mem::take(&mut self.suspects);
-        if let (None, Some(&rank)) = (&self.closed, suspects.first()) {
+        for rank in std::mem::take(&mut self.suspects) {
             later!(INFO, %rank, "a connection ended without a word");
-            self.lose(rank);
+            self.lose_left(rank);
         }
     }
 
-    pub(super) fn lose(&mut self, rank: Rank) {
-        self.close_for(Failure::PeerLost(rank), Error::PeerLost { rank });
+    /// Gives up a peer that has died, or has left although it is needed.
+    pub(super) fn lose_left(&mut self, peer: Rank) {
+        self.give_up(peer, Error::PeerLost { rank: peer });
     }
 
-    /// Ends every operation with `error` and tells all peers the cause. Only the first cause counts.
-    pub(super) fn close_for(&mut self, cause: Failure, error: Error) {
-        if self.closed.is_some() {
+    /// Ends every operation with a peer, and drops its connection. The first reason counts.
+    pub(super) fn give_up(&mut self, peer: Rank, error: Error) {
+        let Some(Some(connection)) = self.connections.get_mut(peer.index()) else { return };
+        if self.lost.contains(&peer) || self.closed.is_some() {
             return;
         }
-        for connection in self.connections.iter_mut().flatten() {
-            connection.fail(&error, cause, &mut self.statistics);
-        }
+        self.lost.push(peer);
+        self.poller.remove(connection);
+        connection.close(&error, &mut self.statistics);
         if let Some(links) = &mut self.links {
-            links.close(&error);
+            links.lose(peer, &error);
         }
-        self.awaited.clear();
-        self.closed = Some(Closed { error, cause: Some(cause) });
+        self.news.push_back(News::Lost(peer, error));
         self.has_moved = true;
     }
 
-    /// One turn of a closed transport, which still tells its peers why.
-    pub(super) fn wind_down(&mut self) -> bool {
-        let before = self.statistics;
-        for connection in self.connections.iter_mut().flatten() {
-            connection.wind_down(&mut self.statistics);
+    /// Takes the notices that a peer has sent.
+    #[inline]
+    pub(super) fn take_notices(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && !connection.incoming.notices.is_empty()
+        {
+            let notices = connection.incoming.notices.drain(..);
+            self.news.extend(notices.map(|notice| News::Told(Rank(index as u32), notice)));
+            self.has_moved = true;
         }
-        self.statistics != before
     }
 
     /// Receives what peers whose processes have ended have sent, and handles those as lost of which nothing
@@ -159,12 +157,12 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::Rank;
     use crate::one_sided::frame::Place;
     use crate::one_sided::frame::RemoteFrame;
     use crate::process::ProcessName;
     use crate::tcp::fuzzing::loopback_pair;
     use crate::transport::Transport;
-    use crate::{Failure, Rank};
 
     /// As when a child has the socket as well: no end of it tells that the peer is dead.
     #[test]
@@ -177,7 +175,7 @@ mod tests {
         for _ in 0..10_000 {
             transport.progress();
         }
-        assert_eq!(transport.failure(), None, "it lives");
+        assert!(transport.next_news().is_none(), "it lives");
         let place = Place { region: 1, nonce: [0; 16], offset: 0 };
         let sent: Vec<u8> =
             (0..100).flat_map(|number| RemoteFrame::Get(number, place, 8).encode(Rank(1))).collect();
@@ -185,11 +183,13 @@ mod tests {
         drop(process.stdin.take());
         process.wait().unwrap();
         let start = Instant::now();
-        while transport.failure().is_none() {
+        let mut lost = None;
+        while lost.is_none() {
             transport.progress();
+            lost = transport.next_news();
             assert!(start.elapsed() < Duration::from_secs(60), "nobody notices");
         }
-        assert_eq!(transport.failure(), Some(Failure::PeerLost(Rank(1))));
+        assert!(matches!(lost, Some(News::Lost(Rank(1), Error::PeerLost { .. }))), "{lost:?}");
         assert_eq!(transport.statistics().bytes_received, sent.len() as u64);
     }
 }

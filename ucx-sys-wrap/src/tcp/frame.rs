@@ -4,24 +4,24 @@
 //!
 //! | bytes | field | message, RTS | others |
 //! | --- | --- | --- | --- |
-//! | 0 | kind | 1 message, 6 RTS | 2 bye, 3 lost, 4 aborted, 5 credit, 7 CTS, 8 NACK, 9 data, 14 timed out |
+//! | 0 | kind | 1 message, 6 RTS | 2 bye, 3 notice, 5 credit, 7 CTS, 8 NACK, 9 data |
 //! | 1 | number of parts | 0 to 3 | 0 |
 //! | 2..4 | reserved | 0 | 0 |
-//! | 4..8 | number | message: 0; RTS: its number | lost, aborted, timed out: the rank; CTS, NACK, data: the RTS's number |
+//! | 4..8 | number | message: 0; RTS: its number | notice: the context, and its epoch above 16 bits; CTS, NACK, data: the RTS's number |
 //! | 8..16 | tag; its source is the sender | the message's | source only |
 //! | 16..32 | signature of the call | the message's | 0 |
-//! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`](crate::limits::cost); data: bytes that follow; else 0 |
+//! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`](crate::limits::cost); data: bytes that follow; notice: why the context is closed, a kind of 1 to 4 above a rank of 32 bits, or where the sender waits, 5, the call's number of 24 bits and its digest; else 0 |
 //! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 |
 //!
 //! A message is followed by its parts, one after another without padding; data by the next bytes of the parts
-//! of the message that the RTS has announced. Bye, lost, aborted and timed out are close frames: the last of
-//! a connection.
+//! of the message that the RTS has announced. Bye is the last frame of a connection.
 
 mod decoding;
 
 use super::sizes::Sizes;
 use crate::one_sided::frame::RemoteFrame;
-use crate::{Failure, Mark, Rank, Signature, Tag};
+use crate::transport::Notice;
+use crate::{Mark, Rank, Signature, Tag};
 
 pub(super) use super::sizes::HEADER_BYTES;
 pub(super) use decoding::{decode, decode_small};
@@ -31,25 +31,23 @@ pub const SEGMENT_BYTES: usize = 1 << 20;
 
 const MESSAGE: u8 = 1;
 const BYE: u8 = 2;
-const LOST: u8 = 3;
-const ABORTED: u8 = 4;
+const NOTICE: u8 = 3;
 const CREDIT: u8 = 5;
 const RTS: u8 = 6;
 const CTS: u8 = 7;
 const NACK: u8 = 8;
 const DATA: u8 = 9;
 // 10 to 13: `remote/frame.rs`.
-const TIMED_OUT: u8 = 14;
 
 /// One frame, without the payload behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// A message, whose payload follows.
     Message(Header),
-    /// Close frame: the sender has closed its transport in good order.
+    /// The close frame: the sender has left in good order.
     Bye,
-    /// Close frame: the sender's transport has failed for this cause.
-    Failed(Failure),
+    /// The sender has closed a context.
+    Notice(Notice),
     /// The [`cost`](crate::limits::cost) of all eager messages that the sender has received.
     Credit(u64),
     /// Ready to send: announces a message, which is sent after a CTS.
@@ -85,9 +83,9 @@ pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
             return bytes;
         }
         Frame::Bye => (BYE, 0, 0),
-        Frame::Failed(Failure::PeerLost(rank)) => (LOST, rank.0, 0),
-        Frame::Failed(Failure::Aborted(rank)) => (ABORTED, rank.0, 0),
-        Frame::Failed(Failure::TimedOut(rank)) => (TIMED_OUT, rank.0, 0),
+        Frame::Notice(Notice { context, epoch, said }) => {
+            (NOTICE, u32::from(*context) | u32::from(*epoch) << 16, said.encode())
+        }
         Frame::Credit(total) => (CREDIT, 0, *total),
         Frame::Cts(number) => (CTS, *number, 0),
         Frame::Nack(number) => (NACK, *number, 0),
@@ -130,8 +128,8 @@ mod tests {
 
     use super::decoding::word;
     use super::*;
-    use crate::MAX_PARTS;
     use crate::limits::MAX_MESSAGE_BYTES;
+    use crate::{Failure, MAX_PARTS};
 
     fn message(lengths: &[usize]) -> Frame {
         Frame::Message(Header {
@@ -162,10 +160,16 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_failure_are_these() {
-        let bytes = encode(&Frame::Failed(Failure::Aborted(Rank(0x0102))), Rank(3));
-        assert_eq!(bytes[..8], [4, 0, 0, 0, 2, 1, 0, 0]);
-        assert_eq!(decode(&bytes, Rank(3), 0x103).unwrap(), Frame::Failed(Failure::Aborted(Rank(0x0102))));
+    fn the_bytes_of_a_notice_are_these() {
+        let notice = notice(0x0301, Failure::Aborted(Rank(0x0102)));
+        let bytes = encode(&notice, Rank(3));
+        assert_eq!(bytes[..8], [3, 0, 0, 0, 1, 3, 7, 0]);
+        assert_eq!(bytes[32..40], [2, 1, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(decode(&bytes, Rank(3), 0x103).unwrap(), notice);
+    }
+
+    fn notice(context: u16, cause: Failure) -> Frame {
+        Frame::Notice(Notice::closed(context, 7, cause))
     }
 
     #[test]
@@ -173,8 +177,9 @@ mod tests {
         let Frame::Message(header) = message(&[7, 1 << 39]) else { unreachable!() };
         for frame in [
             Frame::Bye,
-            Frame::Failed(Failure::PeerLost(Rank(1))),
-            Frame::Failed(Failure::TimedOut(Rank(2))),
+            notice(0, Failure::PeerLost(Rank(1))),
+            notice(1023, Failure::TimedOut(Rank(2))),
+            notice(5, Failure::Differs(Rank(3))),
             Frame::Credit(u64::MAX - 1),
             Frame::Rts(u32::MAX, header),
             Frame::Cts(5),
@@ -209,9 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_outside_the_world_is_refused() {
-        let bytes = encode(&Frame::Failed(Failure::PeerLost(Rank(4))), Rank(3));
-        assert!(decode(&bytes, Rank(3), 4).is_err());
+    fn notices_that_no_rank_sends_are_refused() {
+        for frame in [notice(0, Failure::PeerLost(Rank(4))), notice(1024, Failure::Aborted(Rank(1)))] {
+            let refused = decode(&encode(&frame, Rank(3)), Rank(3), 4).unwrap_err().to_string();
+            assert!(refused.contains("a notice"), "{refused}");
+        }
+        let mut bytes = encode(&notice(0, Failure::Aborted(Rank(1))), Rank(3));
+        bytes[36] = 9;
+        assert!(decode(&bytes, Rank(3), 4).is_err(), "a cause that there is not");
+        bytes[36] = 2;
+        bytes[7] = 1;
+        assert!(decode(&bytes, Rank(3), 4).is_err(), "an epoch of more than 8 bits");
     }
 
     proptest! {

@@ -119,7 +119,7 @@ impl Bench {
     fn cancel_recv(&mut self, number: usize) {
         if let Some((_, key)) = self.receives.get_mut(number) {
             key.take_if(|key| {
-                self.connection.cancel_recv(*key);
+                self.connection.cancel_recv(*key, Error::Canceled);
                 self.connection.incoming.receives.take_ended(*key).is_some()
             });
         }

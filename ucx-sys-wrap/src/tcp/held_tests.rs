@@ -8,12 +8,12 @@ use socket2::{Domain, Socket, Type};
 
 use super::connection::{Connection, Status};
 use super::frame::HEADER_BYTES;
-use super::incoming::CloseFrame;
 use super::stream_tests::{PEER, Receiving, WORLD_SIZE, envelope};
 use super::wire::Wire;
 use crate::buffer::testing::lent_to_send;
 use crate::limits::MAX_EAGER_BYTES;
 use crate::noise::{MAX_OPEN_BYTES, testing::sessions};
+use crate::transport::Notice;
 use crate::transport::Posted;
 use crate::{Error, Failure, Rank, Statistics};
 
@@ -175,16 +175,16 @@ fn what_follows_a_canceled_offer_comes_whole() {
 }
 
 #[test]
-fn a_failure_is_told_behind_what_was_begun() {
-    let cause = Failure::Aborted(PEER);
+fn a_notice_is_told_behind_what_was_begun() {
+    let told = Notice::closed(5, 1, Failure::Aborted(PEER));
     let mut pair = Pair::with_third(SMALL);
-    pair.near.fail(&cause.into(), cause, &mut pair.counts);
-    loop {
-        pair.near.wind_down(&mut pair.counts);
-        match pair.far.service(1 << 20, &mut pair.counts).1 {
-            Status::Open => assert!(pair.start.elapsed() < PATIENCE, "nothing is told"),
-            Status::Closed(CloseFrame::Failed(told)) => break assert_eq!(told, cause),
-            status => panic!("{status:?}"),
-        }
+    pair.near.end_context(0, &Error::Canceled, &mut pair.counts);
+    pair.near.tell(told, &mut pair.counts);
+    while pair.far.incoming.notices.is_empty() {
+        pair.near.service(1 << 20, &mut pair.counts);
+        let status = pair.far.service(1 << 20, &mut pair.counts).1;
+        assert!(matches!(status, Status::Open), "{status:?}");
+        assert!(pair.start.elapsed() < PATIENCE, "nothing is told");
     }
+    assert_eq!(pair.far.incoming.notices, [told]);
 }

@@ -17,7 +17,8 @@ use super::reading::{Arriving, Confidence, Guess, Target, read_in_place, read_ke
 use super::remote::Accesses;
 use super::staging::{STAGED_PAYLOAD, Staging};
 use super::wire::Wire;
-use crate::{Error, Failure, Rank, Result, Statistics, Tag};
+use crate::transport::{Notice, Which};
+use crate::{Error, Rank, Result, Signature, Statistics, Tag};
 
 pub(super) struct Incoming {
     peer: Rank,
@@ -31,6 +32,8 @@ pub(super) struct Incoming {
     pub(super) flow_control: FlowControl,
     /// What the peer says about messages of this rank, in its order.
     pub(super) responses: VecDeque<Response>,
+    /// The contexts that the peer has closed.
+    pub(super) notices: Vec<Notice>,
     pub(super) accesses: Accesses,
 }
 
@@ -42,16 +45,9 @@ pub(super) enum ReadOutcome {
     /// The quota is used up.
     Stopped,
     /// The peer has sent its close frame.
-    Closed(CloseFrame),
+    Closed,
     /// The connection ended without a close frame.
     Broken,
-}
-
-/// The last frame of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseFrame {
-    Bye,
-    Failed(Failure),
 }
 
 /// What the peer says about messages of this rank.
@@ -74,6 +70,7 @@ impl Incoming {
             has_delivered: false,
             flow_control: FlowControl::new(peer),
             responses: VecDeque::new(),
+            notices: Vec::new(),
             accesses,
         }
     }
@@ -87,8 +84,8 @@ impl Incoming {
         let mut rest = quota;
         self.has_delivered = false;
         loop {
-            if let Some(frame) = self.process_staged(statistics)? {
-                return Ok(ReadOutcome::Closed(frame));
+            if self.process_staged(statistics)? {
+                return Ok(ReadOutcome::Closed);
             }
             // A completed receive is reported before more is read, and the next one may be posted before its
             // message goes to the heap.
@@ -103,8 +100,8 @@ impl Incoming {
                     statistics.bytes_received += got as u64;
                     rest = rest.saturating_sub(got);
                     if got < asked {
-                        let frame = self.process_staged(statistics)?;
-                        return Ok(frame.map_or(ReadOutcome::Drained, ReadOutcome::Closed));
+                        let is_closed = self.process_staged(statistics)?;
+                        return Ok(if is_closed { ReadOutcome::Closed } else { ReadOutcome::Drained });
                     }
                 }
                 Err(Errno::AGAIN) => return Ok(ReadOutcome::Drained),
@@ -123,14 +120,53 @@ impl Incoming {
         !self.responses.is_empty() || !self.flow_control.replies.is_empty()
     }
 
-    /// Takes the first unexpected message of `tag`. The caller must [`redirect`](Self::redirect) the rest if
-    /// it is still arriving, and answer it if it is an RTS.
-    pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Body)> {
-        let (header, body) = self.receives.take_unexpected(tag)?;
-        if let Body::Bytes(_) = body {
-            self.flow_control.consume(header.payload_bytes());
+    /// Takes the first unexpected message of `tag` and of the epoch of `signature`; drops those of other
+    /// epochs before it. The caller must [`redirect`](Self::redirect) the rest if it is still arriving, and
+    /// answer it if it is an RTS.
+    pub(super) fn take_unexpected(&mut self, tag: Tag, signature: Signature) -> Option<(Header, Body)> {
+        loop {
+            let (header, body) = self.receives.take_unexpected(tag)?;
+            if header.signature.epoch() != signature.epoch() {
+                self.drop_unexpected(header, body);
+                continue;
+            }
+            if let Body::Bytes(_) = body {
+                self.flow_control.consume(header.payload_bytes());
+            }
+            return Some((header, body));
         }
-        Some((header, body))
+    }
+
+    /// Drops some unexpected messages of a context, as if received.
+    pub(super) fn discard(&mut self, context: u16, which: Which) -> usize {
+        let is_meant = |(header, _): &mut (Header, Body)| {
+            header.tag.group() == context && which.includes(header.tag, header.signature)
+        };
+        let (unexpected, mut position) = (&mut self.receives.unexpected, 0);
+        let mut dropped = Vec::new();
+        while position < unexpected.len() {
+            if is_meant(&mut unexpected[position]) {
+                dropped.extend(unexpected.remove(position));
+            } else {
+                position += 1;
+            }
+        }
+        let count = dropped.len();
+        dropped.into_iter().for_each(|(header, body)| self.drop_unexpected(header, body));
+        count
+    }
+
+    /// Drops a message that was taken out of the queue.
+    fn drop_unexpected(&mut self, header: Header, body: Body) {
+        match body {
+            Body::Rts(number) => self.flow_control.answer(number, header, None),
+            Body::Bytes(bytes) => {
+                if bytes.len() < header.payload_bytes() {
+                    self.redirect(Target::Discarded);
+                }
+                self.flow_control.consume(header.payload_bytes());
+            }
+        }
     }
 
     /// Sends the rest of the arriving message elsewhere.
@@ -230,31 +266,31 @@ impl Incoming {
         Ok((asked, got))
     }
 
-    /// Processes staged bytes, up to an incomplete frame or the close frame.
+    /// Processes staged bytes, up to an incomplete frame or the close frame; says whether that has come.
     #[inline]
-    fn process_staged(&mut self, statistics: &mut Statistics) -> Result<Option<CloseFrame>> {
+    fn process_staged(&mut self, statistics: &mut Statistics) -> Result<bool> {
         while self.arriving.is_none() && self.deliver_small(statistics) {}
         if self.arriving.is_none() && self.staging.staged().len() < HEADER_BYTES {
-            return Ok(None);
+            return Ok(false);
         }
         self.process_any(statistics)
     }
 
     /// Like [`process_staged`](Self::process_staged), for all kinds of frames.
     #[inline(never)]
-    fn process_any(&mut self, statistics: &mut Statistics) -> Result<Option<CloseFrame>> {
+    fn process_any(&mut self, statistics: &mut Statistics) -> Result<bool> {
         loop {
             if self.arriving.is_none() {
                 if self.deliver_small(statistics) {
                     continue;
                 }
-                let Some(header) = self.staging.take_header() else { return Ok(None) };
-                if let Some(frame) = self.handle_frame(&header)? {
-                    return Ok(Some(frame));
+                let Some(header) = self.staging.take_header() else { return Ok(false) };
+                if self.handle_frame(&header)? {
+                    return Ok(true);
                 }
             }
             if self.arriving.is_some() && !self.place_staged(statistics) {
-                return Ok(None);
+                return Ok(false);
             }
         }
     }
@@ -281,8 +317,8 @@ impl Incoming {
         true
     }
 
-    /// Handles a frame; gives the close frame.
-    fn handle_frame(&mut self, header: &[u8; HEADER_BYTES]) -> Result<Option<CloseFrame>> {
+    /// Handles a frame; says whether it is the close frame.
+    fn handle_frame(&mut self, header: &[u8; HEADER_BYTES]) -> Result<bool> {
         match frame::decode(header, self.peer, self.world_size)? {
             Frame::Message(header) => {
                 let bytes = header.payload_bytes();
@@ -314,10 +350,10 @@ impl Incoming {
                     self.arriving = Some(Arriving::remote(payload_bytes));
                 }
             }
-            Frame::Bye => return Ok(Some(CloseFrame::Bye)),
-            Frame::Failed(cause) => return Ok(Some(CloseFrame::Failed(cause))),
+            Frame::Notice(notice) => self.notices.push(notice),
+            Frame::Bye => return Ok(true),
         }
-        Ok(None)
+        Ok(false)
     }
 
     fn begin(&mut self, header: Header) -> Arriving {
@@ -337,6 +373,11 @@ impl Incoming {
         let Some(key) = self.receives.take_waiting(header.tag) else { return Target::Kept };
         match self.receives.check(key, header) {
             Ok(()) => Target::Posted(key),
+            // It is of an earlier context of this number: the receive goes on waiting.
+            Err(Error::Mismatch { expected, found, .. }) if expected.epoch() != found.epoch() => {
+                self.receives.waiting.push_front((header.tag, key));
+                Target::Discarded
+            }
             Err(error) => {
                 self.receives.end(key, Err(error));
                 Target::Discarded

@@ -7,7 +7,7 @@ use crate::link::Links;
 use crate::shm::LocalGroup;
 use crate::tick::tick;
 use crate::told::later;
-use crate::{Error, Failure, Rank, Result};
+use crate::{Error, Rank, Result};
 
 impl Tcp {
     /// Sends messages to the local peers through shared memory; their sockets stay for failure detection,
@@ -56,13 +56,13 @@ impl Tcp {
         std::mem::replace(&mut self.looked_in, now) != now
     }
 
-    /// Closes the transport when a local peer has violated the protocol; says whether anything moved.
+    /// Gives up a local peer that has violated the protocol; says whether anything moved.
     #[inline]
     pub(super) fn handle_link_result(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
         turn.unwrap_or_else(|(peer, error)| {
             let told = error.clone();
-            later!(INFO, error = %told, "closing the transport");
-            self.close_for(Failure::PeerLost(peer), error);
+            later!(INFO, error = %told, "a local peer violates the protocol");
+            self.give_up(peer, error);
             true
         })
     }

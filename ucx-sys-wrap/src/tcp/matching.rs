@@ -13,7 +13,7 @@ use super::frame::Header;
 use super::sizes::Sizes;
 use crate::tag::{Posted, may_have_later, take_first};
 use crate::transport::{RecvDone, RecvParts, check_message};
-use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Statistics, Tag};
+use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Statistics, Tag};
 
 /// Places to read into: the parts of a message, and room before and behind them.
 pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, { MAX_PARTS + 2 }>;
@@ -160,9 +160,22 @@ impl Receives {
     }
 
     /// Cancels a receive. The caller must discard its message if one was matched.
-    pub(super) fn cancel(&mut self, key: usize) {
+    pub(super) fn cancel(&mut self, key: usize, error: Error) {
         self.waiting.retain(|(_, waiting)| *waiting != key);
-        self.end(key, Err(Error::Canceled));
+        self.end(key, Err(error));
+    }
+
+    /// The signature that a receive expects.
+    pub(super) fn signature(&self, key: usize) -> Signature {
+        self.operations.get(key).map_or_else(Signature::default, |receive| receive.envelope.signature)
+    }
+
+    /// The receives of a context that have not ended.
+    pub(super) fn of_context(&self, context: u16) -> Vec<usize> {
+        let is_meant = |(_, receive): &(usize, &Receive)| {
+            receive.envelope.tag.group() == context && receive.outcome.is_none()
+        };
+        self.operations.iter().filter(is_meant).map(|(key, _)| key).collect()
     }
 
     pub(super) fn end_all(&mut self, error: &Error) {

@@ -13,11 +13,10 @@
 //! blocks another, and a small message waits for at most a fragment or an eager message, and for what the
 //! kernel has already taken.
 //!
-//! **Failure.** A connection that ends without a close frame means that its peer has died: the transport
-//! fails and sends the cause to all peers, which pass it on, so that every rank names the rank that died.
-//! After a bye what the peer sent can still be received, and the others go on; an operation that waits for
-//! the peer, or a new send to it, fails with [`Error::PeerLost`] and tells all. An invalid frame closes the
-//! transport with [`Error::Protocol`]; the others are told that its sender is lost.
+//! **Failure.** A connection that ends without a bye means that its peer has died: operations with it end,
+//! and others go on. After a bye what the peer sent can still be received; an operation that waits for the
+//! peer, or a new send to it, fails with [`Error::PeerLost`], and the peer is lost. So it is after an invalid
+//! frame, with [`Error::Protocol`]. A notice tells that a rank has closed a context.
 //!
 //! **Local peers.** Messages between ranks of one host that share memory go through that memory, see `link`;
 //! their socket carries puts and gets, and its end tells that one of them has died.
@@ -55,6 +54,7 @@ mod stream_tests;
 mod version_tests;
 pub(crate) mod wire;
 
+use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,8 +67,8 @@ pub use wire::Wire;
 
 use crate::link::Links;
 use crate::one_sided::Regions;
-use crate::transport::{Statistics, check_peer};
-use crate::{Error, Failure, Owner, Rank, Result};
+use crate::transport::{News, Statistics, check_peer};
+use crate::{Error, Owner, Rank, Result};
 use connection::{Connection, Status};
 use failures::Ended;
 use poller::Poller;
@@ -96,7 +96,7 @@ const MANY: usize = 8;
 /// A drop writes what is queued for at most a second and sends a close frame. It then waits, for ten seconds
 /// at most, until the kernel has sent everything: a socket that is closed earlier loses what is left when its
 /// peer sends something. So a message whose send has ended arrives, unless the peer reads nothing for so
-/// long. After a failure a drop waits a second at most. A drop in a forked child does none of this.
+/// long. An abandoned transport waits a second at most. A drop in a forked child does none of this.
 pub struct Tcp {
     owner: Owner,
     rank: Rank,
@@ -111,7 +111,10 @@ pub struct Tcp {
     suspects: Vec<Rank>,
     /// Peers whose processes have ended, but not their connections.
     ended: Vec<Ended>,
-    closed: Option<Closed>,
+    lost: Vec<Rank>,
+    news: VecDeque<News>,
+    /// The result of every operation after [`abandon`](crate::Transport::abandon).
+    closed: Option<Error>,
     turns: u32,
     /// The [`tick`](crate::tick::tick) of the last look at the sockets of local peers.
     looked_in: u64,
@@ -126,14 +129,6 @@ pub struct Tcp {
     /// How often a connection was served.
     #[cfg(test)]
     looks: u64,
-}
-
-/// Why the transport is closed.
-struct Closed {
-    /// The result of every operation.
-    error: Error,
-    /// The cause that peers are told; `None` after [`abandon`](crate::Transport::abandon).
-    cause: Option<Failure>,
 }
 
 impl Tcp {
@@ -184,6 +179,8 @@ impl Tcp {
             awaited: Vec::new(),
             suspects: Vec::new(),
             ended: Vec::new(),
+            lost: Vec::new(),
+            news: VecDeque::new(),
             closed: None,
             turns: 0,
             looked_in: 0,
@@ -223,11 +220,9 @@ impl Tcp {
                 connection.is_listed = false;
                 self.awaited.swap_remove(position);
             }
+            self.take_notices(index);
             if !matches!(status, Status::Open) {
                 self.handle_status(index, status);
-                if self.closed.is_some() {
-                    return true;
-                }
             }
         }
         if let Some(links) = &mut self.links {
@@ -287,8 +282,10 @@ impl Tcp {
         #[cfg(test)]
         (self.looks += 1);
         let (moved, status) = connection.service(quota, &mut self.statistics);
+        let is_awaited = connection.is_awaited();
+        self.take_notices(index);
         if matches!(status, Status::Open) {
-            if connection.is_awaited() {
+            if is_awaited {
                 self.list(index);
             }
             return moved;
@@ -314,8 +311,8 @@ impl Tcp {
     /// The open connection to a peer, and the statistics.
     fn connection(&mut self, peer: Rank) -> Result<(&mut Connection, &mut Statistics)> {
         check_peer(peer, self.rank, self.world_size)?;
-        if let Some(closed) = &self.closed {
-            return Err(closed.error.clone());
+        if let Some(error) = &self.closed {
+            return Err(error.clone());
         }
         match self.connections.get_mut(peer.index()) {
             Some(Some(connection)) => Ok((connection, &mut self.statistics)),

@@ -9,7 +9,7 @@ use crate::{Rank, Result};
 impl OneSided for Tcp {
     fn expose(&mut self, memory: RegionMemory) -> Result<RegionKey> {
         match &self.closed {
-            Some(closed) => Err(closed.error.clone()),
+            Some(error) => Err(error.clone()),
             None => self.regions.lock().add(self.rank, memory),
         }
     }

@@ -4,13 +4,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Tcp;
 use super::connection::Connection;
-use super::{Closed, Tcp};
 use crate::buffer::ReadLease;
 use crate::limits::{MAX_MESSAGE_BYTES, check_length};
 use crate::link::Links;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, join, one, split,
+    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
+    Which, join, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -128,12 +129,12 @@ impl Transport for Tcp {
         if let Some(links) = self.links_of(index) {
             links.cancel_recv(id);
         } else if let Some(Some(connection)) = self.connections.get_mut(index) {
-            connection.cancel_recv(key);
+            connection.cancel_recv(key, Error::Canceled);
         }
     }
 
     fn progress(&mut self) -> bool {
-        let moved = if self.closed.is_some() { self.wind_down() } else { self.turn() };
+        let moved = self.closed.is_none() && self.turn();
         self.has_moved |= moved;
         moved
     }
@@ -145,7 +146,10 @@ impl Transport for Tcp {
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         self.sweep_next = true;
         let is_unread = |index: &usize| self.connections[*index].as_ref().is_some_and(Connection::has_unread);
-        if std::mem::take(&mut self.has_moved) || self.closed.is_some() || self.awaited.iter().any(is_unread)
+        if std::mem::take(&mut self.has_moved)
+            || self.closed.is_some()
+            || !self.news.is_empty()
+            || self.awaited.iter().any(is_unread)
         {
             return None;
         }
@@ -166,22 +170,53 @@ impl Transport for Tcp {
         self.closed.is_none() && connection.is_some_and(|connection| connection.wire.is_none())
     }
 
-    fn failure(&self) -> Option<Failure> {
-        self.closed.as_ref().and_then(|closed| closed.cause)
+    fn next_news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
 
-    fn fail(&mut self, cause: Failure) {
-        self.close_for(cause, cause.into());
+    fn lose(&mut self, peer: Rank, error: Error) {
+        self.give_up(peer, error);
+    }
+
+    fn tell(&mut self, peer: Rank, notice: Notice) {
+        if let Some(Some(connection)) = self.connections.get_mut(peer.index()) {
+            connection.tell(notice, &mut self.statistics);
+            self.list(peer.index());
+        }
+    }
+
+    fn end_context(&mut self, context: u16, _: Failure, error: &Error) {
+        for connection in self.connections.iter_mut().flatten() {
+            connection.end_context(context, error, &mut self.statistics);
+        }
+        if let Some(links) = &mut self.links {
+            links.end_context(context, error, &mut self.statistics);
+        }
+        self.has_moved = true;
+    }
+
+    fn discard(&mut self, context: u16, which: Which) -> usize {
+        let mut count = 0;
+        for index in 0..self.connections.len() {
+            if let Some(Some(connection)) = self.connections.get_mut(index) {
+                count += connection.discard(context, which, &mut self.statistics);
+                if connection.has_queued() {
+                    self.list(index);
+                }
+            }
+        }
+        let links = self.links.as_mut();
+        count + links.map_or(0, |links| links.discard(context, which, &mut self.statistics))
     }
 
     fn abandon(&mut self) -> Result<()> {
-        let closed = self.closed.get_or_insert(Closed { error: Error::Closed, cause: None });
+        let error = self.closed.get_or_insert(Error::Closed);
         if let Some(links) = &mut self.links {
-            links.close(&closed.error);
+            links.close(error);
         }
         for connection in self.connections.iter_mut().flatten() {
             self.poller.remove(connection);
-            connection.close(&closed.error, &mut self.statistics);
+            connection.close(error, &mut self.statistics);
         }
         self.awaited.clear();
         self.has_moved = true;
@@ -238,10 +273,10 @@ impl Tcp {
         posted
     }
 
-    /// Closes the transport when an operation shows that its peer has left.
+    /// Gives up a peer when an operation shows that it has left.
     pub(super) fn close_if_lost<T>(&mut self, result: &Result<T>) {
         if let Err(Error::PeerLost { rank }) = result {
-            self.lose(*rank);
+            self.lose_left(*rank);
         }
     }
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use super::Tcp;
 use super::connection::Connection;
 use super::frame::Frame;
-use crate::Failure;
 use crate::link::Links;
 use crate::told::later;
 use crate::transport::Transport;
 
-/// How long a dropped transport writes what is queued, and a failed one also waits for the kernel.
+/// How long a dropped transport writes what is queued, and one that has lost a peer also waits for the
+/// kernel.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a transport dropped in good order waits for the kernel to send what is written.
@@ -21,9 +21,6 @@ const LINGER_STEP: Duration = Duration::from_millis(1);
 impl Tcp {
     /// Sends the close frame and writes what is queued for a short while.
     pub(super) fn shut_down(&mut self) {
-        if std::thread::panicking() {
-            self.fail(Failure::PeerLost(self.rank));
-        }
         let start = Instant::now();
         while self.links.as_ref().is_some_and(Links::has_queued) && start.elapsed() < FLUSH_PATIENCE {
             // Bye must follow what was sent.
@@ -47,7 +44,6 @@ impl Tcp {
             self.watch_all();
             self.poller.wait(Duration::from_millis(10));
         }
-        // After a failure peers may have failed as well: wait no longer for them.
         let until =
             if self.closed.is_none() { Instant::now() + LINGER_PATIENCE } else { start + FLUSH_PATIENCE };
         self.linger(until);
@@ -55,14 +51,9 @@ impl Tcp {
 
     /// Waits until the kernel has sent what was written, and discards what comes.
     fn linger(&mut self, until: Instant) {
-        // A lost peer reads nothing more.
-        let lost = match self.failure() {
-            Some(Failure::PeerLost(rank)) => Some(rank),
-            _ => None,
-        };
         loop {
             let mut unsent = self.connections.iter_mut().flatten().filter_map(Connection::linger);
-            let Some(first) = unsent.find(|rank| Some(*rank) != lost) else { return };
+            let Some(first) = unsent.next() else { return };
             if Instant::now() > until {
                 later!(WARN, rank = %first, "a peer has not read what was sent to it: it may lose the end");
                 return;

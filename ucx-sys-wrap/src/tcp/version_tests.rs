@@ -8,6 +8,7 @@ use super::sizes::Sizes;
 use crate::bootstrap::WIRE_VERSION;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, cost};
 use crate::one_sided::frame::{Outcome, Place, RemoteFrame};
+use crate::transport::Notice;
 use crate::{Failure, Mark, Rank, Signature, Tag};
 
 fn frames() -> Vec<Frame> {
@@ -28,12 +29,14 @@ fn frames() -> Vec<Frame> {
         RemoteFrame::Ended(19, Outcome::NoSuchRegion),
         RemoteFrame::Ended(20, Outcome::OutOfRegion),
     ];
+    let notice = |cause| Frame::Notice(Notice::closed(32, 33, cause));
     let mut frames = vec![
         Frame::Message(header),
         Frame::Bye,
-        Frame::Failed(Failure::PeerLost(Rank(21))),
-        Frame::Failed(Failure::Aborted(Rank(22))),
-        Frame::Failed(Failure::TimedOut(Rank(23))),
+        notice(Failure::PeerLost(Rank(21))),
+        notice(Failure::Aborted(Rank(22))),
+        notice(Failure::TimedOut(Rank(23))),
+        notice(Failure::Differs(Rank(23))),
         Frame::Credit(24),
         Frame::Rts(25, header),
         Frame::Cts(26),
@@ -55,7 +58,7 @@ fn what_travels_on_a_connection_has_this_version() {
     let digest: String = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(
         (WIRE_VERSION, &*digest),
-        (12, "e0abdabd381d3a4a"),
+        (13, "637ca9e03d9b8205"),
         "bump bootstrap::WIRE_VERSION, then put both here"
     );
 }

@@ -8,6 +8,7 @@ use brevity_ucx_sys::*;
 use super::engine::Engine;
 use super::exiting;
 use super::library::QuietLog;
+use crate::Rank;
 
 /// How long the tear-down waits for fetches.
 const FETCH_PATIENCE: Duration = Duration::from_secs(1);
@@ -21,7 +22,7 @@ impl Engine {
         self.handler_context().is_leaving = true;
         let start = Instant::now();
         let param = ucp_request_param_t::default();
-        let mut closing = Vec::new();
+        let mut closing = std::mem::take(&mut self.closing);
         for endpoint in self.endpoints.iter_mut().map(|endpoint| std::mem::replace(endpoint, null_mut())) {
             if !endpoint.is_null() {
                 // SAFETY: the endpoint was taken out of the table: it is closed once and not used again.
@@ -35,11 +36,56 @@ impl Engine {
             }
             closing.retain(|request| !self.free_if_complete(*request));
         }
-        for request in closing {
+        self.closing = closing;
+        self.free_closing();
+    }
+
+    /// Closes the endpoints that UCX can close by force. In their mode, UCX 1.13 ends the process when a
+    /// worker is destroyed with operations under way.
+    fn close_by_force(&mut self) {
+        if self.is_torn_down() {
+            return;
+        }
+        self.peers().into_iter().for_each(|peer| self.cut_off(peer));
+        let start = Instant::now();
+        while !self.closing.is_empty() && start.elapsed() < FETCH_PATIENCE {
+            self.progress();
+            self.reap_closing();
+        }
+    }
+
+    fn free_closing(&mut self) {
+        for request in std::mem::take(&mut self.closing) {
             // SAFETY: a request of this worker that is not freed. It need not be complete: UCX then frees it
             // when it is, and would end the process if the worker went before a request that is still held.
             unsafe { self.ucp.ucp_request_free(request) };
         }
+    }
+
+    /// Ends the use of the endpoint to a lost peer. If UCX can close it, its operations end in a later turn.
+    pub(super) fn cut_off(&mut self, peer: Rank) {
+        let endpoint = std::mem::replace(&mut self.endpoints[peer.index()], null_mut());
+        if endpoint.is_null() || !self.is_closable[peer.index()] {
+            // The worker's end destroys it.
+            return;
+        }
+        let param = ucp_request_param_t {
+            op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
+            flags: UCP_EP_CLOSE_FLAG_FORCE,
+            ..Default::default()
+        };
+        // SAFETY: the endpoint was taken out of the table: it is closed once and not used again.
+        let request = unsafe { self.ucp.ucp_ep_close_nbx(endpoint, &param) };
+        if ucs_ptr_is_ptr(request) {
+            self.closing.push(request);
+        }
+    }
+
+    /// Frees the requests of endpoints that are closed.
+    pub(super) fn reap_closing(&mut self) {
+        let mut closing = std::mem::take(&mut self.closing);
+        closing.retain(|request| !self.free_if_complete(*request));
+        self.closing = closing;
     }
 
     /// Destroys the worker with its endpoints and then the context; all operations under way are over.
@@ -51,6 +97,8 @@ impl Engine {
     pub(super) fn destroy_worker(&mut self) {
         self.handler_context().is_leaving = true;
         self.finish_fetches();
+        self.close_by_force();
+        self.free_closing();
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         if !self.worker.is_null() {
             // UCX's warnings are expected: RTS that nobody has taken, sends that nobody has received.
@@ -82,6 +130,7 @@ impl Engine {
     pub(super) fn forget(&mut self) {
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         (self.worker, self.context) = (null_mut(), null_mut());
+        self.closing.clear();
         self.handler_context().worker = null_mut();
     }
 

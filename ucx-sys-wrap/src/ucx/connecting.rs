@@ -1,5 +1,6 @@
 //! Making the transport together with all other ranks.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -116,11 +117,17 @@ impl Prepared {
             epoll,
             teardown_ends_access: tuning.teardown_ends_access,
             closed: None,
+            lost: Vec::new(),
+            cut_off: Vec::new(),
+            reclaiming: Vec::new(),
+            is_troubled: false,
+            news: VecDeque::new(),
             turns: 0,
             busy_turns: 0,
             round: 0,
             next_check: CHECK_INTERVAL,
             gone: Vec::new(),
+            drained: Vec::new(),
             links: None,
             waited_on_links: Vec::new(),
             unanswered: Vec::new(),
@@ -190,12 +197,16 @@ fn meet(
             is_reached.push(false);
             continue;
         }
-        engine.connect(peer, &info.worker).map_err(|error| Error::Unavailable {
+        let is_here = own.is_some_and(|own| own.shares_host_with(info));
+        let has_rdma = info.has_rdma || own.is_some_and(|own| own.has_rdma);
+        // UCX can close the endpoint to a dead peer in one mode only, which its shared memory has not, and
+        // which both sides must have: so they decide it by what both know.
+        let is_closable = !has_rdma && (tuning.has_sockets_only || !is_here);
+        engine.connect(peer, &info.worker, is_closable).map_err(|error| Error::Unavailable {
             name: "ucx",
             why: format!("rank {peer} can't be reached, {error}: {UNREACHED}"),
         })?;
         liveness.add_peer(Some((info.control, info.token)));
-        let is_here = own.is_some_and(|own| own.shares_host_with(info));
         let flag =
             is_here.then(|| PeerFailureFlag::open(info.process, info.failure_flag, &info.token)).flatten();
         let (by_memory, by_hardware) = (is_here && tuning.reaches_here, tuning.has_rdma && info.has_rdma);

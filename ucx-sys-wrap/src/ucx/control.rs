@@ -56,10 +56,17 @@ impl Connection {
         Self { stream, notice: [0; NOTICE_BYTES], filled: 0, is_proven: false, number: 0 }
     }
 
-    /// Sends a notice; false if the connection is not made yet. Ignores a connection that is gone.
-    pub(super) fn send(&mut self, notice: &[u8; NOTICE_BYTES]) -> bool {
-        // Any socket has room for a notice: it is taken whole or not at all.
-        !matches!(self.stream.write(notice), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    /// Sends a notice from byte `sent` on, and counts that on. Returns whether it is over: false if the
+    /// connection is not made yet, or is full. Ignores a connection that is gone.
+    pub(super) fn send(&mut self, notice: &[u8; NOTICE_BYTES], sent: &mut usize) -> bool {
+        loop {
+            match self.stream.write(notice.get(*sent..).unwrap_or_default()) {
+                Ok(0) => return true,
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() != ErrorKind::WouldBlock,
+            }
+        }
     }
 
     pub(super) fn receive(&mut self) -> Received {

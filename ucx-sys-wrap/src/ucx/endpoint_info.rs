@@ -13,7 +13,7 @@ use crate::boot::Boot;
 use crate::{Error, Rank, Result};
 
 /// The version of this transport's wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 9;
+pub const WIRE_VERSION: u32 = 10;
 
 /// More than any worker address has.
 const MAX_ADDRESS_BYTES: usize = 64 << 10;

@@ -35,7 +35,12 @@ pub(super) enum Protocol {
 /// or written any more.
 pub(super) struct Engine {
     pub(super) ucp: &'static Ucp,
+    /// Null once a peer is lost.
     pub(super) endpoints: Vec<ucp_ep_h>,
+    /// The peers whose endpoints UCX can close although the peer is dead.
+    pub(super) is_closable: Vec<bool>,
+    /// Endpoints that UCX is closing.
+    pub(super) closing: Vec<ucs_status_ptr_t>,
     pub(super) worker: ucp_worker_h,
     pub(super) context: ucp_context_h,
     /// Whether the context has allocated memory; it then is never cleaned up.
@@ -62,6 +67,8 @@ impl Engine {
         let mut engine = Self {
             ucp,
             endpoints: vec![null_mut(); world_size as usize],
+            is_closable: vec![false; world_size as usize],
+            closing: Vec::new(),
             worker: null_mut(),
             context: null_mut(),
             has_allocated: Cell::new(false),
@@ -146,7 +153,7 @@ impl Engine {
     ///
     /// UCX reads the address without a length: it must be what [`address`](Self::address) gave to a rank of
     /// the same UCX version.
-    pub(super) fn connect(&mut self, peer: Rank, address: &[u8]) -> Result<()> {
+    pub(super) fn connect(&mut self, peer: Rank, address: &[u8], is_closable: bool) -> Result<()> {
         // A copy, aligned as the allocator aligns and with room behind it.
         let mut aligned = vec![0u64; address.len() / 8 + 9];
         bytemuck::cast_slice_mut(&mut aligned)[..address.len()].copy_from_slice(address);
@@ -155,7 +162,10 @@ impl Engine {
                 | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
                 | UCP_EP_PARAM_FIELD_ERR_HANDLER,
             address: aligned.as_ptr().cast(),
-            err_mode: ucp_err_handling_mode_t::UCP_ERR_HANDLING_MODE_NONE,
+            err_mode: match is_closable {
+                true => ucp_err_handling_mode_t::UCP_ERR_HANDLING_MODE_PEER,
+                false => ucp_err_handling_mode_t::UCP_ERR_HANDLING_MODE_NONE,
+            },
             err_handler: ucp_err_handler { cb: Some(endpoint_failed), arg: null_mut() },
             ..Default::default()
         };
@@ -164,6 +174,7 @@ impl Engine {
         let status = unsafe { self.ucp.ucp_ep_create(self.worker, &params, &mut endpoint) };
         check(self.ucp, "ucp_ep_create", status)?;
         self.endpoints[peer.index()] = endpoint;
+        self.is_closable[peer.index()] = is_closable;
         Ok(())
     }
 
@@ -232,26 +243,27 @@ impl Engine {
             Protocol::Eager => UCP_AM_SEND_FLAG_EAGER,
             Protocol::Rendezvous => UCP_AM_SEND_FLAG_RNDV,
         };
-        let (endpoint, header) = (self.endpoints[to.index()], request.header().cast());
-        self.submit(request, flags, |ucp, param| {
+        let header = request.header().cast();
+        self.submit(to, request, flags, |ucp, endpoint, param| {
             // SAFETY: the endpoint lives as the worker does; the caller keeps header and bytes; the record
             // outlives the worker.
             unsafe { ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, bytes.cast(), length, param) }
         });
     }
 
-    /// Makes a UCX call for a send, put, get or flush, and records its outcome in `request`. After the
-    /// tear-down it makes no call, and the request ends canceled.
+    /// Makes a UCX call for a send, put, get or flush, and records its outcome in `request`. If the
+    /// peer is lost, or after the tear-down, it makes no call, and the request ends canceled.
     #[inline]
     pub(super) fn submit(
         &self,
+        to: Rank,
         request: &UcpRequest,
         flags: u32,
-        call: impl FnOnce(&Ucp, &ucp_request_param_t) -> ucs_status_ptr_t,
+        call: impl FnOnce(&Ucp, ucp_ep_h, &ucp_request_param_t) -> ucs_status_ptr_t,
     ) {
-        let record = request.record();
+        let (record, endpoint) = (request.record(), self.endpoints[to.index()]);
         record.begin();
-        if self.is_torn_down() {
+        if endpoint.is_null() {
             return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
         }
         let mut param = ucp_request_param_t {
@@ -261,7 +273,7 @@ impl Engine {
             ..Default::default()
         };
         param.cb.send = Some(send_ended);
-        record.returned(call(self.ucp, &param));
+        record.returned(call(self.ucp, endpoint, &param));
     }
 
     /// Sends a header and a payload to handler `id` if UCX can do so at once. Otherwise returns false and
@@ -287,9 +299,8 @@ impl Engine {
     }
 
     pub(super) fn flush(&mut self, to: Rank, request: &UcpRequest) {
-        let endpoint = self.endpoints[to.index()];
         // SAFETY: the endpoint lives as the worker does; the record outlives the worker.
-        self.submit(request, 0, |ucp, param| unsafe { ucp.ucp_ep_flush_nbx(endpoint, param) });
+        self.submit(to, request, 0, |ucp, endpoint, param| unsafe { ucp.ucp_ep_flush_nbx(endpoint, param) });
     }
 
     /// Releases a payload without receiving it; its sender's operation completes.

@@ -1,11 +1,11 @@
-//! A flag in shared memory by which ranks of one host see each other's failure without asking.
+//! A flag in shared memory by which ranks of one host see without asking that one of them is torn down.
 //!
-//! A receiver fetches a rendezvous payload from the sender's memory. A sender whose transport fails takes its
-//! memory back; a receiver that fetches afterwards would take other bytes for the message. So the sender
-//! writes its flag before it takes the memory back, and the receiver reads the flag after it has fetched: if
-//! it is open, so was the memory. Only a process of the same host and process namespace can fetch the memory,
-//! and such a process can open the flag too; for others the bytes pass through the sender's own UCX, which is
-//! torn down.
+//! A receiver fetches a rendezvous payload from the sender's memory. A sender whose transport is torn down
+//! takes its memory back; a receiver that fetches afterwards would take other bytes for the message. So the
+//! sender writes its flag before it takes the memory back, and the receiver reads the flag after it has
+//! fetched: if it is open, so was the memory. Only a process of the same host and process namespace can fetch
+//! the memory, and such a process can open the flag too; for others the bytes pass through the sender's own
+//! UCX, which is torn down.
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 
 use crate::shm::Mapping;
-use crate::{Error, Failure, Rank, Result};
+use crate::{Error, Result};
 
 /// Proves that a file is the one that was meant.
 pub(super) type Token = [u8; 16];
@@ -25,12 +25,14 @@ const FILE_BYTES: u64 = FLAG_AT + 8;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+/// What became of a rank's transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
     No,
     /// It was closed in good order.
     Left,
-    Failed(Failure),
+    /// It was torn down with operations under way: their memory was taken back.
+    Abandoned,
 }
 
 impl Closed {
@@ -39,23 +41,12 @@ impl Closed {
         match self {
             Self::No => 0,
             Self::Left => 1 << 32,
-            Self::Failed(Failure::PeerLost(rank)) => 2 << 32 | u64::from(rank.0),
-            Self::Failed(Failure::Aborted(rank)) => 3 << 32 | u64::from(rank.0),
-            Self::Failed(Failure::TimedOut(rank)) => 4 << 32 | u64::from(rank.0),
+            Self::Abandoned => 2 << 32,
         }
     }
 
-    pub(super) fn decode(bits: u64, world_size: u32) -> Option<Self> {
-        let rank = Rank(bits as u32);
-        let closed = match bits >> 32 {
-            0 => Self::No,
-            1 => Self::Left,
-            2 => Self::Failed(Failure::PeerLost(rank)),
-            3 => Self::Failed(Failure::Aborted(rank)),
-            4 => Self::Failed(Failure::TimedOut(rank)),
-            _ => return None,
-        };
-        (closed.encode() == bits && rank.0 < world_size).then_some(closed)
+    pub(super) fn decode(bits: u64) -> Option<Self> {
+        [Self::No, Self::Left, Self::Abandoned].into_iter().find(|closed| closed.encode() == bits)
     }
 }
 
@@ -121,7 +112,7 @@ impl PeerFailureFlag {
 
     /// The flag after all that was read before.
     #[inline]
-    pub(super) fn read(&self, world_size: u32) -> Closed {
+    pub(super) fn read(&self) -> Closed {
         // SAFETY: inside the mapping.
         let flag = unsafe { self.0.start().as_ptr().add(FLAG_AT as usize) }.cast::<AtomicU64>();
         fence(Ordering::SeqCst);
@@ -129,7 +120,7 @@ impl PeerFailureFlag {
         // memory back only after that: a partly written flag reads as open or as an unknown number, and both
         // are true then.
         let flag = u64::from_le(unsafe { &*flag }.load(Ordering::SeqCst));
-        Closed::decode(flag, world_size).unwrap_or(Closed::Left)
+        Closed::decode(flag).unwrap_or(Closed::Left)
     }
 }
 
@@ -150,10 +141,9 @@ mod tests {
         assert!(PeerFailureFlag::open(process, flag.number(), &[8; 16]).is_none());
         assert!(PeerFailureFlag::open(process, u32::MAX, &[7; 16]).is_none());
         let seen = PeerFailureFlag::open(process, flag.number(), &[7; 16]).unwrap();
-        assert_eq!(seen.read(4), Closed::No);
-        let failed = Closed::Failed(Failure::PeerLost(Rank(3)));
-        flag.write(failed).unwrap();
-        assert_eq!(seen.read(4), failed);
+        assert_eq!(seen.read(), Closed::No);
+        flag.write(Closed::Abandoned).unwrap();
+        assert_eq!(seen.read(), Closed::Abandoned);
     }
 
     /// The numbers of another container may name anything here.
@@ -174,17 +164,11 @@ mod tests {
 
     #[test]
     fn numbers_that_mean_nothing_are_refused() {
-        for closed in [
-            Closed::No,
-            Closed::Left,
-            Closed::Failed(Failure::PeerLost(Rank(0))),
-            Closed::Failed(Failure::Aborted(Rank(3))),
-            Closed::Failed(Failure::TimedOut(Rank(3))),
-        ] {
-            assert_eq!(Closed::decode(closed.encode(), 4), Some(closed));
+        for closed in [Closed::No, Closed::Left, Closed::Abandoned] {
+            assert_eq!(Closed::decode(closed.encode()), Some(closed));
         }
-        for bits in [1, 1 << 32 | 1, 2 << 32 | 4, 5 << 32, u64::MAX] {
-            assert_eq!(Closed::decode(bits, 4), None, "{bits:x}");
+        for bits in [1, 1 << 32 | 1, 3 << 32, u64::MAX] {
+            assert_eq!(Closed::decode(bits), None, "{bits:x}");
         }
     }
 }

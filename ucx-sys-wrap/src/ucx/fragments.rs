@@ -7,7 +7,7 @@ use crate::Rank;
 
 /// A fragment that has not come.
 pub(super) struct Awaited {
-    from: Rank,
+    pub(super) from: Rank,
     serial: u32,
     part: u8,
     bytes: usize,
@@ -27,6 +27,9 @@ impl Inbox {
         let is_meant = |awaited: &Awaited| {
             (awaited.from, awaited.serial, awaited.part) == (fragment.from, fragment.serial, fragment.part)
         };
+        if self.is_lost(fragment.from) {
+            return self.drop_of_lost(fragment.from, payload);
+        }
         match self.awaited.iter().position(is_meant) {
             Some(position) => {
                 let awaited = self.awaited.swap_remove(position);

@@ -26,9 +26,9 @@ pub fn ucx_cards(data: &[u8]) {
     }
     if let Some(bytes) = data.first_chunk::<NOTICE_BYTES>() {
         let mut token = [0; 16];
-        token.copy_from_slice(&bytes[16..]);
-        if let Some(notice) = decode(bytes, &token, 4) {
-            assert!(decode(&encode(notice, &token), &token, 4) == Some(notice), "{notice:?}");
+        token.copy_from_slice(&bytes[24..]);
+        if let Ok(notice) = decode(bytes, &token, 4) {
+            assert!(decode(&encode(notice, &token), &token, 4) == Ok(notice), "{notice:?}");
         }
     }
 }
@@ -51,7 +51,7 @@ pub fn ucx_messages(data: &[u8]) {
     let mut bench = Bench { inbox: Inbox::new(Rank(0), 4), receives: Vec::new() };
     let mut bytes = Bytes(data);
     while let Some(step) = bytes.byte() {
-        if bench.step(step, &mut bytes).is_none() || bench.inbox.violation.is_some() {
+        if bench.step(step, &mut bytes).is_none() || !bench.inbox.violations.is_empty() {
             break;
         }
     }

@@ -9,7 +9,7 @@
 //! them in. Fragments, the parts of a message that are UCX messages of their own, name the serial number of
 //! their message.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::flow::{CreditUpdate, Flow, cost};
 use super::fragments::Awaited;
@@ -20,10 +20,7 @@ use super::notice::Withdrawal;
 use super::payload::{Kept, Payload, Rts};
 use crate::table::Table;
 use crate::transport::{Posted, RecvParts, Statistics, check_message, count_copy};
-use crate::{Envelope, Error, Rank, Tag};
-
-/// Withdrawals of messages to come that are remembered.
-const MAX_WITHDRAWN: usize = 256;
+use crate::{Envelope, Error, Rank};
 
 /// Messages that may have overtaken the next one of their sender: half of all serial numbers, so that their
 /// order is known. A sender's credit allows fewer.
@@ -34,19 +31,21 @@ const MORE_THAN_SENT: &str = "report that more was consumed than was sent";
 pub(super) struct Inbox {
     own: Rank,
     pub(super) receives: Table<Incoming>,
-    match_queues: MatchQueues<KeptMessage>,
-    flows: Vec<Flow>,
-    ahead: Vec<KeptMessage>,
+    pub(super) match_queues: MatchQueues<KeptMessage>,
+    pub(super) flows: Vec<Flow>,
+    pub(super) ahead: Vec<KeptMessage>,
     /// Fragments whose message has not come.
     pub(super) fragments: Vec<(FragmentHeader, Kept)>,
     /// Fragments that have not come.
     pub(super) awaited: Vec<Awaited>,
-    /// Messages that their senders want back and that have not come; the oldest are forgotten.
-    withdrawn: VecDeque<Withdrawal>,
+    /// Messages that their senders want back and that have not come.
+    pub(super) withdrawn: HashSet<Withdrawal>,
     /// Work for UCX, which the inbox does not call.
     pub(super) deferred: VecDeque<Deferred>,
-    /// The first peer that broke the protocol.
-    pub(super) violation: Option<(Rank, Error)>,
+    /// The peers that broke the protocol, each with the first violation.
+    pub(super) violations: Vec<(Rank, Error)>,
+    /// Peers that are lost, each with whether UCX answers it: what they send is dropped.
+    pub(super) lost: Vec<(Rank, bool)>,
     pub(super) statistics: Statistics,
     /// The peers that have greeted, for the first and the second time.
     pub(super) greetings: [Vec<Rank>; 2],
@@ -54,11 +53,11 @@ pub(super) struct Inbox {
 }
 
 /// A message that came before its receive, or before one with a lower serial number.
-struct KeptMessage {
-    header: Header,
+pub(super) struct KeptMessage {
+    pub(super) header: Header,
     inline: Box<[u8]>,
-    payload: Kept,
-    serial: u32,
+    pub(super) payload: Kept,
+    pub(super) serial: u32,
 }
 
 pub(super) enum Deferred {
@@ -82,9 +81,10 @@ impl Inbox {
             ahead: Vec::new(),
             fragments: Vec::new(),
             awaited: Vec::new(),
-            withdrawn: VecDeque::new(),
+            withdrawn: HashSet::new(),
             deferred: VecDeque::new(),
-            violation: None,
+            violations: Vec::new(),
+            lost: Vec::new(),
             statistics: Statistics::default(),
             greetings: [Vec::new(), Vec::new()],
             is_closed: false,
@@ -110,6 +110,9 @@ impl Inbox {
             Err(error) => return self.refuse(Rank(u32::MAX), error.to_string()),
         };
         let from = decoded.tag.source();
+        if self.is_lost(from) {
+            return self.drop_of_lost(from, payload);
+        }
         if !payload.is_of(&decoded) {
             return self.refuse(from, format!("a payload of {} bytes behind {decoded:?}", payload.bytes()));
         }
@@ -202,7 +205,9 @@ impl Inbox {
         let Some(update) = CreditUpdate::decode(bytes) else {
             return self.refuse(Rank(u32::MAX), format!("{} bytes that are no credit update", bytes.len()));
         };
+        let is_lost = self.is_lost(update.from);
         let is_right = match self.flows.get_mut(update.from.index()) {
+            _ if is_lost => true,
             Some(flow) if update.from != self.own => flow.apply_update(&update),
             _ => false,
         };
@@ -253,13 +258,20 @@ impl Inbox {
     ) -> Posted<u64, Finished> {
         let tag = envelope.tag;
         let number = self.receives.insert(Incoming::new(from, envelope, parts, posted_in));
-        match self.match_queues.take_unexpected(tag) {
-            None => self.match_queues.post(tag, number),
-            Some(KeptMessage { header, inline, payload, serial }) => {
-                payload.with(|payload| self.deliver(number, &header, &inline, payload, serial));
-                if let Some(finished) = self.take_ended(number) {
-                    return Posted::Done(finished);
-                }
+        loop {
+            let Some(KeptMessage { header, inline, payload, serial }) =
+                self.match_queues.take_unexpected(tag)
+            else {
+                self.match_queues.post(tag, number);
+                break;
+            };
+            payload.with(|payload| self.deliver(number, &header, &inline, payload, serial));
+            if let Some(finished) = self.take_ended(number) {
+                return Posted::Done(finished);
+            }
+            // Otherwise the message was of another epoch, and the receive is in the queue again.
+            if !self.match_queues.cancel(tag, number) {
+                break;
             }
         }
         Posted::Pending(number)
@@ -270,48 +282,17 @@ impl Inbox {
         self.receives.remove_if(number, Incoming::is_ended).map(Incoming::finished)
     }
 
-    /// Cancels a receive whose message has not come.
-    pub(super) fn cancel(&mut self, number: u64) {
-        if let Some(incoming) = self.receives.get_mut(number).filter(|incoming| incoming.is_waiting()) {
-            incoming.end(Error::Canceled);
-            self.match_queues.cancel(incoming.tag, number);
-        }
-    }
-
-    /// Discards a message that its sender wants back, unless a receive has it. Returns whether it deferred
-    /// work.
-    pub(super) fn withdraw(&mut self, message: Withdrawal) -> bool {
-        let Some(flow) = self.flows.get(message.tag.source().index()) else { return false };
-        if message.serial.wrapping_sub(flow.taken_count) as i32 >= 0 {
-            if self.withdrawn.len() == MAX_WITHDRAWN {
-                self.withdrawn.pop_front();
-            }
-            self.withdrawn.push_back(message);
-            return false;
-        }
-        let Some(found) =
-            self.match_queues.take_unexpected_if(message.tag, |found| found.serial == message.serial)
-        else {
-            return false;
-        };
-        found.payload.with(|payload| self.discard(&found.header, payload, found.serial));
-        true
-    }
-
     /// Closes the inbox. Receives whose messages have not come end with `error`.
     pub(super) fn close(&mut self, error: &Error) {
         self.is_closed = true;
-        self.violation = None;
+        self.violations.clear();
         self.match_queues.clear();
         self.deferred.clear();
         self.ahead.clear();
         self.fragments.clear();
         self.awaited.clear();
         for incoming in self.receives.iter_mut() {
-            incoming.expect_no_more();
-            if incoming.is_waiting() {
-                incoming.end(error.clone());
-            }
+            incoming.cut(error);
         }
     }
 
@@ -322,6 +303,13 @@ impl Inbox {
     /// The peers of receives that are not over, each with the round of its posting.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.receives.iter().filter(|incoming| !incoming.is_over()).map(Incoming::wait)
+    }
+
+    /// The senders of messages that UCX fetches for receives of a context that were ended, each with the
+    /// bytes.
+    pub(super) fn held(&self, context: u16) -> impl Iterator<Item = (Rank, usize)> {
+        let of_context = self.receives.iter().filter(move |incoming| incoming.tag.group() == context);
+        of_context.filter_map(Incoming::held)
     }
 
     #[inline]
@@ -345,7 +333,7 @@ impl Inbox {
     /// Takes a message by its full serial number.
     #[inline]
     fn take(&mut self, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
-        if !self.withdrawn.is_empty() && self.is_withdrawn(header.tag, serial) {
+        if !self.withdrawn.is_empty() && self.withdrawn.remove(&Withdrawal { tag: header.tag, serial }) {
             return self.discard(header, payload, serial);
         }
         match self.match_queues.take_posted(header.tag) {
@@ -375,12 +363,6 @@ impl Inbox {
         }
     }
 
-    fn is_withdrawn(&mut self, tag: Tag, serial: u32) -> bool {
-        let message = Withdrawal { tag, serial };
-        let position = self.withdrawn.iter().position(|withdrawn| *withdrawn == message);
-        position.and_then(|position| self.withdrawn.remove(position)).is_some()
-    }
-
     #[inline]
     fn deliver(&mut self, number: u64, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
         let Some(incoming) = self.receives.get_mut(number) else {
@@ -395,7 +377,12 @@ impl Inbox {
             header.signature,
             &header.lengths,
         ) {
-            incoming.end(error);
+            if incoming.signature.epoch() == header.signature.epoch() {
+                incoming.end(error);
+            } else {
+                // It belongs to an earlier context, and the receive goes on waiting.
+                self.match_queues.post_first(header.tag, number);
+            }
             return self.discard(header, payload, serial);
         }
         match payload {
@@ -415,10 +402,17 @@ impl Inbox {
         }
     }
 
+    /// Records that a peer has broken the protocol, or that an operation with it has failed.
+    pub(super) fn violated(&mut self, rank: Rank, error: Error) {
+        if !self.is_lost(rank) && !self.violations.iter().any(|(known, _)| *known == rank) {
+            self.violations.push((rank, error));
+        }
+    }
+
     /// Records a violation of the protocol. An RTS that came with it ends with the worker.
     pub(super) fn refuse(&mut self, rank: Rank, what: String) {
         // The message names no peer: any rank may have sent it.
         let rank = if self.is_peer(rank) { rank } else { Rank(u32::from(self.own == Rank(0))) };
-        self.violation.get_or_insert((rank, Error::Protocol { rank, what }));
+        self.violated(rank, Error::Protocol { rank, what });
     }
 }

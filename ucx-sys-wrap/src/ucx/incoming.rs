@@ -33,6 +33,10 @@ struct Fetch {
     /// Parts that UCX has not been asked for yet.
     missing: usize,
     is_fetched: bool,
+    /// Set when it is ended early.
+    error: Option<Error>,
+    /// Whether UCX has failed to fetch a part: the loss of the peer ends it.
+    has_failed: bool,
 }
 
 /// Requests that write to the parts, each with the expected bytes.
@@ -50,7 +54,11 @@ pub(super) type Finished = (RecvParts, Ended);
 
 impl Fetch {
     fn is_over(&self) -> bool {
-        self.missing == 0 && self.requests.iter().all(|(request, _)| request.is_over())
+        self.missing == 0 && !self.has_failed && self.requests.iter().all(|(request, _)| request.is_over())
+    }
+
+    fn result(&self) -> Result<Arrival> {
+        self.error.clone().map_or_else(|| Ok(self.arrival.clone()), Err)
     }
 }
 
@@ -110,7 +118,9 @@ impl Incoming {
         match missing {
             0 => self.ended(Ok(arrival), is_fetched),
             _ => {
-                self.stage = Stage::Fetching(Fetch { arrival, requests: Fetches::new(), missing, is_fetched })
+                let (requests, error, has_failed) = (Fetches::new(), None, false);
+                let fetch = Fetch { arrival, requests, missing, is_fetched, error, has_failed };
+                self.stage = Stage::Fetching(fetch);
             }
         }
     }
@@ -123,8 +133,8 @@ impl Incoming {
         if let Some(request) = by {
             fetch.requests.push(request);
         } else if fetch.missing == 0 && fetch.requests.is_empty() {
-            let (arrival, is_fetched) = (fetch.arrival.clone(), fetch.is_fetched);
-            self.ended(Ok(arrival), is_fetched);
+            let (result, is_fetched) = (fetch.result(), fetch.is_fetched);
+            self.ended(result, is_fetched);
         }
     }
 
@@ -152,10 +162,38 @@ impl Incoming {
         }
     }
 
-    pub(super) fn complete(&mut self, error: Option<Error>) {
-        let Stage::Fetching(fetch) = &self.stage else { return };
-        let (arrival, is_fetched) = (fetch.arrival.clone(), fetch.is_fetched);
-        self.ended(error.map_or(Ok(arrival), Err), is_fetched);
+    /// UCX has fetched all parts, or `has_failed`; then it waits for the loss of its peer unless it is ended
+    /// early.
+    pub(super) fn complete(&mut self, has_failed: bool) {
+        let Stage::Fetching(fetch) = &mut self.stage else { return };
+        if has_failed && fetch.error.is_none() {
+            fetch.has_failed = true;
+            return;
+        }
+        let (result, is_fetched) = (fetch.result(), fetch.is_fetched);
+        self.ended(result, is_fetched);
+    }
+
+    /// Ends it with `error`: at once if its message has not come, otherwise when its parts have. Returns
+    /// whether its message had not come.
+    pub(super) fn end_early(&mut self, error: &Error) -> bool {
+        let is_waiting = self.is_waiting();
+        match &mut self.stage {
+            Stage::Waiting | Stage::Fetching(Fetch { has_failed: true, .. }) => self.end(error.clone()),
+            Stage::Fetching(fetch) => drop(fetch.error.get_or_insert_with(|| error.clone())),
+            Stage::Plain(_) | Stage::Ended(_) => {}
+        }
+        is_waiting
+    }
+
+    /// Like [`end_early`](Self::end_early), where no parts come any more.
+    pub(super) fn cut(&mut self, error: &Error) -> bool {
+        let is_waiting = self.end_early(error);
+        self.expect_no_more();
+        if matches!(&self.stage, Stage::Fetching(fetch) if fetch.requests.is_empty()) {
+            self.end(error.clone());
+        }
+        is_waiting
     }
 
     /// Only the parts that UCX is fetching still come.
@@ -196,6 +234,16 @@ impl Incoming {
     /// The peer that it waits for, and the round of its posting.
     pub(super) fn wait(&self) -> (Rank, u32) {
         (self.from, self.posted_in)
+    }
+
+    /// The sender and the bytes of a message that UCX fetches although the receive was ended.
+    pub(super) fn held(&self) -> Option<(Rank, usize)> {
+        match &self.stage {
+            Stage::Fetching(fetch) if fetch.error.is_some() => {
+                Some((self.from, fetch.arrival.lengths.iter().sum()))
+            }
+            _ => None,
+        }
     }
 
     /// Ends it; UCX must be done with it.

@@ -2,9 +2,9 @@
 //!
 //! Every rank listens on a control address. A rank that waits long for a peer connects to it and *watches*
 //! it: the peer's kernel accepts even while the peer only computes, and ends the connection when the peer's
-//! process ends. A rank that closes its transport sends the cause to its watchers, including those that only
-//! its kernel has accepted; a rank that fails also connects to all others to tell them. This takes no thread,
-//! and costs nothing while nobody waits.
+//! process ends. A rank that closes its transport tells its watchers, including those that only its kernel
+//! has accepted; a rank that is torn down also connects to all others to tell them. A rank that has closed a
+//! context tells the members likewise. This takes no thread, and costs nothing while nobody waits.
 //!
 //! If a forked child holds a peer's sockets, they stay open when the peer ends, so the process of a peer on
 //! this host is watched too. A silent network says nothing about a peer: the watcher reconnects for as long
@@ -14,6 +14,7 @@
 //! on which nobody has shown the token. A closed connection alone is therefore no death: the watcher connects
 //! again, and the peer is gone when nobody listens there any more.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -22,21 +23,18 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
 use slab::Slab;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::control::{Connection, End, Received, connect};
 use super::failure_flag::{Closed, Token};
-use super::notice::{Notice, Withdrawal, decode, encode};
+use super::notice::{Notice, Withdrawal, Wrong, decode, encode};
 use super::peer_process::{Process, forget};
 use crate::bootstrap::Ports;
 use crate::process::PeerProcess;
 use crate::told::later;
-use crate::{Error, Failure, Rank, Result};
-
-/// How long a failing rank tries to reach peers whose kernels do not answer at once.
-const NOTIFY_PATIENCE: Duration = Duration::from_millis(100);
+use crate::transport;
+use crate::{Error, Rank, Result};
 
 /// How long accepting pauses when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -49,7 +47,11 @@ const MAX_UNPROVEN: usize = 64;
 const BACKLOG: i32 = 4096;
 
 const ACCEPTED_PER_POLL: usize = 64;
-const ACCEPTED_AT_END: usize = BACKLOG as usize;
+pub(super) const ACCEPTED_AT_END: usize = BACKLOG as usize;
+
+/// How often events are read again so that what peers tell comes before the end that may follow from it. Not
+/// without a limit: anybody may connect again and again.
+const READ_AGAIN: u32 = 100;
 
 const LISTENER: u64 = u64::MAX;
 const ACCEPTED: u64 = 1 << 32;
@@ -58,35 +60,50 @@ const PROCESS: u64 = 1 << 63;
 /// What is learnt about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerEvent {
-    /// A rank reports why its transport is closed.
-    Failed(Failure),
-    /// The peer's process has ended without a notice.
+    /// The peer's process has ended without a notice, or the peer has torn its transport down.
     Died(Rank),
     /// The peer has closed its transport in good order, or nobody listens there any more.
     Gone(Rank),
+    /// The peer has given this rank up.
+    Renounced(Rank),
+    /// The peer has sent what no rank of the world sends.
+    Violated(Rank),
 }
 
 pub(super) struct Liveness {
-    listener: TcpListener,
-    token: Token,
-    peers: Vec<Option<Peer>>,
-    accepted: Slab<Connection>,
+    pub(super) own: Rank,
+    pub(super) listener: TcpListener,
+    pub(super) token: Token,
+    pub(super) peers: Vec<Option<Peer>>,
+    pub(super) accepted: Slab<Connection>,
     accepted_ever: u64,
     epoll: OwnedFd,
     /// Until when accepting pauses.
     paused_until: Option<Instant>,
     /// The answer to watchers.
-    answer: Option<Closed>,
-    /// Notices that could not be sent at once.
-    unsent: Vec<(Rank, Notice)>,
+    pub(super) answer: Option<Closed>,
+    /// Notices that could not be sent at once, in order.
+    pub(super) unsent: Vec<Unsent>,
+    pub(super) events: VecDeque<PeerEvent>,
+    /// Events that the next check handles.
+    pub(super) put_back: Vec<PeerEvent>,
     /// Messages that peers want back, for the inbox.
     pub(super) withdrawn: Vec<Withdrawal>,
+    /// The contexts that peers have closed, in the order in which they came.
+    pub(super) told: Vec<(Rank, transport::Notice)>,
 }
 
-struct Peer {
+/// A notice for a peer, and how many of its bytes were sent.
+pub(super) struct Unsent {
+    pub(super) to: Rank,
+    pub(super) notice: Notice,
+    pub(super) sent: usize,
+}
+
+pub(super) struct Peer {
     address: SocketAddr,
-    token: Token,
-    watch: Option<Connection>,
+    pub(super) token: Token,
+    pub(super) watch: Option<Connection>,
     /// Whether a connection to it was made and ended without a notice.
     was_closed: bool,
     process: Process,
@@ -110,6 +127,7 @@ impl Liveness {
         let (listener, epoll) = make()
             .map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
         Ok(Self {
+            own: Rank(0),
             listener,
             token,
             peers: Vec::new(),
@@ -119,7 +137,10 @@ impl Liveness {
             paused_until: None,
             answer: None,
             unsent: Vec::new(),
+            events: VecDeque::new(),
+            put_back: Vec::new(),
             withdrawn: Vec::new(),
+            told: Vec::new(),
         })
     }
 
@@ -129,6 +150,9 @@ impl Liveness {
 
     /// Adds the next rank; `None` for this one.
     pub(super) fn add_peer(&mut self, peer: Option<(SocketAddr, Token)>) {
+        if peer.is_none() {
+            self.own = Rank(self.peers.len() as u32);
+        }
         let made = |(address, token)| Peer {
             address,
             token,
@@ -188,20 +212,31 @@ impl Liveness {
         }
     }
 
-    /// Accepts connections and reads notices. A reported cause takes precedence over the end of a peer.
+    /// Accepts connections and reads notices. Returns the oldest event; call it until there is none.
+    ///
+    /// A rank tells its peers before it goes, so what it has told is here when its end is: that is read
+    /// before this returns the end.
     pub(super) fn poll(&mut self) -> Option<PeerEvent> {
+        self.hear();
+        self.events.pop_front()
+    }
+
+    /// Like [`poll`](Self::poll), but keeps the events.
+    pub(super) fn hear(&mut self) {
         self.send_unsent();
-        match self.read_events() {
-            // A rank notifies its peers before it goes, so its notice is here by now.
-            Some(end @ (PeerEvent::Died(_) | PeerEvent::Gone(_))) => match self.read_events() {
-                Some(PeerEvent::Failed(cause)) => Some(PeerEvent::Failed(cause)),
-                _ => Some(end),
-            },
-            other => other,
+        let mut rounds = 0;
+        while self.read_events() && !self.events.is_empty() && rounds < READ_AGAIN {
+            rounds += 1;
         }
     }
 
-    fn read_events(&mut self) -> Option<PeerEvent> {
+    /// Makes [`poll`](Self::poll) return the events that were put back.
+    pub(super) fn take_up(&mut self) {
+        self.events.extend(self.put_back.drain(..));
+    }
+
+    /// Returns whether there was anything to read.
+    fn read_events(&mut self) -> bool {
         if self.paused_until.is_some_and(|until| until <= Instant::now()) {
             self.listen(true);
         }
@@ -214,24 +249,25 @@ impl Liveness {
                 0
             }
         };
-        let mut end = None;
         for ready in &events[..count] {
             let event = match ready.data.u64() {
-                LISTENER => self.accept(ACCEPTED_PER_POLL),
+                LISTENER => {
+                    self.accept(ACCEPTED_PER_POLL);
+                    None
+                }
                 key if key >= PROCESS => self.end_process(Rank((key - PROCESS) as u32)),
-                key if key >= ACCEPTED => self.read_accepted((key - ACCEPTED) as usize),
+                key if key >= ACCEPTED => {
+                    self.read_accepted((key - ACCEPTED) as usize);
+                    None
+                }
                 rank => self.read_watched(Rank(rank as u32)),
             };
-            match event {
-                Some(PeerEvent::Failed(cause)) => return Some(PeerEvent::Failed(cause)),
-                other => end = end.or(other),
-            }
+            self.events.extend(event);
         }
-        end
+        count > 0
     }
 
-    fn accept(&mut self, most: usize) -> Option<PeerEvent> {
-        let mut failed = None;
+    pub(super) fn accept(&mut self, most: usize) {
         for _ in 0..most {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -256,17 +292,16 @@ impl Liveness {
             connection.number = self.accepted_ever;
             self.accepted_ever += 1;
             if let Some(answer) = self.answer {
-                connection.send(&encode(Notice::Closed(answer), &self.token));
+                connection.send(&encode(Notice::Closed(self.own, answer), &self.token), &mut 0);
             }
             let entry = self.accepted.vacant_entry();
             let key = entry.key();
             let data = EventData::new_u64(ACCEPTED + key as u64);
             if epoll::add(&self.epoll, &connection.stream, data, EventFlags::IN | EventFlags::RDHUP).is_ok() {
                 entry.insert(connection);
-                failed = failed.or(self.read_accepted(key));
+                self.read_accepted(key);
             }
         }
-        failed
     }
 
     /// Resumes accepting, or pauses it: without descriptors the listener would stay readable. Peers that
@@ -292,23 +327,26 @@ impl Liveness {
     }
 
     /// Reads an accepted connection; closes it after anything but a notice with the token.
-    fn read_accepted(&mut self, key: usize) -> Option<PeerEvent> {
+    fn read_accepted(&mut self, key: usize) {
         let world_size = self.peers.len() as u32;
-        loop {
-            let connection = self.accepted.get_mut(key)?;
+        while let Some(connection) = self.accepted.get_mut(key) {
             let notice = match connection.receive() {
-                Received::Nothing => return None,
+                Received::Nothing => return,
                 Received::Notice(bytes) => decode(&bytes, &self.token, world_size),
-                Received::End(_) => None,
+                Received::End(_) => Err(Wrong::Stranger),
             };
-            connection.is_proven = notice.is_some();
+            connection.is_proven = notice.is_ok();
             match notice {
-                Some(Notice::Closed(Closed::Failed(cause))) => return Some(PeerEvent::Failed(cause)),
-                Some(Notice::Withdrawn(message)) => self.withdrawn.push(message),
-                Some(Notice::Closed(Closed::No | Closed::Left)) => {}
-                None => {
+                Ok(Notice::Closed(from, Closed::Abandoned)) => self.events.push_back(PeerEvent::Died(from)),
+                Ok(Notice::Closed(_, Closed::No | Closed::Left)) => {}
+                Ok(Notice::Renounced(from)) => self.events.push_back(PeerEvent::Renounced(from)),
+                Ok(Notice::Withdrawn(message)) => self.withdrawn.push(message),
+                Ok(Notice::Told(from, notice)) => self.told.push((from, notice)),
+                Err(wrong) => {
+                    if let Wrong::Peer(rank) = wrong {
+                        self.events.push_back(PeerEvent::Violated(rank));
+                    }
                     self.remove(key);
-                    return None;
                 }
             }
         }
@@ -324,6 +362,8 @@ impl Liveness {
         let watch = self.peers.get_mut(rank.index()).and_then(|peer| peer.as_mut()?.watch.take());
         if let Some(watch) = &watch {
             forget(&self.epoll, &watch.stream);
+            // A notice that was sent in part is sent anew.
+            self.unsent.iter_mut().filter(|unsent| unsent.to == rank).for_each(|unsent| unsent.sent = 0);
         }
         watch.is_some()
     }
@@ -335,8 +375,8 @@ impl Liveness {
         let event = match watch.receive() {
             Received::Nothing => return None,
             Received::Notice(bytes) => match decode(&bytes, &peer.token, world_size) {
-                Some(Notice::Closed(Closed::Failed(cause))) => Some(PeerEvent::Failed(cause)),
-                // Another program listens there now.
+                Ok(Notice::Closed(from, Closed::Abandoned)) if from == rank => Some(PeerEvent::Died(rank)),
+                // It has left in good order, or another program listens there now.
                 _ => Some(PeerEvent::Gone(rank)),
             },
             Received::End(End::Closed) => return self.watch_again(rank),
@@ -365,54 +405,6 @@ impl Liveness {
         let reported = self.read_watched(rank);
         let end = if self.unwatch(rank) { PeerEvent::Died(rank) } else { PeerEvent::Gone(rank) };
         reported.or(Some(end))
-    }
-
-    /// Tells a peer that this rank wants a message back, now or at a later poll.
-    pub(super) fn withdraw(&mut self, to: Rank, message: Withdrawal) {
-        self.unsent.push((to, Notice::Withdrawn(message)));
-        self.send_unsent();
-    }
-
-    fn send_unsent(&mut self) {
-        for (to, notice) in std::mem::take(&mut self.unsent) {
-            if self.watch(to).is_none()
-                && let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(to.index())
-                && !watch.send(&encode(notice, token))
-            {
-                self.unsent.push((to, notice));
-            }
-        }
-    }
-
-    /// Tells present and future watchers that this rank's transport is closed.
-    pub(super) fn answer(&mut self, closed: Closed) {
-        self.answer = Some(closed);
-        let answer = encode(Notice::Closed(closed), &self.token);
-        for (_, connection) in &mut self.accepted {
-            connection.send(&answer);
-        }
-        self.accept(ACCEPTED_AT_END);
-    }
-
-    /// Stops listening, even if a forked child holds the listener and would seem to listen for ever.
-    pub(super) fn stop_listening(&self) {
-        if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
-            later!(DEBUG, %error, "can't close the control listener");
-        }
-    }
-
-    /// Tells every peer that this rank's transport is closed, for at most 100 ms.
-    pub(super) fn notify_all(&mut self, closed: Closed) {
-        self.answer(closed);
-        let start = Instant::now();
-        let peers = Rank::all(self.peers.len() as u32);
-        self.unsent = peers.map(|peer| (peer, Notice::Closed(closed))).collect();
-        self.send_unsent();
-        while !self.unsent.is_empty() && start.elapsed() <= NOTIFY_PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-            self.send_unsent();
-        }
-        self.unsent.clear();
     }
 }
 

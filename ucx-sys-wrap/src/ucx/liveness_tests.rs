@@ -9,10 +9,10 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
-use crate::Tag;
 use crate::bootstrap::Ports;
 use crate::process::ProcessName;
 use crate::ucx::notice::NOTICE_BYTES;
+use crate::{Failure, Tag};
 
 fn pair() -> [Liveness; 2] {
     let mut ranks =
@@ -57,11 +57,39 @@ fn watchers_are_told_even_if_nobody_had_taken_their_connection() {
 }
 
 #[test]
-fn a_failure_reaches_ranks_that_do_not_watch() {
+fn a_tear_down_reaches_ranks_that_do_not_watch() {
     let [mut failing, mut other] = pair();
-    failing.notify_all(Closed::Failed(Failure::PeerLost(Rank(1))));
+    failing.notify_all(true);
     drop(failing);
-    assert_eq!(wait_for_event(&mut other), PeerEvent::Failed(Failure::PeerLost(Rank(1))));
+    assert_eq!(wait_for_event(&mut other), PeerEvent::Died(Rank(0)));
+}
+
+fn notice(context: u16) -> transport::Notice {
+    transport::Notice::closed(context, 9, Failure::Differs(Rank(1)))
+}
+
+#[test]
+fn what_a_rank_tells_comes_in_order_and_before_its_end() {
+    for watches in [false, true] {
+        let [mut dying, mut other] = pair();
+        if watches {
+            assert_eq!(other.watch(Rank(0)), None);
+        }
+        (0..500).for_each(|context| dying.tell(Rank(1), notice(context)));
+        drop(dying);
+        let event = other.watch(Rank(0)).unwrap_or_else(|| wait_for_event(&mut other));
+        assert!(matches!(event, PeerEvent::Died(Rank(0)) | PeerEvent::Gone(Rank(0))), "{event:?}");
+        other.hear();
+        assert_eq!(other.told, (0..500).map(|context| (Rank(0), notice(context))).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn whoever_tells_what_no_rank_tells_is_named() {
+    let [mut liar, mut other] = pair();
+    liar.tell(Rank(1), notice(1024));
+    assert_eq!(wait_for_event(&mut other), PeerEvent::Violated(Rank(0)));
+    assert!(other.told.is_empty());
 }
 
 #[test]
@@ -73,7 +101,7 @@ fn unproven_connections_are_neither_kept_nor_believed() {
     for number in 0..1000 {
         let mut unproven = TcpStream::connect(address).unwrap();
         // Nothing, half a notice, other bytes, or a notice of another job: a failure or a withdrawal.
-        let failed = encode(Notice::Closed(Closed::Failed(Failure::Aborted(Rank(0)))), &[9; 16]);
+        let failed = encode(Notice::Closed(Rank(0), Closed::Abandoned), &[9; 16]);
         let withdrawn = encode(Notice::Withdrawn(Withdrawal { tag: Tag(9), serial: 1 }), &[9; 16]);
         let contents: [&[u8]; 5] = [&[], &[7; 5], &[7; NOTICE_BYTES], &failed, &withdrawn];
         let _ = unproven.write(contents[number % contents.len()]);
@@ -172,11 +200,12 @@ fn a_notice_comes_before_the_end_of_its_sender() {
     let end = opened.as_fd().try_clone_to_owned().unwrap();
     watcher.add_processes(vec![None, Some(opened)]);
     assert_eq!(watcher.watch(Rank(1)), None);
-    watched.answer(Closed::Failed(Failure::Aborted(Rank(1))));
+    watched.tell(Rank(0), notice(3));
     drop(process.stdin.take());
     rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 }))
         .unwrap();
-    assert_eq!(wait_for_event(&mut watcher), PeerEvent::Failed(Failure::Aborted(Rank(1))));
+    assert_eq!(wait_for_event(&mut watcher), PeerEvent::Died(Rank(1)));
+    assert_eq!(watcher.told, [(Rank(1), notice(3))]);
     process.wait().unwrap();
 }
 

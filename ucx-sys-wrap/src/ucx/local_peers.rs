@@ -181,21 +181,20 @@ impl Ucx {
         }
     }
 
-    /// The result of a turn; closes the transport when a local peer has broken the protocol.
+    /// The result of a turn; gives a local peer up that has broken the protocol.
     #[inline]
     fn handle_turn(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
         turn.unwrap_or_else(|(peer, error)| {
-            self.close_for_peer(peer, error);
+            self.lose_peer(peer, error, false);
             true
         })
     }
 
-    /// Closes the transport when an operation has found that its local peer has left.
+    /// Gives a local peer up if an operation has found that it has left.
     #[inline]
     fn handle_linked_result<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error @ Error::PeerLost { rank }) = &result {
-            self.close_for_peer(*rank, error.clone());
-            return self.check_open(*rank).and(result);
+            self.lose_peer(*rank, error.clone(), false);
         }
         result
     }

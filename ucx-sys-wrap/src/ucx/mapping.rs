@@ -152,8 +152,8 @@ impl Engine {
         (start, length): (*mut u8, usize),
         request: &UcpRequest,
     ) {
-        let (endpoint, start) = (self.endpoints[peer.index()], start.cast());
-        self.submit(request, 0, |ucp, param| match direction {
+        let start = start.cast();
+        self.submit(peer, request, 0, |ucp, endpoint, param| match direction {
             // SAFETY: endpoint and key live as the worker does; the caller keeps the bytes; the record
             // outlives the worker.
             Direction::Put => unsafe { ucp.ucp_put_nbx(endpoint, start, length, address, key.0, param) },

@@ -46,6 +46,11 @@ impl<Message> MatchQueues<Message> {
         self.bucket(tag).posted.push_back((tag, number));
     }
 
+    /// Posts a receive before all others.
+    pub(super) fn post_first(&mut self, tag: Tag, number: u64) {
+        self.bucket(tag).posted.push_front((tag, number));
+    }
+
     /// The first receive for `tag`, if it is the first of its bucket.
     #[inline(always)]
     pub(super) fn first_posted(&mut self, tag: Tag) -> Option<FirstPosted<'_>> {
@@ -88,6 +93,20 @@ impl<Message> MatchQueues<Message> {
         let unexpected = &mut self.bucket(tag).unexpected;
         let position = unexpected.iter().position(|(found, message)| *found == tag && is_meant(message))?;
         unexpected.remove(position).map(|(_, message)| message)
+    }
+
+    /// Takes all unexpected messages that `is_meant` accepts, in the order of arrival for each tag.
+    pub(super) fn extract_unexpected(&mut self, is_meant: impl Fn(Tag, &Message) -> bool) -> Vec<Message> {
+        let mut found = Vec::new();
+        for bucket in &mut self.buckets {
+            for (tag, message) in std::mem::take(&mut bucket.unexpected) {
+                match is_meant(tag, &message) {
+                    true => found.push(message),
+                    false => bucket.unexpected.push_back((tag, message)),
+                }
+            }
+        }
+        found
     }
 
     pub(super) fn clear(&mut self) {

@@ -14,16 +14,27 @@
 //! **Ranks of one host** that share memory send messages through it (`link`), which is faster than UCX. UCX
 //! carries messages between hosts, and puts and gets.
 //!
-//! **Failure.** Endpoints have UCX's error handling `NONE`, which shared memory needs to be fast and which
-//! never reports a dead peer. So a rank that waits long for a peer, or goes to sleep, watches it over a
-//! control connection (`liveness.rs`). A transport that fails tells its peers, tears UCX down, and ends every
-//! operation with the cause. Nothing touches memory afterwards: rendezvous is by `get_zcopy` wherever memory
-//! is shared (`tuning.rs`), and a receiver that has fetched from a sender's memory then checks that the
-//! sender had not taken it back (`failure_flag.rs`).
+//! **Failure.** A rank that waits long for a peer, or goes to sleep, watches it over a control connection
+//! (`liveness.rs`), because UCX may not report a dead peer. Over the same connections ranks tell each other
+//! which contexts they have closed. Once a peer is lost, its endpoint is used no more, and its operations end
+//! with the error; those with other peers go on:
+//!
+//! - Where only sockets join two ranks, the endpoint has UCX's error handling `PEER`: closing it by force
+//!   ends its operations.
+//! - Where UCX's shared memory may join them, it has `NONE`, because shared memory has nothing else. UCX
+//!   ends a fetch from a dead process with an error. It does not end a send, but nobody reads its memory any
+//!   more: rendezvous is by `get_zcopy` there (`tuning.rs`), that is, the receiver reads, and the slots of a
+//!   receiver that is gone, which are full, never have room again. So this takes it back.
+//! - What UCX has not ended 100 ms later, or can't end because the peer is lost but alive, or over RDMA, is
+//!   the limit of this wire: UCX is torn down, the peers are told, and the transport has ended as a whole.
+//!
+//! After a tear-down nothing touches memory: a receiver that has fetched from a sender's memory checks that
+//! the sender had not taken it back (`failure_flag.rs`).
 //!
 //! **Canceling.** A receive whose message has not come ends at once; one whose parts are on the way ends when
 //! they have come. A canceled rendezvous send asks its receiver, over the control connection, to discard the
-//! message; otherwise it ends when the peer receives, or when the transport is abandoned.
+//! message; otherwise it ends when the peer receives, or when the transport is abandoned. A context that is
+//! closed ends its operations in the same way: all members close it, so a peer that makes progress answers.
 //!
 //! UCX's connections and the control connections are not encrypted; the latter ask for a token that only the
 //! job's ranks know. UCX is as trusted as its network.
@@ -35,8 +46,11 @@ mod closing_tests;
 mod connecting;
 mod control;
 mod devices;
+mod ending;
 mod endpoint_info;
 mod engine;
+#[cfg(test)]
+mod epoch_tests;
 mod errands;
 mod exiting;
 mod failure_flag;
@@ -70,6 +84,7 @@ mod receiving;
 mod remote;
 mod requests;
 mod sending;
+mod telling;
 mod tuning;
 mod ucp_request;
 mod watching;
@@ -78,6 +93,7 @@ mod watching_tests;
 #[cfg(test)]
 mod worlds;
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -93,8 +109,8 @@ pub use library::{Report, available};
 use crate::bootstrap::Ports;
 use crate::link::Links;
 use crate::told::later;
-use crate::transport::Transport;
-use crate::{Error, Failure, Owner, Rank, Result};
+use crate::transport::News;
+use crate::{Error, Owner, Rank, Result};
 use engine::Engine;
 use failure_flag::{Closed, OwnFailureFlag, PeerFailureFlag};
 use liveness::Liveness;
@@ -114,6 +130,14 @@ const TURNS_PER_CLOCK: u32 = 64;
 
 /// How often peers of pending operations are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long a peer may take to give back the memory of a closed context: it does so when it turns its
+/// transport, so it may compute for so long. After a deadline it has had time; then it may stand still.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(10);
+const GIVEN_BACK_AFTER_DEADLINE: Duration = Duration::from_millis(250);
+
+/// The same for each byte, which may be under way.
+const GIVEN_BACK_PER_BYTE: Duration = Duration::from_nanos(20);
 
 /// How long a transport that is dropped goes on sending what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -193,6 +217,15 @@ pub struct Ucx {
     /// Whether tearing UCX down ends all access to memory.
     teardown_ends_access: bool,
     closed: Option<Closing>,
+    /// The peers that are lost, each with the error of its operations.
+    lost: Vec<(Rank, Error)>,
+    /// Lost peers whose operations UCX has not ended, each with the time by which it must have.
+    cut_off: Vec<(Rank, Duration)>,
+    /// Peers that hold memory of a closed context, each with the time until when it is to be given back.
+    reclaiming: Vec<(Rank, u16, Duration)>,
+    /// Whether it is closed, or a peer is lost.
+    is_troubled: bool,
+    news: VecDeque<News>,
     turns: u32,
     /// Turns left in which UCX is progressed because it has just moved something.
     busy_turns: u32,
@@ -201,6 +234,8 @@ pub struct Ucx {
     next_check: Duration,
     /// Peers that were found gone while no operation waited for them.
     gone: Vec<Rank>,
+    /// Peers that are gone and whose messages were taken, while the event is put back.
+    drained: Vec<Rank>,
     /// The links to ranks of this host, if they share memory.
     links: Option<Links>,
     /// The local peers that operations on links waited for at the last check.
@@ -218,8 +253,6 @@ pub struct Ucx {
 struct Closing {
     /// The error of all operations.
     error: Error,
-    /// `None` after [`Transport::abandon`].
-    cause: Option<Failure>,
     /// What peers were told.
     reported: Closed,
 }
@@ -234,16 +267,16 @@ impl Drop for Ucx {
         if inside.is_none() {
             self.leave_at_exit(false);
         }
-        if std::thread::panicking() {
-            self.fail(Failure::PeerLost(self.rank));
-        }
         self.flush_links();
+        self.liveness.flush();
         if let Some(Closing { reported, .. }) = &self.closed {
             self.liveness.answer(*reported);
             self.liveness.stop_listening();
             return;
         }
         self.engine.close_endpoints(FLUSH_PATIENCE);
+        // Peers take memory back once they are told, and UCX must not take anything from it after that.
+        self.tear_down();
         if let Err(error) = self.failure_flag.write(Closed::Left) {
             later!(WARN, %error, "can't say goodbye");
         }

@@ -168,15 +168,14 @@ impl Ucx {
         Some(self.judge_access(peer, result))
     }
 
-    /// An operation that failed may have moved any part of its bytes: the transport is closed. The cause is
-    /// that of the transport: UCX names the peer of the operation, and another may have died first. A refusal
-    /// fails nothing else.
+    /// An operation that failed may have moved any part of its bytes: the peer is given up. A refusal fails
+    /// nothing else.
     pub(super) fn judge_access(&mut self, peer: Rank, result: Result<()>) -> Result<()> {
         match result {
             Err(Error::Canceled | Error::NoSuchRegion { .. } | Error::OutOfRegion { .. }) => result,
             Err(error) => {
-                self.close_for_peer(peer, error);
-                self.check_open(peer)
+                self.lose_peer(peer, error.clone(), false);
+                Err(error)
             }
             Ok(()) => Ok(()),
         }

@@ -4,13 +4,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::failure_flag::Closed;
 use super::incoming::{Ended, Finished};
 use super::local_peers::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
 use crate::buffer::ReadLease;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer, one,
-    split,
+    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
+    Which, check_peer, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -40,11 +41,7 @@ impl Transport for Ucx {
         if self.is_linked(to) {
             return self.post_send_linked(to, envelope, parts);
         }
-        let mut posted = self.sends.post(&mut self.engine, to, &envelope, parts, self.round);
-        if let Posted::Done(done) = &mut posted {
-            self.handle_send_result(to, &mut done.result);
-        }
-        posted
+        self.sends.post(&mut self.engine, to, &envelope, parts, self.round)
     }
 
     #[inline]
@@ -56,14 +53,7 @@ impl Transport for Ucx {
         if self.closed.is_some() || self.is_linked(to) || !self.engine.has_endpoint(to) {
             return self.post_send(to, *envelope, one(part)).map(|done| done.result);
         }
-        match self.sends.post_one(&mut self.engine, to, envelope, part, self.round) {
-            Posted::Done(Ok(())) => Posted::Done(Ok(())),
-            Posted::Done(mut result) => {
-                self.handle_send_result(to, &mut result);
-                Posted::Done(result)
-            }
-            pending => pending,
-        }
+        self.sends.post_one(&mut self.engine, to, envelope, part, self.round)
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
@@ -80,14 +70,12 @@ impl Transport for Ucx {
         }
     }
 
-    /// After a failure an unfinished send ends with the cause, which does not say whether the peer has it.
+    /// A send that is ended early does not say whether the peer has the message.
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
         if let Some((links, number)) = self.linked(id.0) {
             return links.test_send(SendId(number));
         }
-        let (to, mut done) = self.sends.test(&mut self.engine, id.0)?;
-        self.handle_send_result(to, &mut done.result);
-        Some(done)
+        self.sends.test(&mut self.engine, id.0)
     }
 
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
@@ -134,7 +122,7 @@ impl Transport for Ucx {
             if let Some(links) = &mut self.links {
                 links.cancel_send(SendId(number), &mut self.engine.inbox().statistics);
             }
-        } else if let Some((to, message)) = self.sends.withdraw(id.0) {
+        } else if let Some((to, message)) = self.sends.withdraw(id.0, &Error::Canceled) {
             self.liveness.withdraw(to, message);
         }
     }
@@ -168,6 +156,8 @@ impl Transport for Ucx {
         if std::mem::take(&mut self.has_moved)
             || self.check_peers(true)
             || self.closed.is_some()
+            || !self.cut_off.is_empty()
+            || !self.reclaiming.is_empty()
             || !self.engine.arm()
         {
             return None;
@@ -183,18 +173,52 @@ impl Transport for Ucx {
         self.watch_peer(peer)
     }
 
-    fn failure(&self) -> Option<Failure> {
-        self.closed.as_ref().and_then(|closed| closed.cause)
+    fn next_news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
 
-    fn fail(&mut self, cause: Failure) {
-        self.close_for(Some(cause), cause.into());
+    fn lose(&mut self, peer: Rank, error: Error) {
+        self.lose_peer(peer, error, false);
+    }
+
+    fn tell(&mut self, peer: Rank, notice: Notice) {
+        if self.check_open(peer).is_ok() && !self.gone.contains(&peer) {
+            self.liveness.tell(peer, notice);
+        }
+    }
+
+    fn end_context(&mut self, context: u16, cause: Failure, error: &Error) {
+        if self.closed.is_some() {
+            return;
+        }
+        let inbox = self.engine.inbox();
+        inbox.end_context(context, error);
+        if let Some(links) = &mut self.links {
+            links.end_context(context, error, &mut inbox.statistics);
+        }
+        for (to, message) in self.sends.end_context(context, error) {
+            self.liveness.withdraw(to, message);
+        }
+        self.reclaim_soon(context, cause);
+    }
+
+    fn discard(&mut self, context: u16, which: Which) -> usize {
+        if self.closed.is_some() {
+            return 0;
+        }
+        let inbox = self.engine.inbox();
+        let mut count = inbox.discard_context(context, which);
+        if let Some(links) = &mut self.links {
+            count += links.discard(context, which, &mut inbox.statistics);
+        }
+        self.engine.run_deferred();
+        count
     }
 
     /// Tells the peers and tears UCX down. This ends all access unless the user's `UCX_RNDV_SCHEME` lets
     /// peers write this rank's memory, or the peers of this host can't be told.
     fn abandon(&mut self) -> Result<()> {
-        self.close_for(None, Error::Closed);
+        self.close_as(Closed::Abandoned, &Error::Closed);
         if self.engine.is_torn_down() && !self.engine.is_left_open {
             return Ok(());
         }
@@ -220,23 +244,19 @@ impl Transport for Ucx {
 }
 
 impl Ucx {
+    #[inline]
     pub(super) fn check_open(&self, peer: Rank) -> Result<()> {
-        match &self.closed {
-            Some(closed) => Err(closed.error.clone()),
-            None => check_peer(peer, self.rank, self.world_size),
+        if self.is_troubled {
+            self.check_trouble(peer)?;
         }
+        check_peer(peer, self.rank, self.world_size)
     }
 
-    /// A failed send leaves half a message behind, so the transport is closed.
-    #[inline]
-    fn handle_send_result(&mut self, to: Rank, result: &mut Result<()>) {
-        if let Err(error) = result
-            && self.closed.is_none()
-            && !matches!(error, Error::Canceled)
-        {
-            self.close_for_peer(to, error.clone());
-            *result = self.check_open(to);
-        }
+    #[cold]
+    fn check_trouble(&self, peer: Rank) -> Result<()> {
+        let closed = self.closed.as_ref().map(|closed| &closed.error);
+        let lost = || self.lost.iter().find(|(rank, _)| *rank == peer).map(|(_, error)| error);
+        closed.or_else(lost).map_or(Ok(()), |error| Err(error.clone()))
     }
 
     #[inline]
@@ -247,20 +267,15 @@ impl Ucx {
         RecvDone { parts, result }
     }
 
-    /// Rejects a fetched message whose sender had taken the memory back, and names the rank that died first.
+    /// Rejects a fetched message whose sender had taken the memory back.
     #[inline(never)]
     fn check_ended(&mut self, ended: Ended) -> Result<Arrival> {
-        let mut result = ended.result;
         if ended.is_fetched
-            && result.is_ok()
+            && ended.result.is_ok()
             && let Some(error) = self.has_taken_back(ended.from)
         {
-            result = Err(error);
+            return Err(error);
         }
-        if let (Err(Error::PeerLost { .. }), Some(closed)) = (&result, &self.closed) {
-            // UCX names the peer of the operation, which need not be the one that died first.
-            result = Err(closed.error.clone());
-        }
-        result
+        ended.result
     }
 }

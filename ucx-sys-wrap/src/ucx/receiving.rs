@@ -120,10 +120,10 @@ impl Engine {
         }
         let inbox = self.inbox();
         if let Some(error) = &wrong {
-            inbox.violation.get_or_insert((from, error.clone()));
+            inbox.violated(from, error.clone());
         }
         if let Some(incoming) = inbox.receive(number) {
-            incoming.complete(wrong);
+            incoming.complete(wrong.is_some());
         }
     }
 }

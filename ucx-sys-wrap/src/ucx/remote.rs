@@ -132,6 +132,20 @@ impl Accesses {
         access.is_canceled = true;
     }
 
+    /// Ends the operations with a lost peer with `error`: puts and gets once UCX does not touch their memory
+    /// any more.
+    pub(super) fn lose(&mut self, peer: Rank, error: &Error) {
+        for access in self.operations.iter_mut().filter(|access| access.peer == peer) {
+            if access.requests.iter().all(UcpRequest::is_over) || access.result.is_err() {
+                continue;
+            }
+            if access.memory.is_none() {
+                self.forgotten.extend(access.requests.drain(..));
+            }
+            access.result = Err(error.clone());
+        }
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.operations.is_empty()

@@ -33,7 +33,9 @@ struct Outgoing {
     /// The message, and its fragments.
     requests: ArrayVec<UcpRequest, MAX_PARTS>,
     posted_in: u32,
-    is_withdrawn: bool,
+    /// Why this rank has ended it early.
+    ended: Option<Error>,
+    /// UCX's outcome.
     result: Result<()>,
 }
 
@@ -127,27 +129,58 @@ impl Sends {
 
     /// Keeps a send until it is tested, unless it is over already.
     fn keep(&mut self, engine: &mut Engine, mut outgoing: Outgoing) -> Posted<SendId, SendDone> {
-        if outgoing.is_over(engine) {
+        if outgoing.is_over(engine) && outgoing.result.is_ok() {
             return Posted::Done(outgoing.done());
         }
         Posted::Pending(SendId(self.operations.insert(outgoing)))
     }
 
-    pub(super) fn test(&mut self, engine: &mut Engine, number: u64) -> Option<(Rank, SendDone)> {
-        if !self.operations.get_mut(number)?.is_over(engine) {
+    pub(super) fn test(&mut self, engine: &mut Engine, number: u64) -> Option<SendDone> {
+        let outgoing = self.operations.get_mut(number)?;
+        if !outgoing.is_over(engine) || outgoing.result.is_err() && !outgoing.has_failed(engine) {
             return None;
         }
-        self.operations.remove(number).map(|outgoing| (outgoing.to, outgoing.done()))
+        self.operations.remove(number).map(Outgoing::done)
     }
 
-    /// Withdraws a send that is not over. Returns the notice for its receiver, once.
-    pub(super) fn withdraw(&mut self, number: u64) -> Option<(Rank, Withdrawal)> {
-        let outgoing = self.operations.get_mut(number)?;
-        let is_over = outgoing.requests.iter().all(UcpRequest::is_over);
-        if is_over || std::mem::replace(&mut outgoing.is_withdrawn, true) {
-            return None;
+    /// Ends a send with `error`, unless it is over. Returns the notice for its receiver, once.
+    pub(super) fn withdraw(&mut self, number: u64, error: &Error) -> Option<(Rank, Withdrawal)> {
+        self.operations.get_mut(number)?.withdraw(error)
+    }
+
+    /// Ends the sends of a context with `error`. Returns the notices for the receivers.
+    pub(super) fn end_context(&mut self, context: u16, error: &Error) -> Vec<(Rank, Withdrawal)> {
+        let concerned = self.operations.iter_mut().filter(|outgoing| outgoing.message.tag.group() == context);
+        concerned.filter_map(|outgoing| outgoing.withdraw(error)).collect()
+    }
+
+    /// The receivers of sends of a context that were ended and that UCX works on, each with the bytes.
+    pub(super) fn held(&self, context: u16) -> impl Iterator<Item = (Rank, usize)> {
+        let is_held = move |outgoing: &&Outgoing| {
+            outgoing.message.tag.group() == context
+                && outgoing.ended.is_some()
+                && outgoing.requests.iter().any(|request| !request.is_over())
+        };
+        let bytes = |outgoing: &Outgoing| outgoing.parts.iter().map(|part| part.bytes().len()).sum();
+        self.operations.iter().filter(is_held).map(move |outgoing| (outgoing.to, bytes(outgoing)))
+    }
+
+    /// Ends the sends to a lost peer with `error`, once UCX does not touch their memory any more.
+    pub(super) fn lose(&mut self, peer: Rank, error: &Error) {
+        for outgoing in self.operations.iter_mut().filter(|outgoing| outgoing.to == peer) {
+            outgoing.withdraw(error);
         }
-        Some((outgoing.to, outgoing.message))
+    }
+
+    /// Takes the memory of sends to a peer back although UCX has not ended them.
+    ///
+    /// # Safety
+    /// UCX, here or at the peer, does not read that memory any more.
+    pub(super) unsafe fn take_back(&mut self, peer: Rank) {
+        for outgoing in self.operations.iter_mut().filter(|outgoing| outgoing.to == peer) {
+            // The records of the others stay until the worker is gone, and are not used again.
+            outgoing.requests.retain(|request| request.is_over());
+        }
     }
 
     /// Ends every send that had not succeeded with `error`, after the tear-down.
@@ -252,14 +285,23 @@ fn pack(parts: &SendParts, room: &mut [u8; PACKED_BYTES]) -> usize {
 
 impl Outgoing {
     fn new(to: Rank, message: Withdrawal, parts: SendParts, posted_in: u32) -> Self {
-        let (requests, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
-        Self { to, message, parts, requests, posted_in, is_withdrawn, result }
+        Self { to, message, parts, requests: ArrayVec::new(), posted_in, ended: None, result: Ok(()) }
+    }
+
+    /// Ends it with `error`, unless it is over. Returns the notice for its receiver, once.
+    fn withdraw(&mut self, error: &Error) -> Option<(Rank, Withdrawal)> {
+        let has_succeeded = self.result.is_ok() && self.requests.iter().all(UcpRequest::has_succeeded);
+        if self.ended.is_some() || has_succeeded {
+            return None;
+        }
+        self.ended = Some(error.clone());
+        Some((self.to, self.message))
     }
 
     fn send_fragments(&mut self, engine: &mut Engine, header: &Header) {
         for part in header.fragments() {
             self.is_over(engine);
-            // After a failure the caller closes the transport.
+            // After a failure the caller gives the peer up.
             if self.result.is_err() {
                 return;
             }
@@ -285,6 +327,22 @@ impl Outgoing {
         }
     }
 
+    /// Gives the peer up, as half a message is left behind. Returns whether that is done: its loss, or what
+    /// peers have told before it, says how the send ends.
+    #[cold]
+    fn has_failed(&mut self, engine: &mut Engine) -> bool {
+        let inbox = engine.inbox();
+        if self.ended.is_none()
+            && !inbox.is_closed
+            && !inbox.is_lost(self.to)
+            && let Err(error) = &self.result
+        {
+            inbox.violated(self.to, error.clone());
+            return false;
+        }
+        true
+    }
+
     /// Whether UCX touches none of the memory any more; records the outcome.
     fn is_over(&mut self, engine: &mut Engine) -> bool {
         let Self { requests, result, to, .. } = self;
@@ -296,8 +354,7 @@ impl Outgoing {
     }
 
     fn done(self) -> SendDone {
-        // The receiver does not say whether it had matched the message.
-        let canceled = if self.is_withdrawn { Err(Error::Canceled) } else { Ok(()) };
-        SendDone { parts: self.parts, result: self.result.and(canceled) }
+        // The receiver does not say whether it had matched a message that was withdrawn.
+        SendDone { parts: self.parts, result: self.ended.map_or(self.result, Err) }
     }
 }

@@ -9,8 +9,7 @@ use super::liveness::PeerEvent;
 use super::worlds::{has_ucx, world, world_with_infos};
 use crate::buffer::Buffer;
 use crate::buffer::testing::{lend_to_receive, lent_to_send};
-use crate::shm::LocalGroup;
-use crate::transport::{Posted, RecvDone, RecvId, RecvParts, Transport};
+use crate::transport::{News, Notice, Posted, RecvDone, RecvId, RecvParts, Transport};
 use crate::{Arrival, Envelope, Error, Failure, Mark, Rank, Result, Signature, Tag};
 
 const LANES: [&str; 2] = ["all", "tcp,self"];
@@ -60,7 +59,7 @@ fn ended(receiver: &mut Ucx, id: RecvId) -> Result<Arrival> {
 /// The sender's threads may write its memory again: a receiver that fetches it must not take that for the
 /// message.
 #[test]
-fn exiting_in_the_middle_of_a_send_reports_a_failure() {
+fn exiting_in_the_middle_of_a_send_takes_it_back() {
     if !has_ucx() {
         return;
     }
@@ -72,7 +71,7 @@ fn exiting_in_the_middle_of_a_send_reports_a_failure() {
         sender.leave_with_process(true);
         let id = receive(&mut receiver, LONG);
         let result = ended(&mut receiver, id);
-        assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{lanes}: {result:?}");
+        assert!(matches!(result, Err(Error::PeerLost { rank: Rank(0) })), "{lanes}: {result:?}");
     }
 }
 
@@ -95,21 +94,68 @@ fn a_rank_that_left_at_exit_answers_later_watchers() {
     assert_eq!(event, PeerEvent::Gone(Rank(0)));
 }
 
-/// An operation on a link ends with the reported cause, not with the loss of the local peer that reported it.
+/// What a peer tells is news before its loss, however that is found.
 #[test]
-fn the_cause_that_a_peer_gave_comes_before_its_loss() {
+fn what_a_peer_told_comes_before_its_loss() {
     if !has_ucx() {
         return;
     }
-    let [mut failed, mut waiting] = pair(&[]);
-    let here = LocalGroup::in_process(2).unwrap();
-    failed.share_memory(&here[0], true).unwrap();
-    waiting.share_memory(&here[1], true).unwrap();
-    let id = receive(&mut waiting, 8);
-    failed.failure_flag.write(Closed::Failed(Failure::Aborted(Rank(0)))).unwrap();
-    assert!(waiting.handle_event(Some(PeerEvent::Died(Rank(0)))));
-    let result = ended(&mut waiting, id);
-    assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{result:?}");
+    let [mut closing, mut waiting] = pair(&[]);
+    let notice = Notice::closed(1023, 255, Failure::TimedOut(Rank(0)));
+    closing.tell(Rank(1), notice);
+    waiting.lose(Rank(0), Error::PeerLost { rank: Rank(0) });
+    let told = waiting.next_news();
+    assert!(matches!(told, Some(News::Told(Rank(0), found)) if found == notice), "{told:?}");
+    assert!(matches!(waiting.next_news(), Some(News::Lost(Rank(0), Error::PeerLost { rank: Rank(0) }))));
+    assert!(waiting.next_news().is_none());
+}
+
+/// A rank that has given a living peer up is lost for that peer too.
+#[test]
+fn giving_up_is_mutual() {
+    if !has_ucx() {
+        return;
+    }
+    for lanes in LANES {
+        let [mut one, mut other] = pair(&[("TLS", lanes)]);
+        one.lose(Rank(1), Error::PeerLost { rank: Rank(1) });
+        let start = Instant::now();
+        while !matches!(other.next_news(), Some(News::Lost(Rank(0), _))) {
+            other.progress();
+            assert!(start.elapsed() < PATIENCE, "no news");
+        }
+        assert!(matches!(other.check_open(Rank(0)), Err(Error::PeerLost { rank: Rank(0) })));
+    }
+}
+
+/// A peer that is given up but lives answers what it has not received, so UCX need not be torn down.
+#[test]
+fn a_send_to_a_living_peer_that_is_given_up_ends() {
+    if !has_ucx() {
+        return;
+    }
+    for lanes in LANES {
+        let message = [vec![1; LONG]];
+        let [mut one, mut other] = pair(&[("TLS", lanes)]);
+        let sent = one.post_send(Rank(1), envelope(), lent_to_send(&message));
+        let Posted::Pending(id) = sent else { panic!("it has ended already") };
+        for _ in 0..1000 {
+            one.progress();
+            other.progress();
+        }
+        one.lose(Rank(1), Error::PeerLost { rank: Rank(1) });
+        let start = Instant::now();
+        let done = loop {
+            one.progress();
+            other.progress();
+            if let Some(done) = one.test_send(id) {
+                break done;
+            }
+            assert!(start.elapsed() < PATIENCE, "{lanes}: it does not end");
+        };
+        assert!(matches!(done.result, Err(Error::PeerLost { rank: Rank(1) })), "{:?}", done.result);
+        assert!(one.closed.is_none() && other.closed.is_none(), "{lanes}: UCX is torn down");
+    }
 }
 
 /// No other operation waits, and nothing else will wake this rank.

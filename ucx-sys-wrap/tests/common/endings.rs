@@ -1,4 +1,4 @@
-//! Cases in which operations end early: canceled, left behind, or ended by the transport.
+//! Cases in which operations end early: canceled, left behind, or ended with their context.
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -236,14 +236,14 @@ pub fn peer_dropped(port: &Arc<Port>) {
             expect_lost(comm.recv(B, envelope(B, 1, 0), vec![0u8; 1000]).await.map(|_| ()));
             expect_lost(comm.send(B, envelope(A, 1, 0), pattern(1, 1000)).await.map(|_| ()));
             expect_lost(comm.send(Rank(2), envelope(A, 1, 0), pattern(1, 1000)).await.map(|_| ()));
-            assert_eq!(port.failure(), Some(Failure::PeerLost(B)));
+            assert_eq!(port.failure(0), Some(Failure::PeerLost(B)));
         }
         B => {
             comm.send(A, envelope(B, 1, 0), pattern(1, 1000)).await.unwrap();
         }
         _ => {
             expect_lost(comm.recv(A, envelope(A, 1, 0), vec![0u8; 1000]).await.map(|_| ()));
-            assert_eq!(port.failure(), Some(Failure::PeerLost(B)));
+            assert_eq!(port.failure(0), Some(Failure::PeerLost(B)));
         }
     });
 }
@@ -271,18 +271,20 @@ pub fn abort(port: &Arc<Port>) {
     };
     if port.rank() == B {
         thread::sleep(Duration::from_millis(20));
-        port.abort();
+        port.abort(0);
     }
     let awaited = if port.rank() == A { B } else { A };
     block(port, async |comm| {
         // More than any transport sends to a peer that does not receive.
         let send = comm.send(awaited, envelope(port.rank(), 1, 0), pattern(1, 2 << 20));
         expect_aborted(comm.recv(awaited, envelope(awaited, 1, 0), vec![0u8; 8]).await.map(|_| ()));
-        expect_aborted(send.await.map(|_| ()));
+        // A rank that has closed the context drops what comes, as if it had received it.
+        let sent = send.await.map(|_| ());
+        assert!(matches!(sent, Ok(()) | Err(Error::Aborted { rank: B })), "{sent:?}");
         expect_aborted(comm.recv(awaited, envelope(awaited, 1, 1), vec![0u8; 8]).await.map(|_| ()));
         expect_aborted(comm.send(awaited, envelope(port.rank(), 1, 1), vec![0u8; 8]).await.map(|_| ()));
     });
-    assert_eq!(port.failure(), Some(Failure::Aborted(B)));
+    assert_eq!(port.failure(0), Some(Failure::Aborted(B)));
 }
 
 /// B's deadline passes while it waits for rank 0, which waits for rank 2, which is late: each names the rank
@@ -304,7 +306,7 @@ pub fn time_over(port: &Arc<Port>) {
             if port.rank() == B {
                 comm.send(C, envelope(B, 2, 0), ()).await.unwrap();
                 thread::sleep(Duration::from_millis(20));
-                port.time_out();
+                port.time_out(0);
             }
             let error = pending.await.map(|_| ()).unwrap_err();
             assert!(
@@ -312,16 +314,20 @@ pub fn time_over(port: &Arc<Port>) {
                     if (rank, found) == (awaited, tag.tag)),
                 "{error}"
             );
-            let error = send.await.map(|_| ()).unwrap_err();
-            assert!(matches!(error, Error::Timeout { rank, .. } if rank == awaited), "{error}");
+            // A rank that has closed the context drops what comes, as if it had received it.
+            let sent = send.await.map(|_| ());
+            assert!(
+                sent.is_ok() || matches!(sent, Err(Error::Timeout { rank, .. }) if rank == awaited),
+                "{sent:?}"
+            );
         }
         let later = comm.recv(awaited, envelope(awaited, 1, 1), vec![0u8; 8]).await.map(|_| ()).unwrap_err();
         assert!(matches!(later, Error::Aborted { rank: B }), "{later}");
     });
-    assert_eq!(port.failure(), Some(Failure::TimedOut(B)));
+    assert_eq!(port.failure(0), Some(Failure::TimedOut(B)));
 }
 
-/// A scope with operations in flight can be left after the transport was closed.
+/// A scope with operations in flight can be left after its context was closed.
 pub fn scope_after_abort(port: &Arc<Port>) {
     let peer = Rank(1 - port.rank().0);
     let bytes = pattern(1, 1 << 20);
@@ -330,7 +336,7 @@ pub fn scope_after_abort(port: &Arc<Port>) {
         forget(comm.send(peer, envelope(port.rank(), 1, 0), &bytes[..]));
         forget(comm.recv(peer, envelope(peer, 1, 1), &mut place[..]));
         if port.rank() == B {
-            port.abort();
+            port.abort(0);
         }
     });
 }

@@ -1,7 +1,9 @@
 //! The cases that every transport must pass, for the tests of each transport.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
+mod contexts;
 mod endings;
+mod epochs;
 mod messages;
 mod remote;
 mod woken;
@@ -28,7 +30,7 @@ pub type World = Vec<Box<dyn Transport>>;
 /// A name, the world sizes it runs with, and what every rank does.
 type Case = (&'static str, &'static [u32], fn(&Arc<Port>));
 
-/// After these cases the ranks meet once more, so the transport must still work.
+/// After these cases the ranks meet once more in context 0, which must still be open.
 const CASES: &[Case] = &[
     ("order within a tag", &[2], messages::order_within_a_tag),
     ("tags received out of order", &[2], messages::tags_out_of_order),
@@ -60,9 +62,17 @@ const CASES: &[Case] = &[
     ("puts and gets left in a scope", &[2], remote::left_in_a_scope),
     ("puts and gets asleep", &[2], remote::sleep),
     ("futures that are polled when they wake", &[2], woken::every_operation),
+    ("one of two contexts aborted", &[3], contexts::one_aborted),
+    ("one of two contexts timed out", &[3], contexts::one_timed_out),
+    ("one of two contexts aborted on request", &[2], contexts::requested_abort),
+    ("notice before its context", &[2], contexts::notice_before_opening),
+    ("context number used again", &[2], contexts::number_used_again),
+    ("late messages of an old epoch, expected", &[2], epochs::late_and_expected),
+    ("late messages of an old epoch, unexpected", &[2], epochs::late_and_unexpected),
+    ("messages of an old epoch before its end", &[2], epochs::early),
 ];
 
-/// These close the transport.
+/// These close context 0.
 const CLOSING_CASES: &[Case] = &[
     ("peer dropped", &[3], endings::peer_dropped),
     ("peer dropped under a send", &[2], endings::peer_dropped_under_a_send),
@@ -71,6 +81,10 @@ const CLOSING_CASES: &[Case] = &[
     ("abort", &[2, 5], endings::abort),
     ("time over", &[3], endings::time_over),
     ("scope left after an abort", &[2], endings::scope_after_abort),
+    ("one of two contexts with a lost member", &[3], contexts::one_with_a_lost_member),
+    ("loss in another context", &[3], contexts::loss_spares_others),
+    ("loss heard of by progress alone", &[3], contexts::notice_without_an_operation),
+    ("context opened after a loss", &[3], contexts::opened_after_loss),
 ];
 
 /// Runs all cases on worlds from `make`, which is given the number of ranks. Each rank gets a thread.
@@ -174,8 +188,16 @@ pub fn peers(port: &Port) -> impl Iterator<Item = Rank> {
     Rank::all(port.world_size()).filter(move |rank| *rank != own)
 }
 
+/// An envelope of context 0, which every new port has.
 pub fn envelope(source: Rank, sequence: u32, round: u32) -> Envelope {
-    Envelope { tag: Tag::new(source, 1, sequence, round), signature: Signature::default(), mark: Mark::NONE }
+    Envelope { tag: Tag::new(source, 0, sequence, round), signature: Signature::default(), mark: Mark::NONE }
+}
+
+/// An envelope of a context and its epoch.
+pub fn within(context: u16, epoch: u8, source: Rank, round: u32) -> Envelope {
+    let mut signature = Signature::default();
+    signature.0[Signature::EPOCH_AT] = epoch;
+    Envelope { tag: Tag::new(source, context, 1, round), signature, mark: Mark::NONE }
 }
 
 /// Bytes that differ from place to place and from seed to seed.

@@ -9,10 +9,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::buffer::{Pool, Port, Region, RemoteRegion, scope};
-use ucx_sys_wrap::{Error, Rank, RegionKey};
+use ucx_sys_wrap::buffer::{OnLoss, Pool, Port, Region, RemoteRegion, scope};
+use ucx_sys_wrap::{Error, Failure, Rank, RegionKey};
 
-use super::{block, envelope, pattern, turn};
+use super::{block, envelope, pattern, turn, within};
 
 const A: Rank = Rank(0);
 const B: Rank = Rank(1);

@@ -2,7 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ucx_sys_wrap::tcp::Tcp;
-use ucx_sys_wrap::{Envelope, Error, Failure, Rank, Signature, Transport};
+use ucx_sys_wrap::{Envelope, Error, Rank, Transport};
 
 use super::world::*;
 
@@ -60,7 +60,7 @@ fn refused(cells: usize, are_taken: bool) -> (Vec<Tcp>, Sending, Receiving) {
     let other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
     let sending = offer(&mut transports, &pattern(1, 100_000));
     turn(&mut transports[..1], 1);
-    let another = Envelope { signature: Signature([8; 16]), ..envelope(1, 0) };
+    let another = Envelope { signature: another_signature(), ..envelope(1, 0) };
     let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
     assert!(matches!(result, Some(Err(Error::Mismatch { .. }))), "{result:?}");
     (transports, sending, other)
@@ -86,7 +86,7 @@ fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
         if leaves {
             drop(transports.remove(0));
         } else {
-            transports[0].fail(Failure::Aborted(Rank(0)));
+            transports[1].lose(Rank(0), Error::PeerLost { rank: Rank(0) });
         }
         let last = transports.len() - 1;
         turn_until(&mut transports[last..], |ranks| sending.test(&mut ranks[0]).is_some());

@@ -9,8 +9,8 @@ pub use brevity_testing::worlds::Row;
 use ucx_sys_wrap::buffer::{Buffer, Pool, PoolBuffer, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
-    Arrival, Envelope, Error, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId,
-    SendParts, Signature, Tag, Transport,
+    Arrival, Envelope, Error, Mark, News, Notice, Posted, Rank, RecvDone, RecvId, RecvParts, Result,
+    SendDone, SendId, SendParts, Signature, Tag, Transport,
 };
 
 pub const HEADER_BYTES: u64 = 64;
@@ -57,6 +57,13 @@ pub fn pattern(seed: usize, length: usize) -> Vec<u8> {
 }
 
 /// A header in the wire format, for strangers.
+/// Of another call on the same context.
+pub fn another_signature() -> Signature {
+    let mut signature = Signature([9; 16]);
+    signature.0[Signature::EPOCH_AT] = 7;
+    signature
+}
+
 pub fn header(kind: u8, rank: u32, tag: Tag, signature: Signature, lengths: &[u64]) -> Vec<u8> {
     let mut bytes = vec![kind, lengths.len() as u8, 0, 0];
     bytes.extend(rank.to_le_bytes());
@@ -80,8 +87,24 @@ pub fn control(kind: u8, source: usize, number: u32) -> Vec<u8> {
     header(kind, number, Tag::new(Rank(source as u32), 0, 0, 0), Signature::default(), &[])
 }
 
-pub fn lost_frame(source: usize, rank: u32) -> Vec<u8> {
-    control(3, source, rank)
+/// A notice that context 0 is closed because this rank is lost.
+pub fn notice(source: usize, rank: u32) -> Vec<u8> {
+    let mut frame = control(3, source, 0);
+    frame[32..40].copy_from_slice(&(1 << 32 | u64::from(rank)).to_le_bytes());
+    frame
+}
+
+/// The peers that a transport has lost since the last call, and what it was told.
+pub fn news(transport: &mut Tcp) -> (Vec<u32>, Vec<Notice>) {
+    let (mut lost, mut told) = (Vec::new(), Vec::new());
+    while let Some(news) = transport.next_news() {
+        match news {
+            News::Lost(rank, _) => lost.push(rank.0),
+            News::Told(_, notice) => told.push(notice),
+            News::Ended(_, error) => panic!("{error}"),
+        }
+    }
+    (lost, told)
 }
 
 pub fn offer(source: usize, round: u32, number: u32, length: usize) -> Vec<u8> {

@@ -15,13 +15,13 @@ fn whoever_waits_for_a_rank_that_leaves_is_told() {
         }
         let result = run(port, async |comm| comm.recv(Rank(2), envelope(Rank(2), 0), vec![0u8; 8]).await);
         assert!(matches!(result, Err(Error::PeerLost { rank: Rank(2) })), "{result:?}");
-        assert_eq!(port.failure(), Some(Failure::PeerLost(Rank(2))));
+        assert_eq!(port.failure(0), Some(Failure::PeerLost(Rank(2))));
     });
 }
 
 #[test]
 fn a_failure_reaches_those_who_wait_for_others_and_ends_large_sends() {
-    ported(4, |port, rank| {
+    ported_on(&OVER_UCX, 4, |port, rank| {
         // 1 and 2 wait for 0, 3 sends to 0 what 0 never receives; 0 aborts after a while.
         let bytes = vec![1u8; 1 << 22];
         let result = run(port, async |comm| match rank.0 {
@@ -30,14 +30,19 @@ fn a_failure_reaches_those_who_wait_for_others_and_ends_large_sends() {
                 while start.elapsed() < Duration::from_millis(50) {
                     comm.port().progress();
                 }
-                comm.port().abort();
+                comm.port().abort(0);
                 Err(Error::Aborted { rank })
             }
             3 => comm.send(Rank(0), envelope(rank, 0), &bytes[..]).await.map(|_| ()),
             _ => comm.recv(Rank(0), envelope(Rank(0), 7), vec![0u8; 8]).await.map(|_| ()),
         });
-        assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{rank} {result:?}");
-        assert_eq!(port.failure(), Some(Failure::Aborted(Rank(0))));
+        // 0 discards what it never receives, perhaps before 3 knows of the abort.
+        let is_discarded = rank == Rank(3) && result.is_ok();
+        assert!(is_discarded || matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{rank} {result:?}");
+        while port.failure(0).is_none() {
+            port.progress();
+        }
+        assert_eq!(port.failure(0), Some(Failure::Aborted(Rank(0))));
     });
 }
 
@@ -84,7 +89,7 @@ fn memory_that_is_taken_back_from_a_stalled_peer_is_never_received() {
         if rank == Rank(0) {
             let mut bytes = pattern(1, LENGTH);
             run(port, async |comm| drop(comm.send(Rank(1), envelope(rank, 0), &bytes[..])));
-            assert!(port.statistics().messages_sent == 1 && port.failure().is_none());
+            assert!(port.statistics().messages_sent == 1 && port.failure(0).is_some());
             bytes.fill(0);
             std::thread::sleep(Duration::from_secs(1));
             let result = run(port, async |comm| comm.recv(Rank(1), envelope(Rank(1), 0), vec![0u8; 8]).await);

@@ -86,7 +86,7 @@ fn the_memory_of_a_dropped_task_goes_once_its_peer_has_let_go_of_it() {
                 assert!(start.elapsed() < DEADLINE, "the memory is kept");
                 port.progress();
             }
-            assert_eq!(port.failure(), None);
+            assert_eq!(port.failure(0), None);
         }
         run(port, async |comm| match rank {
             Rank(0) => drop(comm.send(Rank(1), envelope(rank, 3), ()).await.unwrap()),

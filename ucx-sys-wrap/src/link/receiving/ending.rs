@@ -27,7 +27,11 @@ impl Receiver {
         });
         let cut: Vec<usize> = cleared.chain(read).chain(streamed).filter(|_| has_left).collect();
         for Posted { key, tag, .. } in self.receives.may_have_later(&cut) {
-            let Some(Unexpected { header, body: Body::Bytes(_, bytes) }) = self.receives.take_unexpected(tag)
+            let epoch = self.receives.signature(key).epoch();
+            let is_meant =
+                |message: &Unexpected| message.header.tag == tag && message.header.signature.epoch() == epoch;
+            let Some(Unexpected { header, body: Body::Bytes(_, bytes) }) =
+                self.receives.take_unexpected_if(is_meant)
             else {
                 continue;
             };

@@ -9,7 +9,7 @@ use super::super::sending::Sender;
 use super::{Cleared, HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::LINE_BYTES;
-use crate::transport::{Posted, RecvDone, RecvParts, check_message};
+use crate::transport::{Posted, RecvDone, RecvParts, Which, check_message};
 use crate::{Envelope, Error, Result, Statistics};
 
 impl Receiver {
@@ -23,10 +23,64 @@ impl Receiver {
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        match self.receives.take_unexpected(envelope.tag) {
-            None if is_open => Posted::Pending(self.receives.post(envelope, parts)),
-            None => Posted::Done(RecvDone { parts, result: Err(Error::PeerLost { rank: self.peer }) }),
-            Some(message) => self.post_unexpected(envelope, parts, message, sender, counts),
+        loop {
+            let found = match self.receives.take_unexpected(envelope.tag) {
+                None if is_open => return Posted::Pending(self.receives.post(envelope, parts)),
+                None => {
+                    return Posted::Done(RecvDone {
+                        parts,
+                        result: Err(Error::PeerLost { rank: self.peer }),
+                    });
+                }
+                Some(message) => message,
+            };
+            if found.header.signature.epoch() == envelope.signature.epoch() {
+                return self.post_unexpected(envelope, parts, found, sender, counts);
+            }
+            self.drop_unexpected(found, sender, counts);
+        }
+    }
+
+    /// Drops some unexpected messages of a context, as if received; returns how many.
+    pub(in super::super) fn discard(
+        &mut self,
+        context: u16,
+        which: Which,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> usize {
+        let is_meant = |message: &Unexpected| {
+            message.header.tag.group() == context
+                && which.includes(message.header.tag, message.header.signature)
+        };
+        let mut count = 0;
+        while let Some(message) = self.receives.take_unexpected_if(is_meant) {
+            self.drop_unexpected(message, sender, counts);
+            count += 1;
+        }
+        count
+    }
+
+    #[cold]
+    fn drop_unexpected(
+        &mut self,
+        Unexpected { header, body }: Unexpected,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) {
+        match body {
+            Body::Rts(rts) | Body::NewRts(rts) => self.reject_rts(&rts, sender, counts),
+            Body::Bytes(number, _) => {
+                let target = Target::Unexpected(number);
+                match self.streams.iter_mut().find(|stream| stream.target == target) {
+                    // The rest of it is still to come.
+                    Some(stream) => stream.target = Target::Discarded,
+                    None => {
+                        self.eager_taken += cost(header.bytes());
+                        self.acknowledge();
+                    }
+                }
+            }
         }
     }
 

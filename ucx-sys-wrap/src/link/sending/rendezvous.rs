@@ -39,7 +39,7 @@ impl Sender {
     }
 
     /// Ends a send early: a message of which nothing is written is withdrawn, the rest of another is copied.
-    pub(in super::super) fn cancel(&mut self, key: usize, counts: &mut Statistics) {
+    pub(in super::super) fn cancel(&mut self, key: usize, error: &Error, counts: &mut Statistics) {
         let is_it = |message: &Stream| message.operation == Some(key);
         // The peer waits for a message after its CTS, so it is sent in any case.
         let cleared = self.queue.iter_mut().find_map(|queued| match queued {
@@ -48,7 +48,7 @@ impl Sender {
         });
         if let Some(message) = cleared.or_else(|| self.streams.iter_mut().find(|stream| is_it(stream))) {
             let parts = message.detach(counts);
-            return self.finish(key, parts, Err(Error::Canceled));
+            return self.finish(key, parts, Err(error.clone()));
         }
         let queued = self.queue.iter().position(|queued| match queued {
             Queued::Eager(_, message) => is_it(message),
@@ -72,7 +72,7 @@ impl Sender {
                 Queued::Reply(_) | Queued::Data(..) => None,
             };
             if let Some(message) = message {
-                self.end(message, Err(Error::Canceled));
+                self.end(message, Err(error.clone()));
             }
             return;
         }
@@ -82,7 +82,7 @@ impl Sender {
             let parts = rendezvous.message.detach(counts);
             let guard = rendezvous.guard.take();
             self.clear_guard(guard);
-            self.finish(key, parts, Err(Error::Canceled));
+            self.finish(key, parts, Err(error.clone()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! How a connection ends: in good order, with a cause that the peer is told, or at once.
+//! How a connection ends: in good order, or at once.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::tag::Posted;
 use crate::tcp::frame::Frame;
 use crate::tcp::matching::Body;
 use crate::tcp::reading::Target;
-use crate::{Error, Failure, Rank, Statistics};
+use crate::{Error, Rank, Statistics};
 
 impl Connection {
     /// The peer has sent bye: ends the operations that still wait for it, and says whether there were any.
@@ -21,7 +21,8 @@ impl Connection {
         let cut = self.incoming.flow_control.forget_transfers();
         for Posted { key, tag, .. } in self.incoming.receives.may_have_later(&cut) {
             // No message is arriving: bye is a frame of its own.
-            if let Some((header, Body::Bytes(bytes))) = self.incoming.take_unexpected(tag) {
+            let signature = self.incoming.receives.signature(key);
+            if let Some((header, Body::Bytes(bytes))) = self.incoming.take_unexpected(tag, signature) {
                 let checked = self.incoming.receives.check(key, &header);
                 if checked.is_ok() {
                     self.incoming.receives.scatter(key, &header, 0, &bytes, statistics);
@@ -42,27 +43,6 @@ impl Connection {
     pub(in crate::tcp) fn push_close_frame(&mut self, frame: &Frame) {
         if self.wire.is_some() {
             self.outgoing.push_last(frame);
-        }
-    }
-
-    /// Ends every operation with `error` and sends the cause to the peer.
-    ///
-    /// A half-written message is copied, so that the peer gets it whole and then the cause.
-    pub(in crate::tcp) fn fail(&mut self, error: &Error, cause: Failure, statistics: &mut Statistics) {
-        self.forget_received(error);
-        self.outgoing.cancel_all(error, statistics);
-        self.incoming.accesses.end_all(error, &mut self.outgoing);
-        self.push_close_frame(&Frame::Failed(cause));
-        self.wind_down(statistics);
-    }
-
-    /// Writes what is queued and discards what comes, for a transport that has failed.
-    pub(in crate::tcp) fn wind_down(&mut self, statistics: &mut Statistics) {
-        let Some(wire) = &mut self.wire else { return };
-        let can_write = self.outgoing.flush(wire, usize::MAX, statistics);
-        if !self.incoming.discard_input(wire, statistics) || !can_write {
-            self.outgoing.drop_all(&Error::Closed);
-            self.wire = None;
         }
     }
 

@@ -5,8 +5,8 @@ mod ending;
 use std::sync::Arc;
 
 use super::QUOTA;
-use super::frame::Header;
-use super::incoming::{CloseFrame, Incoming, ReadOutcome, Response};
+use super::frame::{Frame, Header};
+use super::incoming::{Incoming, ReadOutcome, Response};
 use super::matching::{Body, scatter};
 use super::outgoing::Outgoing;
 use super::reading::Target;
@@ -14,7 +14,7 @@ use super::remote::Accesses;
 use super::wire::Wire;
 use crate::buffer::ReadLease;
 use crate::one_sided::{AccessParts, Regions};
-use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts, check_message};
+use crate::transport::{Notice, Posted, RecvDone, RecvParts, SendDone, SendParts, Which, check_message};
 use crate::{Arrival, Envelope, Error, Rank, RegionKey, Result, Statistics};
 use parking_lot::Mutex;
 
@@ -42,7 +42,7 @@ pub(super) enum Status {
     /// The connection goes on.
     Open,
     /// The peer has sent its close frame.
-    Closed(CloseFrame),
+    Closed,
     /// The connection ended without a close frame: the peer has died, or could not tell its failure.
     Lost,
     /// The peer has violated the protocol.
@@ -109,7 +109,7 @@ impl Connection {
         if self.incoming.receives.unexpected.is_empty() && self.wire.is_some() {
             return Posted::Pending(self.incoming.receives.post(envelope, parts));
         }
-        let posted = match self.incoming.take_unexpected(envelope.tag) {
+        let posted = match self.incoming.take_unexpected(envelope.tag, envelope.signature) {
             Some((header, body)) => self.post_matched(envelope, parts, header, body, statistics),
             None if self.wire.is_some() => Posted::Pending(self.incoming.receives.post(envelope, parts)),
             None => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
@@ -191,9 +191,40 @@ impl Connection {
         self.incoming.accesses.conceal(region);
     }
 
-    pub(super) fn cancel_recv(&mut self, key: usize) {
+    pub(super) fn cancel_recv(&mut self, key: usize, error: Error) {
         self.incoming.divert(key);
-        self.incoming.receives.cancel(key);
+        self.incoming.receives.cancel(key, error);
+    }
+
+    /// Ends the sends and receives of a context with `error`.
+    pub(super) fn end_context(&mut self, context: u16, error: &Error, statistics: &mut Statistics) {
+        for key in self.incoming.receives.of_context(context) {
+            self.cancel_recv(key, error.clone());
+        }
+        for key in self.outgoing.of_context(context) {
+            self.outgoing.cancel(key, error.clone(), statistics);
+        }
+    }
+
+    /// Drops some messages of a context that came before their receive.
+    pub(super) fn discard(&mut self, context: u16, which: Which, statistics: &mut Statistics) -> usize {
+        if self.incoming.receives.unexpected.is_empty() {
+            return 0;
+        }
+        let count = self.incoming.discard(context, which);
+        self.reply(statistics);
+        count
+    }
+
+    /// Tells the peer that this rank has closed a context, unless the peer has left.
+    pub(super) fn tell(&mut self, notice: Notice, statistics: &mut Statistics) {
+        if let Some(wire) = &mut self.wire {
+            self.outgoing.push_control(&Frame::Notice(notice));
+            if !self.write_broken {
+                // The next turn finds and handles an error.
+                self.outgoing.flush(wire, QUOTA, statistics);
+            }
+        }
     }
 
     /// Whether each turn must serve this connection: an operation waits here, or a put or get at the peer.
@@ -247,7 +278,7 @@ impl Connection {
             return (true, Status::Violation(error));
         }
         let status = match turn {
-            Ok(ReadOutcome::Closed(frame)) => Status::Closed(frame),
+            Ok(ReadOutcome::Closed) => Status::Closed,
             Ok(ReadOutcome::Broken) => Status::Lost,
             Ok(ReadOutcome::Drained) if self.write_broken => Status::Lost,
             Ok(ReadOutcome::Drained | ReadOutcome::Stopped) => Status::Open,

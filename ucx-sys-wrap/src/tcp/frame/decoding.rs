@@ -1,12 +1,12 @@
 //! Decodes frames; every field is checked.
 
-use super::{
-    ABORTED, CREDIT, CTS, DATA, Frame, HEADER_BYTES, Header, LOST, MESSAGE, NACK, RTS, TIMED_OUT, encode,
-};
+use super::{BYE, CREDIT, CTS, DATA, Frame, HEADER_BYTES, Header, MESSAGE, NACK, NOTICE, RTS, encode};
+use crate::buffer::MAX_CONTEXTS;
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::one_sided::frame::{ENDED, PUT, RemoteFrame};
 use crate::tcp::sizes::{PIECE_BYTES, Sizes};
-use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
+use crate::transport::{Notice, Said};
+use crate::{Error, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 /// Decodes a valid message whose parts have at most `limit` bytes each.
 ///
@@ -50,8 +50,8 @@ fn small_lengths(bytes: &[u8; HEADER_BYTES], part_count: usize, limit: u64) -> O
 pub(in super::super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
     let kind = bytes[0];
-    if !(MESSAGE..=TIMED_OUT).contains(&kind) {
-        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {TIMED_OUT}"));
+    if !(MESSAGE..=ENDED).contains(&kind) {
+        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {ENDED}"));
     }
     let tag = Tag(word(bytes, 8));
     if tag.source() != peer {
@@ -70,20 +70,22 @@ pub(in super::super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_siz
 /// A frame without parts.
 fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
-    let rank = Rank(number_of(bytes));
     let frame = match bytes[0] {
-        LOST => Frame::Failed(Failure::PeerLost(rank)),
-        ABORTED => Frame::Failed(Failure::Aborted(rank)),
-        TIMED_OUT => Frame::Failed(Failure::TimedOut(rank)),
+        NOTICE => {
+            let (number, said) = (number_of(bytes), Said::decode(word(bytes, 32), world_size));
+            let (context, epoch) = (number as u16, (number >> 16) as u8);
+            let Some(said) = said.filter(|_| usize::from(context) < MAX_CONTEXTS) else {
+                return refuse(format!("a notice of context {context} that says {:x}", word(bytes, 32)));
+            };
+            Frame::Notice(Notice { context, epoch, said })
+        }
         CREDIT => Frame::Credit(word(bytes, 32)),
         CTS => Frame::Cts(number_of(bytes)),
         NACK => Frame::Nack(number_of(bytes)),
         DATA => Frame::Data(number_of(bytes), word(bytes, 32)),
-        _ => Frame::Bye,
+        BYE => Frame::Bye,
+        kind => return refuse(format!("a frame of kind {kind}, which is none")),
     };
-    if matches!(frame, Frame::Failed(_)) && rank.0 >= world_size {
-        return refuse(format!("a failure of rank {rank} in a world of {world_size}"));
-    }
     if encode(&frame, peer) != *bytes {
         return refuse(without_meaning(bytes));
     }

@@ -17,7 +17,7 @@ use crate::buffer::ReadLease;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
 use crate::tcp::sizes::Sizes;
 use crate::transport::{Posted, SendDone, SendParts, one};
-use crate::{Envelope, Error, MAX_PARTS, Rank, Result, Statistics};
+use crate::{Envelope, Error, MAX_PARTS, Rank, Result, Statistics, Tag};
 use rendezvous::Rendezvous;
 
 /// The most payload of a message that is packed and sent from one place, in bytes.
@@ -42,13 +42,29 @@ pub(super) struct Outgoing {
     is_closing: bool,
     /// Rendezvous messages by the number of their RTS.
     rendezvous: Slab<Rendezvous>,
-    /// `None` while the send goes on.
-    operations: Slab<Option<SendDone>>,
+    operations: Slab<Operation>,
     /// Sends that go on.
     pending: usize,
     /// The [`cost`] of all eager messages sent, and of those that the peer has received.
     eager_sent: u64,
     eager_received: u64,
+}
+
+/// A send, until its parts are given back.
+struct Operation {
+    context: u16,
+    /// `None` while the send goes on.
+    done: Option<SendDone>,
+}
+
+/// Of what is sent for puts and gets.
+const NO_CONTEXT: u16 = u16::MAX;
+
+/// The context of the message with this header.
+fn context_of(header: &[u8; HEADER_BYTES]) -> u16 {
+    let mut tag = [0; 8];
+    tag.copy_from_slice(&header[8..16]);
+    Tag(u64::from_le_bytes(tag)).group()
 }
 
 /// The outcome of an eager send.
@@ -143,7 +159,7 @@ impl Outgoing {
     /// Queues an eager message of which nothing, or the beginning, is written.
     #[cold]
     fn push_message(&mut self, header: [u8; HEADER_BYTES], parts: SendParts) -> usize {
-        let operation = self.begin();
+        let operation = self.begin(context_of(&header));
         let (credit, payload) = (cost(parts.iter().map(|part| part.len()).sum()), Payload::Leased(parts));
         self.queue.push_back(Queued { credit, operation: Some(operation), ..Queued::new(header, payload) });
         operation
@@ -162,7 +178,7 @@ impl Outgoing {
         if self.queue.is_empty() && self.write_first(wire, &header, &parts, frame_bytes, statistics) {
             return None;
         }
-        let operation = (frame_bytes > HEADER_BYTES).then(|| self.begin());
+        let operation = (frame_bytes > HEADER_BYTES).then(|| self.begin(NO_CONTEXT));
         self.push_one_sided(Queued { operation, ..Queued::new(header, Payload::Leased(parts)) });
         operation
     }
@@ -243,8 +259,8 @@ impl Outgoing {
     }
 
     pub(super) fn take_ended(&mut self, key: usize) -> Option<SendDone> {
-        self.operations.get(key)?.as_ref()?;
-        self.operations.remove(key)
+        self.operations.get(key)?.done.as_ref()?;
+        self.operations.remove(key).done
     }
 
     /// Ends a send early: withdraws a message of which nothing is written, and copies the rest of another.
@@ -266,19 +282,6 @@ impl Outgoing {
         }
     }
 
-    /// Ends all sends early, like [`cancel`](Self::cancel). Only a half-written frame stays queued.
-    pub(super) fn cancel_all(&mut self, error: &Error, statistics: &mut Statistics) {
-        let keep = usize::from(!self.is_unwritten(0));
-        for frame in self.queue.split_off(keep.min(self.queue.len())) {
-            self.one_sided -= usize::from(frame.is_one_sided);
-            self.end(frame, Err(error.clone()));
-        }
-        if let Some(frame) = self.detach(0, true, statistics) {
-            self.end(frame, Err(error.clone()));
-        }
-        self.drop_rendezvous(error);
-    }
-
     /// Ends all sends and empties the queue, for a connection that is closed.
     pub(super) fn drop_all(&mut self, error: &Error) {
         (self.front_written, self.holds_a_byte, self.one_sided) = (0, false, 0);
@@ -292,9 +295,15 @@ impl Outgoing {
         position > 0 || self.front_written == 0 && !self.holds_a_byte
     }
 
-    fn begin(&mut self) -> usize {
+    fn begin(&mut self, context: u16) -> usize {
         self.pending += 1;
-        self.operations.insert(None)
+        self.operations.insert(Operation { context, done: None })
+    }
+
+    /// The sends of a context that have not ended.
+    pub(super) fn of_context(&self, context: u16) -> Vec<usize> {
+        let is_meant = |(_, send): &(usize, &Operation)| send.context == context && send.done.is_none();
+        self.operations.iter().filter(is_meant).map(|(key, _)| key).collect()
     }
 
     /// Writes a frame to an idle connection in one system call; says whether the kernel has taken all of it.
@@ -395,7 +404,7 @@ impl Outgoing {
     /// Gives the parts of a frame back to its send.
     fn end(&mut self, frame: Queued, result: Result<()>) {
         if let Some(slot) = frame.operation.and_then(|key| self.operations.get_mut(key)) {
-            *slot = Some(SendDone { parts: frame.into_parts(), result });
+            slot.done = Some(SendDone { parts: frame.into_parts(), result });
             self.pending -= 1;
         }
     }

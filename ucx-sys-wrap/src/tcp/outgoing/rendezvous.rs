@@ -44,7 +44,7 @@ impl Outgoing {
             let why = format!("rank {} has not received {MAX_OFFERS} messages: let it catch up", self.peer);
             return Posted::Done(SendDone { parts, result: Err(Error::Unavailable { name: "tcp", why }) });
         }
-        let operation = self.begin();
+        let operation = self.begin(header.tag.group());
         let message =
             Queued { operation: Some(operation), ..Queued::new([0; HEADER_BYTES], Payload::Leased(parts)) };
         let number = self.rendezvous.insert(Rendezvous::Waiting(message)) as u32;

@@ -235,6 +235,41 @@ impl Requests {
         }
     }
 
+    /// Ends the operations of a lost peer with `error`, once UCX does not use their memory any more. Nothing
+    /// more is asked of it or answered.
+    pub(super) fn lose(&mut self, peer: Rank, error: &Error) {
+        self.of(peer).end_all(error);
+        let errands = std::mem::take(&mut self.errands);
+        let (lost, others): (VecDeque<_>, VecDeque<_>) =
+            errands.into_iter().partition(|errand| match errand {
+                Errand::Send(_, _, _, then) | Errand::Fetch(_, _, then) => then.peer() == peer,
+                Errand::Release(_) => false,
+            });
+        self.errands = others;
+        for errand in lost {
+            if let Errand::Send(_, _, _, then) | Errand::Fetch(_, _, then) = errand {
+                self.end_work(then, Err(error.clone()), false);
+            }
+        }
+        self.unanswered.retain(|unanswered| *unanswered != peer);
+    }
+
+    /// Takes the memory of what is sent to a peer back although UCX has not ended that.
+    ///
+    /// # Safety
+    /// UCX, here or at the peer, does not read that memory any more.
+    pub(super) unsafe fn take_back(&mut self, peer: Rank, error: &Error) {
+        let is_sent = |carried: &mut Carried| {
+            carried.then.peer() == peer && carried.expected == 0 && !carried.flight.is_over()
+        };
+        // The records of the flights stay until the worker is gone, and are not used again.
+        let sent: Vec<Then> = self.carried.extract_if(.., is_sent).map(|carried| carried.then).collect();
+        for then in sent {
+            self.end_work(then, Err(error.clone()), false);
+        }
+        self.unanswered.retain(|unanswered| *unanswered != peer);
+    }
+
     /// Ends every operation with `error`, once UCX does not use its memory any more: at once if it is torn
     /// down. Nothing more is taken, or asked for.
     pub(super) fn close(&mut self, error: &Error, is_torn_down: bool) {
@@ -249,6 +284,13 @@ impl Requests {
                 self.of(peer).release(number, false);
             }
         }
+    }
+}
+
+impl Then {
+    pub(super) fn peer(self) -> Rank {
+        let (Self::Answer(peer, _) | Self::Served(peer) | Self::Asked(peer, _)) = self;
+        peer
     }
 }
 
