@@ -116,6 +116,12 @@ pub enum Error {
         /// Columns asked for.
         cols: usize,
     },
+    /// The system has no memory for what is to be made or saved.
+    #[error("no memory for {bytes} bytes: use less, or give the process more")]
+    Memory {
+        /// The bytes that were asked for.
+        bytes: usize,
+    },
     /// A saved state that can't be loaded.
     #[error(transparent)]
     State(#[from] Fault),

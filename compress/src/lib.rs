@@ -55,6 +55,7 @@ pub mod low_rank;
 pub mod merge;
 pub mod momentum;
 pub mod quantise;
+mod room;
 pub mod schedule;
 pub mod select;
 pub mod state;

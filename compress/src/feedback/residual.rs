@@ -5,7 +5,7 @@ use crate::bits::largest_finite;
 use crate::error::check_length;
 use crate::select::{self, Hint, LeftOut, TopKScratch, top_k};
 use crate::state::{Reader, State, Writer};
-use crate::{Error, SparseVec, SparseView};
+use crate::{Error, SparseVec, SparseView, room};
 
 /// A dense residual, always finite.
 #[derive(Debug, Clone)]
@@ -24,7 +24,19 @@ pub struct Residual {
 impl Residual {
     /// A residual of `n` zeros.
     pub fn new(n: usize) -> Self {
-        Self { values: vec![0.0; n], ceiling: 0.0, hint: Hint::new(), overflowed: Vec::new() }
+        Self::of(vec![0.0; n])
+    }
+
+    /// Like [`new`](Self::new), for a length that there may be no memory for.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn try_new(n: usize) -> Result<Self, Error> {
+        Ok(Self::of(room::zeros(n)?))
+    }
+
+    fn of(values: Vec<f32>) -> Self {
+        Self { values, ceiling: 0.0, hint: Hint::new(), overflowed: Vec::new() }
     }
 
     /// The residual.
@@ -151,6 +163,27 @@ impl Residual {
     /// [`Error::LengthMismatch`]; [`Error::NonFinite`] for the first sum that is not finite. The
     /// residual is unchanged then.
     pub fn put_back(&mut self, entries: SparseView<'_>) -> Result<(), Error> {
+        let largest = self.largest_sum(entries)?;
+        entries.add_to(&mut self.values);
+        self.ceiling = self.ceiling.max(f64::from(largest));
+        Ok(())
+    }
+
+    /// Whether [`put_back`](Self::put_back) of `entries` would succeed. Mostly reads only `entries`.
+    ///
+    /// # Errors
+    /// The same as for [`put_back`](Self::put_back).
+    pub fn check_put_back(&self, entries: SparseView<'_>) -> Result<(), Error> {
+        let largest = entries.values().iter().fold(0.0_f64, |most, &v| most.max(f64::from(v).abs()));
+        let is_finite = entries.values().iter().all(|v| v.is_finite());
+        if is_finite && entries.dim() == self.len() && self.ceiling + largest <= f64::from(f32::MAX) {
+            return Ok(());
+        }
+        self.largest_sum(entries).map(drop)
+    }
+
+    /// The largest magnitude of a sum with one of `entries`.
+    fn largest_sum(&self, entries: SparseView<'_>) -> Result<f32, Error> {
         check_length(self.values.len(), entries.dim())?;
         let mut largest = 0.0_f32;
         for (index, value) in entries.iter() {
@@ -160,9 +193,7 @@ impl Residual {
             }
             largest = largest.max(sum.abs());
         }
-        entries.add_to(&mut self.values);
-        self.ceiling = self.ceiling.max(f64::from(largest));
-        Ok(())
+        Ok(largest)
     }
 
     /// Replaces the residual, for example by a saved one.
@@ -276,7 +307,17 @@ mod tests {
         assert!(residual.values()[0].is_finite());
         let entry = SparseVec::from_parts(1, vec![0], vec![step]).unwrap();
         assert!(matches!(residual.put_back(entry.view()), Err(Error::NonFinite { index: 0, .. })));
+        assert!(matches!(residual.check_put_back(entry.view()), Err(Error::NonFinite { index: 0, .. })));
         residual.clear();
+        residual.check_put_back(entry.view()).unwrap();
+        for value in [f32::NAN, f32::NEG_INFINITY] {
+            let entry = SparseVec::from_parts(1, vec![0], vec![value]).unwrap();
+            assert!(matches!(residual.check_put_back(entry.view()), Err(Error::NonFinite { index: 0, .. })));
+        }
+        assert!(matches!(
+            residual.check_put_back(SparseVec::new(2).view()),
+            Err(Error::LengthMismatch { .. })
+        ));
         residual.put_back(entry.view()).unwrap();
         assert_eq!(residual.values(), [step]);
     }

@@ -6,7 +6,7 @@ use crate::dense::{Element, first_infinite_sum, take_out};
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Accumulation, Product, Shape, Tile, Tiles};
 use crate::state::{Reader, State, Writer};
-use crate::{Error, in_standard_float_mode};
+use crate::{Error, in_standard_float_mode, room};
 
 /// What one matrix has not delivered on this rank: `M`. The factors of the last step may still have to be
 /// subtracted from it.
@@ -27,16 +27,26 @@ pub struct ErrorMemory {
 
 impl ErrorMemory {
     /// An empty memory for a state's matrix.
+    ///
+    /// # Panics
+    /// If the system has no memory for it; [`try_new`](Self::try_new) fails then.
     pub fn new(state: &LowRank) -> Self {
-        let zeros = |count| vec![0.0; count];
-        Self {
+        Self::try_new(state).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`new`](Self::new), for a matrix that there may be no memory for.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn try_new(state: &LowRank) -> Result<Self, Error> {
+        Ok(Self {
             rows: state.rows(),
             shape: state.shape(),
-            m: zeros(state.rows() * state.cols()),
-            p: zeros(state.p_len()),
-            q: zeros(state.q_len()),
+            m: room::zeros(state.rows() * state.cols())?,
+            p: room::zeros(state.p_len())?,
+            q: room::zeros(state.q_len())?,
             is_pending: false,
-        }
+        })
     }
 
     /// `M = (M - P' Q'^T) + gradient`, where `P'` and `Q'` are the factors committed last, then `P = M Q`.
@@ -118,13 +128,28 @@ impl ErrorMemory {
     /// A copy of what [`materialise`](Self::materialise) leaves in the standard floating-point mode.
     pub fn residual(&self) -> Vec<f32> {
         let mut residual = self.m.clone();
+        self.subtract_pending(&mut residual);
+        residual
+    }
+
+    /// Like [`residual`](Self::residual), into `out`.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`].
+    pub fn residual_to(&self, out: &mut [f32]) -> Result<(), Error> {
+        crate::error::check_length(self.m.len(), out.len())?;
+        out.copy_from_slice(&self.m);
+        self.subtract_pending(out);
+        Ok(())
+    }
+
+    fn subtract_pending(&self, m: &mut [f32]) {
         if self.is_pending {
             let (product, mut workspace) = (Product { p: &self.p, q: &self.q }, Workspace::default());
             in_standard_float_mode(|| {
-                kernels::add_product(Level::best(), &mut residual, product, -1.0, self.shape, &mut workspace)
+                kernels::add_product(Level::best(), m, product, -1.0, self.shape, &mut workspace)
             });
         }
-        residual
     }
 
     /// Replaces the memory by a saved residual.
@@ -177,7 +202,10 @@ impl State for ErrorMemory {
     }
 
     fn write_contents(&self, contents: &mut Writer) {
-        contents.computed_f32s(self.m.len(), || self.residual());
+        contents.computed_f32s(self.m.len(), || {
+            let mut residual = room::zeros(self.m.len())?;
+            self.residual_to(&mut residual).map(|()| residual)
+        });
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {

@@ -39,9 +39,13 @@ impl PowerSgd {
     }
 
     /// Adds a matrix at the end, with an empty memory.
-    pub fn push(&mut self, state: LowRank) {
-        self.memories.push(ErrorMemory::new(&state));
+    ///
+    /// # Errors
+    /// [`Error::Memory`]; nothing has changed then.
+    pub fn push(&mut self, state: LowRank) -> Result<(), Error> {
+        self.memories.push(ErrorMemory::try_new(&state)?);
         self.batch.push(state);
+        Ok(())
     }
 
     /// The states.

@@ -6,7 +6,7 @@ use crate::generator::Generator;
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
 use crate::state::{Reader, State, Writer};
-use crate::{Error, in_standard_float_mode};
+use crate::{Error, in_standard_float_mode, room};
 
 /// The state of one matrix between steps: its shape, `Q`, and the generator that all ranks share.
 #[derive(Debug, Clone)]
@@ -24,12 +24,12 @@ impl LowRank {
     /// `min(rows, cols)` if that is less.
     ///
     /// # Errors
-    /// [`Error::MatrixTooLarge`] if `rows * cols` overflows.
+    /// [`Error::MatrixTooLarge`] if `rows * cols` overflows; [`Error::Memory`].
     pub fn new(rows: usize, cols: usize, rank: usize, seed: u64) -> Result<Self, Error> {
         rows.checked_mul(cols).ok_or(Error::MatrixTooLarge { rows, cols })?;
         let rank = rank.min(rows).min(cols);
-        let mut state =
-            Self { rows, cols, rank, seed, q: vec![0.0; cols * rank], generator: Generator::new(seed) };
+        let q = room::zeros(cols * rank)?;
+        let mut state = Self { rows, cols, rank, seed, q, generator: Generator::new(seed) };
         state.restart();
         Ok(state)
     }

@@ -191,7 +191,7 @@ impl<Q: OnePass> State for DeferredFeedback<Q> {
     }
 
     fn write_contents(&self, contents: &mut Writer) {
-        contents.computed_f32s(self.values.len(), || self.residual_copy());
+        contents.computed_f32s(self.values.len(), || Ok(self.residual_copy()));
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {

@@ -10,24 +10,28 @@ pub struct Writer {
     bytes: Vec<u8>,
     length: usize,
     counts_only: bool,
+    /// The first error of what was to be written.
+    failure: Option<Error>,
 }
 
 impl Writer {
-    pub(super) fn with_capacity(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes), length: 0, counts_only: false }
+    pub(super) fn with_capacity(count: usize) -> Result<Self, Error> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(count).map_err(|_| Error::Memory { bytes: count })?;
+        Ok(Self { bytes, length: 0, counts_only: false, failure: None })
     }
 
     /// A writer that counts bytes without keeping them.
     pub(super) fn counting() -> Self {
-        Self { bytes: Vec::new(), length: 0, counts_only: true }
+        Self { bytes: Vec::new(), length: 0, counts_only: true, failure: None }
     }
 
     pub(super) fn len(&self) -> usize {
         self.length
     }
 
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    pub(super) fn into_bytes(self) -> Result<Vec<u8>, Error> {
+        self.failure.map_or(Ok(self.bytes), Err)
     }
 
     /// Appends the checksum of the bytes from `first` on.
@@ -63,16 +67,21 @@ impl Writer {
     }
 
     /// Writes 4 bytes for each of `count` values. Computes the values only if they are not merely counted.
+    /// Their error becomes that of saving.
     ///
     /// # Panics
     /// If there are not `count` values.
-    pub fn computed_f32s(&mut self, count: usize, values: impl FnOnce() -> Vec<f32>) {
+    pub fn computed_f32s(&mut self, count: usize, values: impl FnOnce() -> Result<Vec<f32>, Error>) {
         if self.counts_only {
             self.length += 4 * count;
-        } else {
-            let values = values();
-            assert_eq!(values.len(), count, "as many values as were announced");
-            self.f32s(&values);
+            return;
+        }
+        match values() {
+            Ok(values) => {
+                assert_eq!(values.len(), count, "as many values as were announced");
+                self.f32s(&values);
+            }
+            Err(error) => self.failure = self.failure.take().or(Some(error)),
         }
     }
 

@@ -45,6 +45,8 @@ const MAGIC: [u8; 4] = *b"BRVS";
 const VERSION: u8 = 1;
 /// Bytes before the shape.
 const START: usize = 12;
+/// Bytes beside the shape and the contents.
+const FRAME: usize = START + 16;
 
 /// An object that can be saved, and loaded into an object made with the same settings.
 pub trait State {
@@ -70,13 +72,22 @@ pub trait State {
 /// The state as bytes.
 ///
 /// # Panics
-/// If the shape has more than 255 numbers.
+/// If the shape has more than 255 numbers, and if the system has no memory for the bytes.
 pub fn to_bytes(state: &(impl State + ?Sized)) -> Vec<u8> {
+    try_to_bytes(state).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The number of bytes of the state, which depends on kind and shape alone.
+pub fn saved_bytes(state: &(impl State + ?Sized)) -> usize {
+    FRAME + 8 * state.shape().len() + contents_bytes(state)
+}
+
+fn try_to_bytes(state: &(impl State + ?Sized)) -> Result<Vec<u8>, Error> {
     let shape = state.shape();
     let dimensions = u8::try_from(shape.len());
     assert!(dimensions.is_ok(), "a shape has at most 255 numbers, found {}", shape.len());
     let bytes = contents_bytes(state);
-    let mut out = Writer::with_capacity(START + 8 * shape.len() + 16 + bytes);
+    let mut out = Writer::with_capacity(FRAME + 8 * shape.len() + bytes)?;
     out.bytes(&MAGIC);
     out.bytes(&[VERSION, dimensions.unwrap_or(0), 0, 0]);
     out.bytes(&state.kind());
@@ -106,9 +117,9 @@ pub fn from_bytes(state: &mut (impl State + ?Sized), mut bytes: &[u8]) -> Result
 /// Writes a state to a file or stream. Several states may follow each other.
 ///
 /// # Errors
-/// [`Error::State`] with [`Fault::Io`].
+/// [`Error::State`] with [`Fault::Io`]; [`Error::Memory`].
 pub fn save(state: &(impl State + ?Sized), to: &mut impl Write) -> Result<(), Error> {
-    Ok(to.write_all(&to_bytes(state)).map_err(|error| Fault::Io(error.kind()))?)
+    Ok(to.write_all(&try_to_bytes(state)?).map_err(|error| Fault::Io(error.kind()))?)
 }
 
 /// Loads a state from a file or stream, and reads no byte beyond it. Allocates memory as bytes arrive.
