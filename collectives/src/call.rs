@@ -2,17 +2,18 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use ucx_sys_wrap::buffer::{Comm, PostedOperation, RecvBuffer, SendBuffer};
-use ucx_sys_wrap::{Envelope, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag};
+use ucx_sys_wrap::{Envelope, Failure, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag};
 
-use crate::description::Description;
+use crate::calls::Numbered;
+use crate::context::Ranks;
+use crate::description::{Description, digest};
 use crate::element::Element;
 use crate::error::{CallSite, Error, Result};
-use crate::host::{Claim, Inside};
+use crate::host::{Inside, InsideTicket, Terms};
 use crate::poison::Poison;
 
 /// The interface of algorithms to their group: the ranks, and sends and receives that belong to this call.
@@ -21,17 +22,28 @@ use crate::poison::Poison;
 /// match in order.
 pub struct Call<'comm, 'env> {
     comm: &'comm Comm<'env>,
-    identity: Identity,
-    site: CallSite,
+    ranks: &'comm Ranks,
+    numbered: Numbered,
+    site: CallSite<'comm>,
     signature: Signature,
     shared: &'comm Shared,
+    /// Whether it runs beside other parts of one call.
+    is_part: bool,
 }
+
+/// The states of a call on this rank.
+const WHOLE: u8 = 0;
+const BROKEN: u8 = 1;
+const DIFFERS: u8 = 2;
 
 /// The state shared by all collectives inside a call.
 #[derive(Default)]
 pub(crate) struct Shared {
     mark: AtomicU64,
-    broken: AtomicBool,
+    /// Why this rank leaves the call early, if it does.
+    broken: AtomicU8,
+    /// Whether a peer has told that calls differ.
+    is_told: AtomicBool,
     /// Set if the call's collectives may use the slots of the host.
     inside: Option<Inside>,
 }
@@ -42,14 +54,30 @@ impl Shared {
         Self { inside, ..Self::default() }
     }
 
-    /// Whether a peer has violated the call's protocol, so that this rank left the call early.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+    /// The cause to close the context for, if this rank, `own`, leaves the call early.
+    pub(crate) fn broken(&self, own: Rank) -> Option<Failure> {
+        match self.broken.load(Ordering::Relaxed) {
+            WHOLE => None,
+            DIFFERS => Some(Failure::Differs(own)),
+            _ => Some(Failure::Aborted(own)),
+        }
     }
 
-    /// Notes that a peer has violated the call's protocol.
+    /// Notes that this rank leaves the call early, because a peer has violated its protocol or for want of
+    /// memory.
     pub(crate) fn set_broken(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+        self.broken.fetch_max(BROKEN, Ordering::Relaxed);
+    }
+
+    /// Notes that a peer makes a different call.
+    pub(crate) fn set_differs(&self) {
+        self.broken.store(DIFFERS, Ordering::Relaxed);
+    }
+
+    /// Whether calls were found to differ.
+    #[inline]
+    pub(crate) fn has_differed(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed) || self.broken.load(Ordering::Relaxed) == DIFFERS
     }
 
     /// The largest mark that was set or received.
@@ -67,64 +95,77 @@ impl Shared {
     }
 
     /// The error of a peer that has violated the call's protocol, which breaks the call.
-    fn refuse(&self, rank: u32, what: String) -> Error {
+    fn refuse(&self, rank: Rank, what: String) -> Error {
         self.set_broken();
-        Error::Payload { rank: Rank(rank), what }
+        Error::Payload { rank, what }
     }
 
     /// Converts a transport's error to one of this call.
-    pub(crate) fn error(&self, site: &CallSite, error: ucx_sys_wrap::Error) -> Error {
+    pub(crate) fn error(&self, site: &CallSite<'_>, error: ucx_sys_wrap::Error) -> Error {
         use ucx_sys_wrap::Error as Transport;
-        if matches!(
-            error,
-            Transport::Mismatch { .. } | Transport::TooLong { .. } | Transport::Protocol { .. }
-        ) {
-            self.set_broken();
+        match error {
+            Transport::Mismatch { .. } => self.set_differs(),
+            Transport::Differs { .. } => self.is_told.store(true, Ordering::Relaxed),
+            Transport::TooLong { .. } | Transport::Protocol { .. } => self.set_broken(),
+            _ => {}
         }
         Error::at(site, error)
     }
 }
 
-/// What is fixed when a call is made, before its first poll.
-#[derive(Clone, Copy, Debug)]
-pub struct Identity {
-    pub(crate) group: u16,
-    pub(crate) sequence: u32,
-    pub(crate) timeout: Duration,
-}
-
 impl<'comm, 'env> Call<'comm, 'env> {
     pub(crate) fn new(
         comm: &'comm Comm<'env>,
-        identity: Identity,
+        ranks: &'comm Ranks,
+        numbered: Numbered,
         description: Description,
         shared: &'comm Shared,
     ) -> Self {
-        let site = CallSite { description, sequence: identity.sequence };
-        Self { comm, identity, site, signature: description.encode(), shared }
+        let site = CallSite { description, sequence: numbered.number, difference: &ranks.difference };
+        let signature = description.sign(ranks.epoch, numbered.digest);
+        Self { comm, ranks, numbered, site, signature, shared, is_part: false }
     }
 
     /// A collective inside this call, whose messages carry `description`.
     #[must_use]
     pub fn describe(&self, description: Description) -> Call<'comm, 'env> {
-        Call::new(self.comm, self.identity, description, self.shared)
+        // Inverted: the next call of the group has another digest.
+        let numbered =
+            Numbered { digest: digest(!self.numbered.digest, description.hash()), ..self.numbered };
+        Call { is_part: self.is_part, ..Call::new(self.comm, self.ranks, numbered, description, self.shared) }
     }
 
-    /// The claim to the slots of the host for a collective on vectors of `bytes`, if it should use them.
-    pub(crate) fn claim(&self, bytes: usize) -> Option<Claim<'_>> {
-        self.shared.inside.as_ref()?.claim(bytes, self.comm, &self.site, self.shared)
+    /// Part `index` of this call, which has a number of its own: several parts may run at the same time. The
+    /// call was made with more than `index` parts ([`Group::run_with_parts`](crate::Group::run_with_parts)).
+    ///
+    /// Collectives inside a part go by messages.
+    #[must_use]
+    pub fn part(&self, index: u32) -> Call<'comm, 'env> {
+        let number = self.numbered.number.wrapping_add(1).wrapping_add(index);
+        let numbered = Numbered { number, digest: self.numbered.digest ^ index.wrapping_add(1) };
+        let part = Call::new(self.comm, self.ranks, numbered, self.site.description, self.shared);
+        Call { is_part: true, ..part }
     }
 
-    /// This rank.
+    /// The place of a collective on vectors of `bytes` in the queue for the slots of the host, and the terms
+    /// of its turn, if it should use them.
+    pub(crate) fn slot_turn(&self, bytes: usize) -> Option<(InsideTicket<'_>, Terms<'_>)> {
+        let inside = self.shared.inside.as_ref().filter(|_| !self.is_part)?;
+        inside.turn((bytes, self.world_size()), self.comm, (&self.site, self.signature), self.shared)
+    }
+
+    /// This rank, in the group.
+    #[inline]
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.comm.port().rank().0
+        self.ranks.own
     }
 
     /// The number of ranks in the group.
+    #[inline]
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.comm.port().world_size()
+        self.ranks.size()
     }
 
     /// The description of this call.
@@ -136,7 +177,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Reports a value of this rank that is not finite, in tensor `tensor` of the call. This spreads with the
     /// call's messages, so the rank must still take part in the call, with neutral data.
     pub fn set_poison(&self, tensor: u32) {
-        let poison = Poison { rank: self.rank(), tensor };
+        let poison = Poison { rank: self.comm.port().rank().0, tensor };
         self.shared.mark.fetch_max(poison.mark().0, Ordering::Relaxed);
     }
 
@@ -158,7 +199,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// The error of a peer that has violated the call's protocol. It closes the group when the call ends,
     /// because this rank leaves early.
     pub(crate) fn refuse(&self, rank: u32, what: String) -> Error {
-        self.shared.refuse(rank, what)
+        self.shared.refuse(self.ranks.member(rank), what)
     }
 
     /// Fails if a group of one rank is closed, since no message can fail there.
@@ -166,7 +207,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
         if self.world_size() > 1 {
             return Ok(());
         }
-        let failure = self.comm.port().failure();
+        let failure = self.comm.port().failure(self.ranks.number);
         failure.map_or(Ok(()), |failure| Err(self.shared.error(&self.site, failure.into())))
     }
 
@@ -175,12 +216,21 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Without memory, this rank leaves the call. The group is closed when the call ends, because others may
     /// have enough.
     pub(crate) fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>> {
-        bytemuck::allocation::try_zeroed_vec(count).map_err(|()| {
-            self.shared.set_broken();
-            let action =
-                format!("can't get memory for {count} elements of {}: pass smaller vectors", T::NAME);
-            Error::Transport(ucx_sys_wrap::Error::system(action, std::io::ErrorKind::OutOfMemory))
-        })
+        bytemuck::allocation::try_zeroed_vec(count).map_err(|()| self.lacks_memory::<T>(count))
+    }
+
+    /// Like [`zeros`](Self::zeros), for a vector that has been used: its first elements stay.
+    pub(crate) fn resize<T: Element>(&self, vector: &mut Vec<T>, count: usize) -> Result<()> {
+        let more = count.saturating_sub(vector.len());
+        vector.try_reserve_exact(more).map_err(|_| self.lacks_memory::<T>(count))?;
+        vector.resize(count, T::zeroed());
+        Ok(())
+    }
+
+    fn lacks_memory<T: Element>(&self, count: usize) -> Error {
+        self.shared.set_broken();
+        let action = format!("can't get memory for {count} elements of {}: pass smaller vectors", T::NAME);
+        Error::Transport(ucx_sys_wrap::Error::system(action, std::io::ErrorKind::OutOfMemory))
     }
 
     fn mark(&self) -> Mark {
@@ -189,14 +239,15 @@ impl<'comm, 'env> Call<'comm, 'env> {
 
     /// Posts a message; the buffer comes back when it may be reused.
     pub fn send<B: SendBuffer + 'env>(&self, to: u32, round: u32, buffer: B) -> Sending<'_, 'env, B> {
-        let leaf = self.comm.send(Rank(to), self.envelope(self.rank(), round, self.mark()), buffer);
+        let own = self.comm.port().rank();
+        let leaf = self.comm.send(self.ranks.member(to), self.envelope(own, round, self.mark()), buffer);
         Sending { leaf, site: &self.site, shared: self.shared }
     }
 
     /// Posts a receive whose parts must fill their buffers.
     pub fn recv<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> Receiving<'_, 'env, B> {
-        let (leaf, expected) =
-            self.comm.recv_with_room(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
+        let from = self.ranks.member(from);
+        let (leaf, expected) = self.comm.recv_with_room(from, self.envelope(from, round, Mark::NONE), buffer);
         Receiving { up_to: ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }, expected }
     }
 
@@ -207,12 +258,14 @@ impl<'comm, 'env> Call<'comm, 'env> {
         round: u32,
         buffer: B,
     ) -> ReceivingUpTo<'_, 'env, B> {
-        let leaf = self.comm.recv(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
+        let from = self.ranks.member(from);
+        let leaf = self.comm.recv(from, self.envelope(from, round, Mark::NONE), buffer);
         ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }
     }
 
-    fn envelope(&self, source: u32, round: u32, mark: Mark) -> Envelope {
-        let tag = Tag::new(Rank(source), self.identity.group, self.identity.sequence, round);
+    #[inline]
+    fn envelope(&self, source: Rank, round: u32, mark: Mark) -> Envelope {
+        let tag = Tag::new(source, self.ranks.number, self.numbered.number, round);
         Envelope { tag, signature: self.signature, mark }
     }
 }
@@ -221,7 +274,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
 #[must_use = "a send that is dropped is canceled"]
 pub struct Sending<'a, 'env, B: SendBuffer + 'env> {
     leaf: PostedOperation<'a, 'env, B, SendId>,
-    site: &'a CallSite,
+    site: &'a CallSite<'a>,
     shared: &'a Shared,
 }
 
@@ -238,9 +291,9 @@ impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
 #[must_use = "a receive that is dropped is canceled"]
 pub struct ReceivingUpTo<'a, 'env, B: RecvBuffer + 'env> {
     leaf: PostedOperation<'a, 'env, B, RecvId>,
-    site: &'a CallSite,
+    site: &'a CallSite<'a>,
     shared: &'a Shared,
-    from: u32,
+    from: Rank,
 }
 
 impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {

@@ -4,11 +4,13 @@ use std::fmt;
 
 use ucx_sys_wrap::{Rank, Signature};
 
-const NO_ROOT: u32 = u32::MAX;
+/// Bits of a signature's last word that hold the count; the rest holds the root.
+const COUNT_BITS: u32 = 44;
+const NO_ROOT: u64 = u64::MAX >> COUNT_BITS;
 
 /// A collective operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Operation(u8);
+pub struct Operation(pub(crate) u8);
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
@@ -49,6 +51,8 @@ operations! {
     /// One rank's data in shared buffers, to all ranks. It uses messages only, so it differs from a
     /// broadcast.
     SHARED_BROADCAST = 11, "shared broadcast";
+    /// New groups of the ranks of a group.
+    SPLIT = 12, "split";
 }
 
 impl fmt::Display for Operation {
@@ -96,21 +100,20 @@ pub struct Description {
     pub element: u8,
     /// The number of the reduction, or of a gTop-k's put-back rule; or 0.
     pub reduction: u8,
-    /// The root, if there is one.
+    /// The root, if there is one, as a rank of the group.
     pub root: Option<Rank>,
     /// The number of elements of a dense vector, the length and limit of a [sparse](Self::sparse) one, or the
     /// digest of a [plan](Self::of_plan).
     pub count: u64,
-    /// 0 for a call of its own and for messages, whose tags name the call. For a collective over shared
-    /// memory inside the body of a call: one more than that call's number modulo 255.
-    pub inside: u8,
+    /// A digest of everything else: the objects of the call and their numbers, rules, densities, names.
+    pub detail: u64,
 }
 
 impl Description {
     /// An operation on `count` elements of type `T`.
     #[must_use]
     pub const fn new(operation: Operation, element: u8, count: usize) -> Self {
-        Self { operation, element, reduction: 0, root: None, count: count as u64, inside: 0 }
+        Self { operation, element, reduction: 0, root: None, count: count as u64, detail: 0 }
     }
 
     /// An operation on sparse vectors of length `dim` with at most `limit` entries of this element type.
@@ -122,15 +125,18 @@ impl Description {
         Self { count: length | limit << SPARSE_LENGTH_BITS, ..Self::new(operation, element, 0) }
     }
 
-    /// Whether `count` is of a [sparse](Self::sparse) operation.
-    fn is_sparse(&self) -> bool {
-        [Operation::SPARSE_ALL_GATHER, Operation::TOPK_ALL_REDUCE, Operation::GTOPK_ALL_REDUCE]
-            .contains(&self.operation)
+    /// Whether `count` is of a [sparse](Self::sparse) operation, which has no root.
+    const fn is_sparse(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::SPARSE_ALL_GATHER | Operation::TOPK_ALL_REDUCE | Operation::GTOPK_ALL_REDUCE
+        )
     }
 
-    /// The same operation inside the body of call number `sequence`.
-    pub(crate) const fn inside(self, sequence: u32) -> Self {
-        Self { inside: (sequence % 255) as u8 + 1, ..self }
+    /// The same operation with a digest of `detail` mixed in: anything else that must be equal on all ranks.
+    #[must_use]
+    pub const fn with_detail(self, detail: u64) -> Self {
+        Self { detail: mix(self.detail ^ detail), ..self }
     }
 
     /// An operation of several steps that `bytes` describe.
@@ -143,33 +149,72 @@ impl Description {
         Self { count: digest, ..Self::new(operation, 0, 0) }
     }
 
-    /// The 16 bytes that travel with every message.
+    /// The description alone, without the calls before it.
     #[must_use]
     pub fn encode(&self) -> Signature {
-        let mut bytes = [0; 16];
-        bytes[0] = self.operation.0;
-        bytes[1] = self.element;
-        bytes[2] = self.reduction;
-        bytes[3] = self.inside;
-        bytes[4..8].copy_from_slice(&self.root.map_or(NO_ROOT, |root| root.0).to_le_bytes());
-        bytes[8..].copy_from_slice(&self.count.to_le_bytes());
-        Signature(bytes)
+        self.sign(0, 0)
     }
 
-    /// The description of a peer's call. Any bytes are valid.
+    /// The 16 bytes that travel with every message: the description without its detail, the epoch of the
+    /// context, and the digest of all its calls up to this one.
+    ///
+    /// | byte | content |
+    /// | --- | --- |
+    /// | 0, 1, 2 | operation, element, reduction |
+    /// | 3 | epoch |
+    /// | 4..8 | digest |
+    /// | 8..16 | the low 44 bits of the count; above them the root, or 20 ones (sparse: the count) |
+    #[inline]
+    pub(crate) fn sign(&self, epoch: u8, digest: u32) -> Signature {
+        let Self { operation, element, reduction, .. } = *self;
+        let first = u64::from(u32::from_le_bytes([operation.0, element, reduction, epoch]));
+        let root = self.root.map_or(NO_ROOT, |root| u64::from(root.0));
+        let with_root = root << COUNT_BITS | self.count & (u64::MAX >> (64 - COUNT_BITS));
+        let word = if self.is_sparse() { self.count } else { with_root };
+        Signature((u128::from(first | u64::from(digest) << 32) | u128::from(word) << 64).to_le_bytes())
+    }
+
+    /// The description in a peer's signature, without its detail. Any bytes are valid.
     #[must_use]
     pub fn decode(Signature(bytes): Signature) -> Self {
-        let [operation, element, reduction, inside, root0, root1, root2, root3, count @ ..] = bytes;
-        let root = u32::from_le_bytes([root0, root1, root2, root3]);
+        let [operation, element, reduction, ..] = bytes;
+        let word = (u128::from_le_bytes(bytes) >> 64) as u64;
+        let root = word >> COUNT_BITS;
+        let plain =
+            Self { operation: Operation(operation), element, reduction, root: None, count: word, detail: 0 };
+        if plain.is_sparse() {
+            return plain;
+        }
         Self {
-            operation: Operation(operation),
-            element,
-            reduction,
-            root: (root != NO_ROOT).then_some(Rank(root)),
-            count: u64::from_le_bytes(count),
-            inside,
+            root: (root != NO_ROOT).then_some(Rank(root as u32)),
+            count: word & (u64::MAX >> (64 - COUNT_BITS)),
+            ..plain
         }
     }
+
+    /// What a [`digest`] takes of it.
+    #[inline]
+    pub(crate) const fn hash(&self) -> u64 {
+        let Self { operation, element, reduction, root, count, detail } = *self;
+        let root = match root {
+            Some(root) => root.0 as u64 + 1,
+            None => 0,
+        };
+        let first = operation.0 as u64 | (element as u64) << 8 | (reduction as u64) << 16;
+        mix(first << 32 ^ root) ^ mix(count) ^ detail.rotate_left(32)
+    }
+}
+
+/// The digest of calls that ends with a call of this hash, after the digest `before`.
+#[inline]
+pub(crate) const fn digest(before: u32, hash: u64) -> u32 {
+    (mix(before as u64 ^ hash) >> 32) as u32
+}
+
+/// Mixes the bits of a word: one round of SplitMix64.
+pub(crate) const fn mix(word: u64) -> u64 {
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word ^ word >> 27
 }
 
 impl fmt::Display for Description {
@@ -179,6 +224,9 @@ impl fmt::Display for Description {
             && [Operation::EXCHANGE, Operation::LOW_RANK_ALL_REDUCE].contains(&self.operation)
         {
             return write!(f, "{} by plan {:016x}", self.operation, self.count);
+        }
+        if self.element == 0 && self.count == 0 {
+            return write!(f, "{}", self.operation);
         }
         let count = if self.is_sparse() { self.count & SPARSE_LENGTHS } else { self.count };
         write!(f, "{} of {count}", self.operation)?;
@@ -195,9 +243,6 @@ impl fmt::Display for Description {
         }
         if let Some(root) = self.root {
             write!(f, " from root {root}")?;
-        }
-        if let Some(number) = self.inside.checked_sub(1) {
-            write!(f, " inside call {number} (modulo 255)")?;
         }
         Ok(())
     }
@@ -216,9 +261,9 @@ mod tests {
             ..Description::new(Operation::ALL_REDUCE, f32::NUMBER, 1 << 40)
         };
         assert_eq!(Description::decode(description.encode()), description);
-        let part = description.inside(600);
-        assert_eq!(Description::decode(part.encode()), part);
-        assert!(part.to_string().ends_with(" inside call 90 (modulo 255)"), "{part}");
+        let signed = description.with_detail(5).sign(7, 9);
+        assert_eq!((Description::decode(signed), signed.epoch()), (description, 7));
+        assert_ne!(signed, description.sign(7, 10));
         assert_eq!(description.to_string(), "all-reduce of 1099511627776 f32 (sum) from root 3");
     }
 
@@ -257,9 +302,27 @@ mod tests {
             (None, None, None, None)
         );
         let strange = Description::decode(Signature([255; 16]));
-        assert_eq!(
-            strange.to_string(),
-            format!("operation 255 of {} elements inside call 254 (modulo 255)", u64::MAX)
-        );
+        assert_eq!(strange.to_string(), format!("operation 255 of {} elements", u64::MAX >> 20));
+    }
+
+    #[test]
+    fn every_field_changes_the_digest() {
+        let plain = Description::new(Operation::ALL_REDUCE, 1, 8);
+        let others = [
+            Description { operation: Operation::BROADCAST, ..plain },
+            Description { element: 2, ..plain },
+            Description { reduction: 1, ..plain },
+            Description { root: Some(Rank(0)), ..plain },
+            Description { root: Some(Rank(1)), ..plain },
+            Description { count: 9, ..plain },
+            plain.with_detail(1),
+            plain.with_detail(2),
+        ];
+        let digests: std::collections::BTreeSet<u32> = others
+            .iter()
+            .chain([&plain])
+            .flat_map(|description| [digest(0, description.hash()), digest(1, description.hash())])
+            .collect();
+        assert_eq!(digests.len(), 2 * (others.len() + 1));
     }
 }

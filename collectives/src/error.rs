@@ -5,6 +5,7 @@ use std::time::Duration;
 use ucx_sys_wrap::Rank;
 
 use crate::description::{Description, Operation};
+use crate::difference::Difference;
 
 /// The result of a collective.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -12,7 +13,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a collective failed.
 ///
 /// The group is closed on all ranks after [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted),
-/// [`Timeout`](Self::Timeout), [`Mismatch`](Self::Mismatch) and [`Payload`](Self::Payload), and after a
+/// [`Timeout`](Self::Timeout), [`Mismatch`](Self::Mismatch), [`Differs`](Self::Differs) and
+/// [`Payload`](Self::Payload), and after a
 /// [`Transport`](Self::Transport) error for lack of memory or an invalid message of a peer. Unless a call
 /// states otherwise, an error leaves its inputs unchanged and its output unspecified.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -26,7 +28,7 @@ pub enum Error {
     },
 
     /// A rank closed the group, on purpose or because an earlier call timed out.
-    #[error("the group is closed: rank {rank} aborted it, or a call of rank {rank} timed out")]
+    #[error("the group is closed: rank {rank} aborted it, or a call of rank {rank} timed out or panicked")]
     Aborted {
         /// The rank that closed it.
         rank: Rank,
@@ -54,7 +56,11 @@ pub enum Error {
 
     /// A peer makes a different call.
     #[error(
-        "rank {rank} calls {found}, expected {expected}: do all ranks make the same calls in the same order?"
+        "{}: do all ranks make the same calls in the same order?",
+        .difference.text().map_or_else(
+            || format!("rank {rank} calls {found}, expected {expected}"),
+            |text| format!("ranks make different calls: {text}"),
+        )
     )]
     Mismatch {
         /// The peer.
@@ -63,7 +69,33 @@ pub enum Error {
         expected: Description,
         /// The peer's call.
         found: Description,
+        /// The first call that differs, if that is known.
+        difference: Difference,
     },
+
+    /// Another rank has found that ranks make different calls.
+    #[error(
+        "the group is closed: rank {rank} found that ranks make different calls{}: do all ranks make the \
+         same calls in the same order?",
+        .difference.text().map_or_else(String::new, |text| format!(": {text}"))
+    )]
+    Differs {
+        /// The rank that found it.
+        rank: Rank,
+        /// The first call that differs, if that is known.
+        difference: Difference,
+    },
+
+    /// A new group finds no number that is free on all its ranks.
+    #[error("no group number is free on all ranks of the new group: drop groups that are not used any more")]
+    TooManyGroups,
+
+    /// The group was made by the parent of this forked process, which still uses it.
+    #[error(
+        "the group was made before fork, in the parent process, and a child can't use it: make calls in the \
+         process that has made the group"
+    )]
+    Forked,
 
     /// A rank has a value or a sum that is not finite. All ranks get this error, and nothing was applied.
     #[error("rank {rank} has a value or a sum that is not finite in tensor {tensor}: nothing was applied")]
@@ -129,18 +161,20 @@ pub enum Error {
 }
 
 /// The call in which an error of the transport occurred.
-pub(crate) struct CallSite {
+pub(crate) struct CallSite<'a> {
     pub(crate) description: Description,
     pub(crate) sequence: u32,
+    pub(crate) difference: &'a Difference,
 }
 
 impl Error {
     /// The error of a call that failed with a transport's error.
-    pub(crate) fn at(site: &CallSite, error: ucx_sys_wrap::Error) -> Self {
+    pub(crate) fn at(site: &CallSite<'_>, error: ucx_sys_wrap::Error) -> Self {
         use ucx_sys_wrap::Error as Transport;
         match error {
             Transport::PeerLost { rank } => Self::PeerLost { rank },
             Transport::Aborted { rank } => Self::Aborted { rank },
+            Transport::Differs { rank } => Self::Differs { rank, difference: site.difference.clone() },
             Transport::Timeout { rank, tag, waited } => Self::Timeout {
                 operation: site.description.operation,
                 sequence: site.sequence,
@@ -152,6 +186,7 @@ impl Error {
                 rank,
                 expected: Description::decode(expected),
                 found: Description::decode(found),
+                difference: site.difference.clone(),
             },
             other => Self::Transport(other),
         }

@@ -7,9 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod calls;
 mod choose;
+mod context;
 pub mod dense;
 mod description;
+mod difference;
 mod element;
 pub mod engine;
 mod environment;
@@ -23,12 +26,14 @@ pub mod low_rank;
 pub mod pattern;
 mod poison;
 pub mod sparse;
+mod world;
 
-pub use call::{Call, Identity, Receiving, ReceivingUpTo, Sending};
+pub use call::{Call, Receiving, ReceivingUpTo, Sending};
 pub use choose::{Cost, DenseAllReduce};
 pub use description::{Description, Operation};
+pub use difference::Difference;
 pub use element::{Element, Reduction};
 pub use error::{Error, Result};
-pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Settings};
+pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Hosts, Settings};
 pub use poison::Poison;
 pub use ucx_sys_wrap::buffer::Chunk;

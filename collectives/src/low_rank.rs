@@ -48,7 +48,7 @@ pub async fn low_rank_all_reduce(
     cost: &Cost,
 ) -> Result<Factors> {
     check(batch, matrices)?;
-    let mut factors = Factors { p: vec![0.0; batch.p_len()], ..Factors::default() };
+    let mut factors = Factors { p: call.zeros(batch.p_len())?, ..Factors::default() };
     let outcome = in_standard_float_mode(|| batch.left_factors(matrices, &mut factors.p));
     poison_unless(outcome, &mut factors.p, call, tensors);
     all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, cost).await
@@ -120,10 +120,11 @@ async fn all_reduce_factors(
     // All ranks have the same bits, and so the same outcome.
     in_standard_float_mode(|| phases.states().orthonormalise(&mut p))
         .map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
-    own_q.resize(phases.states().q_len(), 0.0);
+    call.resize(&mut own_q, phases.states().q_len())?;
     let outcome = in_standard_float_mode(|| phases.project(&p, &mut own_q));
     poison_unless(outcome, &mut own_q, call, tensors);
-    q.clone_from(&own_q);
+    call.resize(&mut q, own_q.len())?;
+    q.copy_from_slice(&own_q);
     let q = mean(call, q, cost).await?;
     call.check_poison()?;
     match q.iter().position(|value| !value.is_finite()) {

@@ -19,7 +19,7 @@ use crate::choose::{Cost, DenseAllReduce};
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
 use crate::error::Result;
-use crate::host;
+use crate::host::{self, SlotTurn};
 use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
 
 /// What ranks of an all-reduce must agree on.
@@ -43,8 +43,8 @@ pub async fn all_reduce<'env, T: Element>(
     reduction.check::<T>()?;
     call.check_open()?;
     let bytes = data.len() * size_of::<T>();
-    if let Some(claim) = call.claim(bytes) {
-        host::all_reduce(&mut claim.borrow().await?.begin().await?, &mut data, reduction).await?;
+    if let Some((mut place, terms)) = call.slot_turn(bytes) {
+        host::all_reduce(&mut SlotTurn::begin(&mut place, &terms).await?, &mut data, reduction).await?;
         return Ok(data);
     }
     let mut data = match cost.dense_all_reduce(call.world_size(), bytes) {

@@ -10,7 +10,7 @@ use ucx_sys_wrap::buffer::{Chunk, PoolBuffer, SendBuffer, SharedBuffer};
 use crate::call::Call;
 use crate::element::Element;
 use crate::error::Result;
-use crate::host;
+use crate::host::{self, SlotTurn};
 use crate::pattern::Binomial;
 
 /// Copies `data` of `root` to all ranks. The lengths must be equal.
@@ -23,8 +23,8 @@ pub async fn broadcast<'env, T: Element>(
     root: u32,
 ) -> Result<Chunk<'env, T>> {
     call.check_open()?;
-    if let Some(claim) = call.claim(data.len() * size_of::<T>()) {
-        host::broadcast(&mut claim.borrow().await?.begin().await?, &mut data, root).await?;
+    if let Some((mut place, terms)) = call.slot_turn(data.len() * size_of::<T>()) {
+        host::broadcast(&mut SlotTurn::begin(&mut place, &terms).await?, &mut data, root).await?;
         return Ok(data);
     }
     let place = Binomial::new(call.rank(), root, call.world_size());

@@ -13,10 +13,19 @@ use std::time::Duration;
 use ucx_sys_wrap::STANDSTILL;
 use ucx_sys_wrap::buffer::Port;
 
+use super::Status;
+
+/// A call that waits tells others of its context after this time, and then again, so that ranks that make
+/// different calls find out.
+const WAITS_TOLD_AFTER: Duration = Duration::from_millis(100);
+pub(super) const WAITS_TOLD_EVERY: Duration = Duration::from_millis(200);
+
 /// The deadline of one call, on the transport's clock.
 pub(super) struct Deadline {
     end: Duration,
     is_over: bool,
+    /// When to tell members that this rank waits.
+    tell_at: Duration,
     /// The last reading of the clock.
     seen: Duration,
     /// For a call that is polled at the caller's discretion: the longest time between two polls so far. It
@@ -27,6 +36,8 @@ pub(super) struct Deadline {
     overdue: Option<Duration>,
     /// The looks since then after turns that moved nothing.
     quiet_looks: u32,
+    /// Whether the context stays open when it passes.
+    is_soft: bool,
     /// In simulated time nothing stands still: a silence is a long time between two readings.
     is_simulated: bool,
 }
@@ -34,9 +45,15 @@ pub(super) struct Deadline {
 impl Deadline {
     /// A deadline `timeout` after `now`, for a call that waits.
     pub(super) fn after(now: Duration, timeout: Duration, is_simulated: bool) -> Self {
-        let (is_over, longest, overdue, quiet_looks) = Default::default();
+        let (is_over, longest, overdue, quiet_looks, is_soft) = Default::default();
         let end = now.saturating_add(timeout);
-        Self { end, is_over, seen: now, longest, overdue, quiet_looks, is_simulated }
+        let tell_at = now.saturating_add(WAITS_TOLD_AFTER);
+        Self { end, is_over, tell_at, seen: now, longest, overdue, quiet_looks, is_soft, is_simulated }
+    }
+
+    /// The same deadline, which ends its call and leaves the context open.
+    pub(super) fn soft(self) -> Self {
+        Self { is_soft: true, ..self }
     }
 
     /// A deadline `timeout` after `now`, for a call that is polled at the caller's discretion.
@@ -44,16 +61,27 @@ impl Deadline {
         Self { longest: Some(Duration::ZERO), ..Self::after(now, timeout, is_simulated) }
     }
 
-    /// Closes the group if the deadline has passed at `now`, unless it is closed already. `expire` makes
-    /// operations fail that are posted later. `moved` tells whether the last turn of the transport moved
-    /// anything. Returns whether the deadline ended the call.
-    pub(super) fn look(&mut self, now: Duration, moved: bool, port: &Port, expire: impl FnOnce()) -> bool {
+    /// Closes the context if the deadline has passed at `now`, unless it is soft or the context is closed.
+    /// `expire` makes operations fail that are posted later. `moved` tells whether the last turn of the
+    /// transport moved anything. Returns whether the deadline ended the call.
+    pub(super) fn look(
+        &mut self,
+        (now, moved): (Duration, bool),
+        port: &Port,
+        status: &Status,
+        expire: impl FnOnce(),
+    ) -> bool {
         self.see(now);
         let ends = now >= self.end && !self.is_over && !self.is_owed_a_turn(now, moved);
         if ends {
             self.is_over = true;
             expire();
-            port.time_out();
+            if !self.is_soft {
+                port.time_out(status.number);
+            }
+        } else if now >= self.tell_at && !self.is_over {
+            self.tell_at = now.saturating_add(WAITS_TOLD_EVERY);
+            status.tell_of_wait(port, now);
         }
         ends
     }
@@ -85,9 +113,9 @@ impl Deadline {
         }
     }
 
-    /// The time until the deadline.
+    /// The time until the deadline, or until this rank tells that it waits.
     pub(super) fn patience(&self, now: Duration) -> Duration {
-        if self.is_over { Duration::MAX } else { self.end.saturating_sub(now) }
+        if self.is_over { Duration::MAX } else { self.end.min(self.tell_at).saturating_sub(now) }
     }
 }
 

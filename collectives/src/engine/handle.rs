@@ -14,30 +14,53 @@ use ucx_sys_wrap::buffer::{Task, next_turn};
 use super::deadline::Deadline;
 use super::thread::Blocked;
 use super::wait::Waiter;
-use super::{Background, Engine};
+use super::{Background, Engine, Status};
 
 const WAITS_INSIDE: &str = "Handle::wait inside the body of a non-blocking call, during which no other \
     call moves: await the \
                             handle instead";
 
-type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;
+const RESULT_IS_GONE: &str = "a Handle polled or waited for after it has returned its result";
+
+type Slot<T> = Arc<Outcome<T>>;
+
+/// The place for a call's result, or its panic. A panic that nobody takes is logged.
+struct Outcome<T>(Mutex<Option<thread::Result<T>>>);
+
+impl<T> Drop for Outcome<T> {
+    fn drop(&mut self) {
+        let Some(Err(panic)) = self.0.get_mut() else { return };
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref().map(String::as_str)).unwrap_or("no text");
+        tracing::error!("a call whose handle was dropped has panicked, and closed its group: {text}");
+    }
+}
 
 /// A non-blocking call: test it, wait for it, or await it in any runtime.
 ///
 /// Each poll of a pending handle polls the engine once and wakes its task at once, so awaiting occupies a
 /// core. To avoid that, enable the progress thread and call [`test`](Self::test) from time to time, or sleep
 /// on [`Engine::prepare_sleep`]. Dropping a handle detaches the call, because its peers still need it: the
-/// call continues whenever the engine is polled.
+/// call continues whenever the engine is polled. If the call then panics, that is logged.
+///
+/// # Panics
+/// Like other futures, a handle panics if it is polled after it was ready.
 #[must_use = "a dropped handle loses the call's buffers and result"]
 pub struct Handle<T> {
     engine: Arc<Engine>,
     slot: Slot<T>,
+    /// Whether a poll has returned the result.
+    is_spent: bool,
 }
 
 impl<T> Handle<T> {
     /// The handle of a call that has already ended with `value`.
     pub(crate) fn ended(engine: &Arc<Engine>, value: T) -> Self {
-        Self { engine: Arc::clone(engine), slot: Arc::new(Mutex::new(Some(Ok(value)))) }
+        Self::of(engine, Arc::new(Outcome(Mutex::new(Some(Ok(value))))))
+    }
+
+    fn of(engine: &Arc<Engine>, slot: Slot<T>) -> Self {
+        Self { engine: Arc::clone(engine), slot, is_spent: false }
     }
 
     /// Turns the engine once and returns whether the call has ended. Inside the body of another call no call
@@ -45,19 +68,25 @@ impl<T> Handle<T> {
     #[must_use]
     pub fn test(&self) -> bool {
         self.engine.turn();
-        self.slot.lock().is_some()
+        self.is_spent || self.slot.0.lock().is_some()
+    }
+
+    /// The result, if the call has ended.
+    fn take(&self) -> Option<thread::Result<T>> {
+        assert!(!self.is_spent, "{RESULT_IS_GONE}");
+        self.slot.0.lock().take()
     }
 
     /// Blocks until the call has ended, at the latest by its deadline.
     ///
     /// # Panics
     /// With the call's own panic, if it panicked. Inside the body of another non-blocking call, where this
-    /// call can't make progress: await the handle there.
+    /// call can't make progress: await the handle there. If a poll has returned the result already.
     pub fn wait(self) -> T {
         let _blocked = Blocked::begin(&self.engine);
         let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());
         loop {
-            if let Some(result) = self.slot.lock().take() {
+            if let Some(result) = self.take() {
                 return result.unwrap_or_else(|panic| resume_unwind(panic));
             }
             assert!(!self.engine.is_polled_here(), "{WAITS_INSIDE}");
@@ -73,14 +102,16 @@ impl<T> Handle<T> {
 impl<T> Future for Handle<T> {
     type Output = T;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        if self.slot.lock().is_none() {
+    /// # Panics
+    /// With the call's own panic, if it panicked. If an earlier poll has returned the result.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let result = self.take().or_else(|| {
             self.engine.turn();
-        }
-        match self.slot.lock().take() {
-            Some(result) => Poll::Ready(result.unwrap_or_else(|panic| resume_unwind(panic))),
-            None => next_turn(context),
-        }
+            self.take()
+        });
+        let Some(result) = result else { return next_turn(context) };
+        self.is_spent = true;
+        Poll::Ready(result.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
 
@@ -88,13 +119,24 @@ impl<T> Future for Handle<T> {
 pub(super) struct Spawned<B: Send + 'static, R> {
     task: Task<B, R>,
     slot: Slot<(B, R)>,
+    status: Arc<Status>,
     deadline: Deadline,
+    /// Dropped after the task, whose operations may end after its body.
+    _kept: Kept,
 }
 
+/// What stays as long as a task.
+pub(crate) type Kept = Option<Arc<dyn Send + Sync>>;
+
 impl<B: Send + 'static, R> Spawned<B, R> {
-    pub(super) fn new(engine: &Arc<Engine>, task: Task<B, R>, deadline: Deadline) -> (Handle<(B, R)>, Self) {
-        let slot = Slot::default();
-        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, slot, deadline })
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        task: Task<B, R>,
+        (status, kept): (Arc<Status>, Kept),
+        deadline: Deadline,
+    ) -> (Handle<(B, R)>, Self) {
+        let slot = Arc::new(Outcome(Mutex::new(None)));
+        (Handle::of(engine, Arc::clone(&slot)), Self { task, slot, status, deadline, _kept: kept })
     }
 
     /// Polls the task, and returns its result if it has ended.
@@ -103,7 +145,10 @@ impl<B: Send + 'static, R> Spawned<B, R> {
         match catch_unwind(AssertUnwindSafe(|| self.task.poll(&mut context))) {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(Ok(result)),
-            Err(panic) => Some(Err(panic)),
+            Err(panic) => {
+                self.status.abort(self.task.comm().port());
+                Some(Err(panic))
+            }
         }
     }
 }
@@ -111,18 +156,22 @@ impl<B: Send + 'static, R> Spawned<B, R> {
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
         let Some(result) = self.poll_task() else { return false };
-        *self.slot.lock() = Some(result);
+        self.status.look(self.task.comm().port());
+        *self.slot.0.lock() = Some(result);
         true
     }
 
     fn look(&mut self, now: Duration, moved: bool) -> bool {
         let comm = self.task.comm();
-        self.deadline.look(now, moved, comm.port(), || comm.expire())
+        self.deadline.look((now, moved), comm.port(), &self.status, || comm.expire())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tracing::field::Field;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
     use ucx_sys_wrap::buffer::Port;
     use ucx_sys_wrap::local::{self, Local};
     use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
@@ -184,6 +233,86 @@ mod tests {
         assert!(outer.wait().1.is_err());
     }
 
+    /// Hears the errors that are logged on a thread.
+    #[derive(Clone, Default)]
+    struct Hears(Arc<Mutex<Vec<String>>>);
+
+    impl Subscriber for Hears {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::ERROR
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut |_: &Field, value: &dyn std::fmt::Debug| {
+                self.0.lock().push(format!("{value:?}"))
+            });
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// A call that panics in its second poll.
+    fn panics(engine: &Arc<Engine>, message: impl Into<String>) -> Handle<((), ())> {
+        let message = message.into();
+        engine.spawn(TIMEOUT, (), |_, ()| {
+            Box::pin(async move {
+                later().await;
+                std::panic::panic_any(message);
+            })
+        })
+    }
+
+    #[test]
+    fn a_panic_that_no_handle_gets_is_logged() {
+        let ((engine, _peer), hears) = (engine(), Hears::default());
+        tracing::subscriber::with_default(hears.clone(), || {
+            let [waited, dropped_after] = ["waited for", "dropped after"].map(|text| panics(&engine, text));
+            drop(panics(&engine, "dropped before"));
+            engine.turn();
+            assert!(waited.test() && dropped_after.test());
+            assert!(catch_unwind(AssertUnwindSafe(|| waited.wait())).is_err());
+            drop(dropped_after);
+        });
+        let heard = hears.0.lock();
+        assert_eq!(heard.len(), 2, "{heard:?}");
+        assert!(heard[0].contains("dropped before") && heard[1].contains("dropped after"), "{heard:?}");
+    }
+
+    /// Polls once, with a waker that does nothing.
+    fn poll<T>(handle: &mut Handle<T>) -> Poll<T> {
+        Pin::new(handle).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Also if the result was a panic.
+    #[test]
+    fn a_handle_whose_result_was_returned_panics_instead_of_waiting() {
+        let (engine, _peer) = engine();
+        let mut ended = Handle::ended(&engine, 7);
+        let mut panicked = panics(&engine, "on purpose");
+        assert_eq!(poll(&mut ended), Poll::Ready(7));
+        while catch_unwind(AssertUnwindSafe(|| poll(&mut panicked))).is_ok() {}
+        assert!(ended.test() && panicked.test(), "they have ended");
+        let again = [
+            catch_unwind(AssertUnwindSafe(|| poll(&mut ended).is_ready())),
+            catch_unwind(AssertUnwindSafe(|| poll(&mut panicked).is_ready())),
+            catch_unwind(AssertUnwindSafe(|| ended.wait() == 7)),
+        ];
+        for again in again {
+            let panic = again.unwrap_err();
+            assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(RESULT_IS_GONE));
+        }
+    }
+
     /// Nobody polled the call until its deadline had passed, but its messages were there.
     #[test]
     fn a_call_that_has_all_its_bytes_ends_well_after_its_deadline() {
@@ -206,6 +335,6 @@ mod tests {
         });
         std::thread::sleep(2 * timeout);
         assert_eq!(handle.wait().1.unwrap(), [7; 8]);
-        assert_eq!(engine.port().failure(), None);
+        assert_eq!(engine.port().failure(0), None);
     }
 }

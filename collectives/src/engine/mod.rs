@@ -9,12 +9,14 @@ mod deadline;
 mod handle;
 mod join;
 mod sleep;
+mod status;
 mod thread;
+mod turns;
 mod wait;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -27,15 +29,17 @@ use ucx_sys_wrap::shm::LocalGroup;
 pub use handle::Handle;
 pub use join::join;
 pub use sleep::Sleep;
+pub(crate) use status::{AbortUnlessEnded, Course, Status};
 pub use thread::EngineThread;
 
 use deadline::Deadline;
-use handle::Spawned;
-use thread::{Alarm, Blocked};
-use wait::{Processor, SPINS, Waiter};
+use handle::{Kept, Spawned};
+use thread::{Alarm, InBody};
+use turns::Turns;
+use wait::{Processor, SPINS};
 
-/// Turns of a waiting call between two readings of the clock while it does not sleep.
-const TURNS_PER_CLOCK: u32 = 16;
+/// Blocking calls between two turns before a call, while others are pending.
+const CALLS_PER_TURN: u32 = 16;
 
 /// How long an abort waits for the engine's thread. The thread needs microseconds, unless it waits for a lock
 /// that the thread of the signal handler holds.
@@ -43,6 +47,7 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The same if a thread is in the transport: useless if that is the one that the signal handler interrupted.
 const ABORT_PATIENCE_INSIDE: Duration = Duration::from_millis(2);
+
 /// A call that begins this long after the last turn of the transport checks whether the group is closed.
 const RECENT: Duration = Duration::from_millis(1);
 
@@ -53,6 +58,8 @@ pub struct Engine {
     /// Tasks started since the last poll of tasks, so that starting one never waits for a poll.
     started: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
+    /// Blocking calls that were made while others were pending.
+    calls_beside: AtomicU32,
     /// The thread that is polling the tasks, if any.
     polled_by: AtomicUsize,
     processor: Processor,
@@ -61,61 +68,12 @@ pub struct Engine {
     is_simulated: bool,
     local_group: Option<Arc<LocalGroup>>,
     course: Arc<Course>,
+    /// The context of all ranks.
+    world: Arc<Status>,
     /// Wakes the engine's thread, if there is one.
     alarm: OnceLock<Arc<Alarm>>,
     /// The descriptor of [`prepare_sleep`](Engine::prepare_sleep), once it was called.
     pollable: OnceLock<Arc<Pollable>>,
-}
-
-/// What calls that do not use the transport share with their engine.
-#[derive(Default)]
-pub(crate) struct Course {
-    /// Counts the progress of calls by other means than the transport, after which waiting starts anew.
-    pub(crate) moves: AtomicU32,
-    /// Whether the engine ends with its transport, so that calls that end with it do so because this rank
-    /// leaves.
-    pub(crate) has_ended: AtomicBool,
-    /// Whether a call has ended because the group is closed. Cheaper than asking the transport.
-    pub(crate) is_closed: AtomicBool,
-}
-
-/// What a blocked call does between polls.
-struct Turns<'engine> {
-    _blocked: Option<Blocked<'engine>>,
-    waiter: Waiter,
-    moves: u32,
-    deadline: Deadline,
-    turns: u32,
-}
-
-impl<'engine> Turns<'engine> {
-    fn new(engine: &'engine Engine, timeout: Duration, time: &CallTime) -> Self {
-        let now = engine.port.now();
-        if !engine.is_late(now) {
-            time.begin_to_wait(now);
-        }
-        let deadline = Deadline::after(now, timeout, engine.is_simulated);
-        let blocked = Blocked::begin(engine);
-        Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
-    }
-
-    /// Pauses after a turn that `moved` something or not. Calls `expire` when the call must end, and `leave`
-    /// before it sleeps.
-    #[inline]
-    fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce(), leave: impl FnOnce()) {
-        let before = std::mem::replace(&mut self.moves, engine.moves());
-        let sleeps = self.waiter.pause(moved || self.moves != before, &engine.processor);
-        self.turns = self.turns.wrapping_add(1);
-        if sleeps || self.turns.is_multiple_of(TURNS_PER_CLOCK) {
-            let now = engine.port.now();
-            engine.looked_at.store(now.as_nanos() as u64, Ordering::Relaxed);
-            self.deadline.look(now, moved, &engine.port, expire);
-            if sleeps {
-                leave();
-                self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.local_group());
-            }
-        }
-    }
 }
 
 /// A task that every turn of the engine moves.
@@ -135,10 +93,12 @@ impl Engine {
     pub fn new(port: Arc<Port>, local_group: Option<Arc<LocalGroup>>, is_crowded: bool) -> Arc<Self> {
         Arc::new(Self {
             is_simulated: port.is_simulated(),
+            world: Arc::new(Status::new(0, &port)),
             port,
             background: Mutex::default(),
             started: Mutex::default(),
             background_count: AtomicUsize::new(0),
+            calls_beside: AtomicU32::new(0),
             polled_by: AtomicUsize::new(0),
             processor: Processor::new(is_crowded),
             looked_at: AtomicU64::new(0),
@@ -164,6 +124,11 @@ impl Engine {
         &self.course
     }
 
+    /// The status of the context of all ranks.
+    pub(crate) fn world(&self) -> &Arc<Status> {
+        &self.world
+    }
+
     /// How often to check a flag before other work gets a turn; 0 if others want the processor.
     #[must_use]
     pub fn spins(&self) -> u32 {
@@ -183,10 +148,51 @@ impl Engine {
     }
 
     /// Runs `body` to completion on this thread. If it has not ended after `timeout`, its operations fail and
-    /// the transport is closed on all ranks, because nobody could tell which rank has which result.
+    /// the context of all ranks is closed, because nobody could tell which rank has which result. A panic of
+    /// `body` closes it as well.
     ///
     /// All operations of `body` have ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
+        self.run_in(&self.world, timeout, async |comm: &Comm<'env>| {
+            let unless_ended = AbortUnlessEnded { port: &self.port, status: &self.world };
+            let result = body(comm).await;
+            std::mem::forget(unless_ended);
+            result
+        })
+    }
+
+    /// Like [`run`](Self::run), but after `timeout` only the operations of `body` fail, with
+    /// [`Error::Timeout`](ucx_sys_wrap::Error::Timeout): nothing is closed, and nobody is told. For messages
+    /// of which a rank can do without.
+    pub fn run_softly<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
+        self.run_with(&self.world, Deadline::soft, timeout, async |comm: &Comm<'env>| {
+            let unless_ended = AbortUnlessEnded { port: &self.port, status: &self.world };
+            let result = body(comm).await;
+            std::mem::forget(unless_ended);
+            result
+        })
+    }
+
+    /// Like [`run`](Self::run), for a call on this context, whose `body` closes it when it panics.
+    pub(crate) fn run_in<'env, R>(
+        &self,
+        status: &Status,
+        timeout: Duration,
+        body: impl AsyncFnOnce(&Comm<'env>) -> R,
+    ) -> R {
+        self.run_with(status, |deadline| deadline, timeout, body)
+    }
+
+    /// Likewise; `limit` may change the deadline of the turns.
+    fn run_with<'env, R>(
+        &self,
+        status: &Status,
+        limit: fn(Deadline) -> Deadline,
+        timeout: Duration,
+        body: impl AsyncFnOnce(&Comm<'env>) -> R,
+    ) -> R {
+        self.turn_for_others();
+        let _in_body = InBody::begin();
         let mut turns: Option<Turns> = None;
         let result = scope_in_turns(
             &self.port,
@@ -200,41 +206,39 @@ impl Engine {
                 }
                 let moved = turn.moved();
                 let moved = moved | (has_background && self.poll_background(moved));
-                let turns = turns.get_or_insert_with(|| Turns::new(self, timeout, comm.time()));
+                let turns = turns.get_or_insert_with(|| {
+                    let mut turns = Turns::new(self, timeout, status, comm.time());
+                    turns.deadline = limit(turns.deadline);
+                    turns
+                });
                 turns.pause(moved, self, || comm.expire(), || turn.leave());
                 comm.set_spins(self.looks());
             },
             body,
         );
-        self.look_for_failure();
+        status.look(&self.port);
         result
     }
 
-    /// Whether the group was closed before a call that begins to wait `now`. This rank may not have turned
+    /// Whether the context was closed before a call that begins to wait `now`. This rank may not have turned
     /// the transport while it computed, so this does, unless it was just done.
-    fn is_late(&self, now: Duration) -> bool {
+    fn is_late(&self, now: Duration, status: &Status) -> bool {
         let now = now.as_nanos() as u64;
         let before = self.looked_at.swap(now, Ordering::Relaxed);
         if now.saturating_sub(before) < RECENT.as_nanos() as u64 {
-            return self.course.is_closed.load(Ordering::Relaxed);
+            return status.is_closed();
         }
         // After this, the transport checks all peers, not only those that are waited for.
         drop(self.port.arm());
         self.port.progress();
-        self.port.failure().is_some()
-    }
-
-    /// Notes whether the group is closed.
-    fn look_for_failure(&self) {
-        if self.port.failure().is_some() {
-            self.course.is_closed.store(true, Ordering::Relaxed);
-        }
+        status.look(&self.port)
     }
 
     /// Runs `body`, which posts no operations, to completion on this thread. When `time` expires, operations
     /// would fail, and `body` must end soon.
     pub(crate) fn run_without_scope<R>(
         &self,
+        status: &Status,
         timeout: Duration,
         time: &CallTime,
         body: impl Future<Output = R>,
@@ -246,15 +250,33 @@ impl Engine {
             if let Poll::Ready(result) = body.as_mut().poll(&mut context) {
                 return result;
             }
-            let turns = turns.get_or_insert_with(|| Turns::new(self, timeout, time));
+            let turns = turns.get_or_insert_with(|| Turns::new(self, timeout, status, time));
             turns.pause(self.turn(), self, || time.expire(), || {});
         }
     }
 
     /// Starts `body` on buffers that the task owns; the handle returns them with the result.
     ///
-    /// The first poll happens here, so that the first operations of `body` are posted in program order.
+    /// The first poll happens here, so that the first operations of `body` are posted in program order. A
+    /// panic of `body` closes the context of all ranks.
     pub fn spawn<B, R, F>(self: &Arc<Self>, timeout: Duration, buffers: B, body: F) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+        F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
+    {
+        self.spawn_in((Arc::clone(&self.world), None), timeout, buffers, body)
+    }
+
+    /// Like [`spawn`](Self::spawn), for a call on this context, with what must stay until its operations have
+    /// ended.
+    pub(crate) fn spawn_in<B, R, F>(
+        self: &Arc<Self>,
+        (status, kept): (Arc<Status>, Kept),
+        timeout: Duration,
+        buffers: B,
+        body: F,
+    ) -> Handle<(B, R)>
     where
         B: Send + 'static,
         R: Send + 'static,
@@ -262,14 +284,12 @@ impl Engine {
     {
         let task = Task::new(&self.port, buffers, body);
         let now = self.port.now();
-        if self.is_late(now) {
+        if self.is_late(now, &status) {
             task.comm().time().come_too_late();
         }
         let deadline = Deadline::in_background(now, timeout, self.is_simulated);
-        let (handle, mut spawned) = Spawned::new(self, task, deadline);
-        if spawned.poll() {
-            self.look_for_failure();
-        } else {
+        let (handle, mut spawned) = Spawned::new(self, task, (status, kept), deadline);
+        if !spawned.poll() {
             self.background_count.fetch_add(1, Ordering::Relaxed);
             self.started.lock().push(Box::new(spawned));
             if let Some(alarm) = self.mover() {
@@ -285,15 +305,15 @@ impl Engine {
         self.alarm.get().map(|alarm| &**alarm).filter(|alarm| alarm.moves_tasks)
     }
 
-    /// Closes the transport on all ranks. May be called anywhere, including in a signal handler that has
+    /// Closes a context on all its ranks. May be called anywhere, including in a signal handler that has
     /// interrupted a call of this engine.
     ///
     /// The next turn of the engine carries the abort out: by a blocked call of any thread, or by the engine's
     /// thread, which this wakes. Without that thread (a single rank, or a simulated network) the next call or
     /// the engine's drop does it. Waits briefly until it is done.
-    pub fn abort(&self) {
-        let is_in_use = self.port.request_abort();
-        self.course.is_closed.store(true, Ordering::Relaxed);
+    pub(crate) fn abort(&self, status: &Status) {
+        let is_in_use = self.port.request_abort(status.number);
+        status.close();
         if let Some(alarm) = self.alarm.get() {
             alarm.call();
             self.port.await_abort(if is_in_use { ABORT_PATIENCE_INSIDE } else { ABORT_PATIENCE });
@@ -304,6 +324,19 @@ impl Engine {
     pub fn turn(&self) -> bool {
         let moved = self.port.progress();
         moved | (self.has_background() && self.poll_background(moved))
+    }
+
+    /// Turns before some of the blocking calls that are made while others are pending. A blocking call that
+    /// finds all that it needs does not turn, and an application may make only such calls.
+    #[inline]
+    pub(crate) fn turn_for_others(&self) {
+        if self.has_background() {
+            // Concurrent calls have different counts, so one of them turns.
+            let calls = self.calls_beside.fetch_add(1, Ordering::Relaxed);
+            if calls.is_multiple_of(CALLS_PER_TURN) {
+                self.turn();
+            }
+        }
     }
 
     /// Whether non-blocking calls are pending.
@@ -334,27 +367,27 @@ impl Engine {
         }
         drop(polled);
         let ended = before - tasks.len();
-        if ended > 0 {
-            self.look_for_failure();
-        }
         self.background_count.fetch_sub(ended, Ordering::Relaxed);
         ended > 0
     }
 }
 
 /// Marks this thread as polling the tasks.
-struct Polled<'engine>(&'engine Engine);
+struct Polled<'engine> {
+    engine: &'engine Engine,
+    _in_body: InBody,
+}
 
 impl<'engine> Polled<'engine> {
     fn begin(engine: &'engine Engine) -> Self {
         engine.polled_by.store(this_thread(), Ordering::Relaxed);
-        Self(engine)
+        Self { engine, _in_body: InBody::begin() }
     }
 }
 
 impl Drop for Polled<'_> {
     fn drop(&mut self) {
-        self.0.polled_by.store(0, Ordering::Relaxed);
+        self.engine.polled_by.store(0, Ordering::Relaxed);
     }
 }
 
@@ -367,25 +400,5 @@ fn this_thread() -> usize {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.course.has_ended.store(true, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Instant;
-
-    #[test]
-    fn a_call_that_comes_further_over_shared_memory_does_not_sleep() {
-        let alone = ucx_sys_wrap::local::world(1).into_iter().next().unwrap();
-        let engine = Engine::new(Port::new(Box::new(alone)), None, false);
-        let mut turns = Turns::new(&engine, Duration::from_secs(10), &CallTime::default());
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(5) {
-            engine.course().moves.fetch_add(1, Ordering::Relaxed);
-            turns.pause(false, &engine, || {}, || {});
-        }
-        // As many turns as lie between two readings of the clock.
-        assert!((0..32).all(|_| !turns.waiter.pause(false, &engine.processor)), "it has just moved");
     }
 }

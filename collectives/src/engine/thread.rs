@@ -5,6 +5,7 @@
 //! a call is started and when a blocking call ends with others pending. It sleeps while nothing is pending
 //! and while a blocking call turns the engine.
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -88,13 +89,34 @@ impl EngineThread {
     }
 }
 
+/// Marks that this thread polls bodies of calls, with all that engines hold meanwhile.
+pub(super) struct InBody;
+
+thread_local!(static BODIES: Cell<u32> = const { Cell::new(0) });
+
+impl InBody {
+    #[inline]
+    pub(super) fn begin() -> Self {
+        BODIES.set(BODIES.get() + 1);
+        Self
+    }
+}
+
+impl Drop for InBody {
+    #[inline]
+    fn drop(&mut self) {
+        BODIES.set(BODIES.get() - 1);
+    }
+}
+
 impl Drop for EngineThread {
-    /// Waits for the thread to end, unless this runs on it because a call there held the last group.
+    /// Waits for the thread to end, unless a body of a call held the last group. The thread may be polling
+    /// that body, or wait for the transport that a blocking call holds during its body.
     fn drop(&mut self) {
         self.alarm.has_ended.store(true, Ordering::Relaxed);
         self.alarm.wake();
         if let Some(thread) = self.thread.take()
-            && thread.thread().id() != thread::current().id()
+            && BODIES.get() == 0
         {
             // A panic of the thread was reported by its hook. Calls then need other turns of the engine.
             let _ = thread.join();
@@ -202,6 +224,74 @@ impl Drop for Blocked<'_> {
         fence(Ordering::SeqCst);
         if self.engine.has_background() {
             self.alarm.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+    use std::task::Poll;
+
+    use ucx_sys_wrap::buffer::Port;
+    use ucx_sys_wrap::local;
+
+    use super::*;
+
+    /// Generous: it only has to distinguish slow from stuck.
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    fn engine() -> (Arc<Engine>, EngineThread) {
+        let alone = local::world(1).remove(0);
+        let engine = Engine::new(Port::new(Box::new(alone)), None, false);
+        let thread = EngineThread::start(&engine, true).unwrap();
+        (engine, thread)
+    }
+
+    /// Skips the first poll, which is made by the thread that starts the call.
+    async fn later() {
+        let mut polls = 0..1;
+        poll_fn(|_| if polls.next().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// The body holds the transport, which the thread wants for the pending call.
+    #[test]
+    fn a_thread_that_ends_inside_a_blocking_call_is_not_waited_for() {
+        let (sender, ended) = channel();
+        thread::spawn(move || {
+            let (engine, own) = engine();
+            let _pending = engine.spawn(TIMEOUT, (), |_, ()| Box::pin(std::future::pending::<()>()));
+            engine.run(TIMEOUT, async move |_| {
+                thread::sleep(Duration::from_millis(100));
+                drop(own);
+            });
+            sender.send(()).unwrap();
+        });
+        ended.recv_timeout(TIMEOUT).unwrap();
+    }
+
+    /// Each body holds the last group of the other engine, so to speak.
+    #[test]
+    fn threads_that_end_each_other_do_not_wait() {
+        let [(a, thread_of_a), (b, thread_of_b)] = [engine(), engine()];
+        let both = Arc::new(Barrier::new(2));
+        let (sender, ended) = channel();
+        for (engine, other) in [(&a, thread_of_b), (&b, thread_of_a)] {
+            let (both, sender) = (Arc::clone(&both), sender.clone());
+            let handle = engine.spawn(TIMEOUT, (), move |_, ()| {
+                Box::pin(async move {
+                    later().await;
+                    both.wait();
+                    drop(other);
+                    sender.send(()).unwrap();
+                })
+            });
+            drop(handle);
+        }
+        for _ in 0..2 {
+            ended.recv_timeout(TIMEOUT).unwrap();
         }
     }
 }

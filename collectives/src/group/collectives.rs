@@ -12,7 +12,7 @@ use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
 use crate::engine::Handle;
 use crate::error::{Error, Result};
-use crate::host::{self, HostCall};
+use crate::host::{self, SlotTurn};
 use crate::sparse::{Gtopk, PutBack};
 use crate::{dense, low_rank, sparse};
 
@@ -20,8 +20,9 @@ impl Group {
     /// Waits until all ranks have called this.
     ///
     /// # Errors
-    /// When a rank is lost, aborts, makes a different call, or does not call in time.
+    /// When a rank is lost, aborts, makes a different call, or does not call in time; [`Error::Forked`].
     pub fn barrier(&self) -> Result<()> {
+        self.check_process()?;
         self.run(Description::new(Operation::BARRIER, 0, 0), async |call| dense::barrier(call).await)
     }
 
@@ -30,6 +31,7 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::NoSuchRoot`].
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: u32) -> Result<()> {
+        self.check_process()?;
         if root >= self.world_size() {
             return Err(Error::NoSuchRoot { root: Rank(root), world_size: self.world_size() });
         }
@@ -50,10 +52,11 @@ impl Group {
     /// [`Error::Reduction`] for an average of integers, before anything is done.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<()> {
         reduction.check::<T>()?;
+        self.check_process()?;
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
-        let cost = self.0.settings.cost;
+        let cost = self.settings().cost;
         if let Some(host) = self.host_for(size_of_val(data)) {
-            let at_once = |call: &mut HostCall<'_>, data: &mut [T]| host::at_once(call, data, reduction);
+            let at_once = |call: &mut SlotTurn<'_>, data: &mut [T]| host::at_once(call, data, reduction);
             return self.run_on_host(host, description, data, at_once, async |call, data, rest| {
                 host::all_reduce_rest(call, data, reduction, rest).await
             });
@@ -70,11 +73,11 @@ impl Group {
         data: Vec<T>,
         reduction: Reduction,
     ) -> Handle<(Vec<T>, Result<()>)> {
-        if let Err(error) = reduction.check::<T>() {
+        if let Err(error) = reduction.check::<T>().and_then(|()| self.check_process()) {
             return self.ended((data, Err(error)));
         }
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
-        let cost = self.0.settings.cost;
+        let cost = self.settings().cost;
         if let Some(host) = self.host_for(size_of_val(&data[..])) {
             return self.start_on_host(host, description, data, move |call, data| {
                 Box::pin(host::all_reduce(call, data, reduction))
@@ -92,6 +95,7 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`] unless `all` is `P` times as long as `own`.
     pub fn all_gather<T: Element>(&self, own: &[T], all: &mut [T]) -> Result<()> {
+        self.check_process()?;
         let expected = own.len() * self.world_size() as usize;
         if all.len() != expected {
             return Err(Error::Length { what: "the gathered vector", found: all.len(), expected });
@@ -113,17 +117,19 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier).
     pub fn all_gather_varying<T: Element>(&self, own: Vec<T>) -> Result<Vec<Vec<T>>> {
+        self.check_process()?;
         let description = Description::new(Operation::ALL_GATHER, T::NUMBER, 0);
         self.run(description, async |call| dense::all_gather_varying(call, own).await)
     }
 
-    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, and
-    /// `limit` is equal on all ranks.
+    /// Gathers the sparse vectors of all ranks, in rank order, whatever their values are. `local` has at most
+    /// `limit` entries, and `limit` is equal on all ranks.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
     pub fn sparse_all_gather(&self, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
         check_limit(local, limit)?;
+        self.check_process()?;
         let description = sparse::describe_all_gather(local.dim(), limit);
         self.run(description, async |call| sparse::sparse_all_gather(call, local, limit).await)
     }
@@ -132,11 +138,16 @@ impl Group {
     /// ranks.
     ///
     /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more; [`Error::NonFinite`] on all
+    /// ranks if a value is not finite, and [`Error::Overflow`] if a sum is not.
     pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
         check_limit(local, limit)?;
+        self.check_process()?;
         let description = sparse::describe_topk(local.dim(), limit);
-        self.run(description, async |call| sparse::topk_all_reduce(call, local, limit, 0).await)
+        self.run(description, async |call| {
+            let sum = sparse::topk_all_reduce(call, local, limit, 0).await?;
+            call.check_poison().map(|()| sum)
+        })
     }
 
     /// Sums the sparse vectors of all ranks and keeps the `k` largest entries. Also returns what goes back to
@@ -146,9 +157,10 @@ impl Group {
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more; [`Error::NonFinite`] on all
-    /// ranks if a sum overflows.
+    /// ranks if a value or a sum is not finite.
     pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
         check_limit(local, k)?;
+        self.check_process()?;
         let description = sparse::describe_gtopk(local.dim(), k, rule);
         self.run(description, async |call| {
             let outcome = sparse::gtopk_all_reduce(call, local, k, rule, 0).await?;
@@ -162,7 +174,8 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if a matrix does not fit its state.
     pub fn low_rank_all_reduce(&self, batch: &mut Batch, matrices: &[&[f32]]) -> Result<Factors> {
         low_rank::check(batch, matrices)?;
-        let cost = self.0.settings.cost;
+        self.check_process()?;
+        let cost = self.settings().cost;
         let description = low_rank::describe(batch);
         let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
         self.run(description, async |call| {
@@ -172,7 +185,7 @@ impl Group {
 }
 
 /// For calls over slots that have no fast path around the engine.
-fn nothing_at_once<T>(_: &mut HostCall<'_>, _: &mut [T]) -> ControlFlow<Result<()>, ()> {
+fn nothing_at_once<T>(_: &mut SlotTurn<'_>, _: &mut [T]) -> ControlFlow<Result<()>, ()> {
     ControlFlow::Continue(())
 }
 

@@ -6,57 +6,64 @@ mod collectives;
 mod on_host;
 mod settings;
 mod shared;
+mod split;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ucx_sys_wrap::bootstrap::Opened;
-use ucx_sys_wrap::buffer::{Comm, Port};
-use ucx_sys_wrap::shm::LocalGroup;
-use ucx_sys_wrap::{Owner, Signature, Statistics, Transport};
+use ucx_sys_wrap::buffer::{Comm, OnLoss, Port};
+use ucx_sys_wrap::shm::{LocalGroup, SlotSet};
+use ucx_sys_wrap::{Owner, Rank, Signature, Statistics, Transport};
 
-use crate::call::{Call, Identity, Shared};
+use crate::call::{Call, Shared};
+use crate::calls::Numbered;
+use crate::context::{Agreed, Context, Ranks};
 use crate::description::Description;
-use crate::engine::{Engine, EngineThread, Handle, Sleep};
+use crate::difference::{CONTROL, explain};
+use crate::engine::{AbortUnlessEnded, Engine, EngineThread, Handle, Sleep, Status};
 use crate::error::{Error, Result};
-use crate::host::Host;
+use crate::host::places;
+use crate::world::{Numbers, World};
 
 pub use settings::{DEFAULT_TIMEOUT, Settings};
+pub use split::Hosts;
 
-/// The ranks of a job, for collective calls.
+/// Ranks that make collective calls together: all ranks of a job, or some of them ([`split`](Self::split)).
 ///
-/// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones
-/// are the same group. Do not use a group in a forked child, except to drop it. After [`Error::PeerLost`],
-/// [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`], [`Error::Payload`], or an
-/// [`Error::Transport`] that is due to lack of memory or a peer's invalid message, the group is closed on all
-/// ranks: calls that need a peer fail.
+/// All ranks make the same calls in the same order, on each group. A group can be shared between threads and
+/// cloned; clones are the same group. Calls on different groups are independent: they may run at the same
+/// time, from several threads. In a forked child, calls on the groups of its parent are refused
+/// ([`Error::Forked`]), and nothing else may be done with their handles and engines than dropping them. In a
+/// signal handler a group may only be [aborted](Self::abort). Dropping the last handle ends the group's
+/// thread and waits for that, unless the drop is inside the body of a call.
+///
+/// After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
+/// [`Error::Differs`], [`Error::Payload`], or an [`Error::Transport`] that is due to lack of memory or a
+/// peer's invalid message, the group is closed on all its ranks: calls that need a peer fail. Other groups go
+/// on, unless they have the lost rank as a member. Errors name ranks by their number in the world
+/// ([`members`](Self::members)).
 #[derive(Clone)]
-pub struct Group(Arc<Inner>);
-
-struct Inner {
-    /// Ends before everything else.
-    thread: Option<EngineThread>,
-    owner: Owner,
-    engine: Arc<Engine>,
-    settings: Settings,
-    sequence: AtomicU32,
-    local_group: Option<Arc<LocalGroup>>,
-    host: Option<Arc<Host>>,
-}
-
-impl Drop for Inner {
-    /// In a forked child, all state belongs to the parent, whose threads do not exist here.
-    fn drop(&mut self) {
-        if !self.owner.is_here() {
-            std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
-        }
-    }
+pub struct Group {
+    context: Arc<Context>,
+    /// The timeout of this handle's calls, instead of the group's.
+    timeout: Option<Duration>,
 }
 
 /// The future of a non-blocking call's body; see [`Group::start`].
 pub type CallFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
+
+/// A call that has its number.
+#[derive(Clone, Copy)]
+struct Made {
+    description: Description,
+    numbered: Numbered,
+    signature: Signature,
+    timeout: Duration,
+}
 
 impl Group {
     /// The group of all ranks of `transport`.
@@ -85,24 +92,21 @@ impl Group {
         let Opened { transport, local_group, is_crowded } = opened;
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), local_group.clone(), is_crowded);
-        let host = local_group
-            .as_ref()
-            .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.course()))
-            .map(Arc::new);
         // A single rank has no peer to tell of an abort, and a simulated network allows no other thread.
         let is_needed = settings.progress_thread || (port.world_size() > 1 && !port.is_simulated());
         let thread = is_needed.then(|| EngineThread::start(&engine, settings.progress_thread)).transpose();
         let thread = thread.map_err(Error::Transport)?;
-        let sequence = AtomicU32::new(0);
-        Ok(Self(Arc::new(Inner {
-            thread,
-            owner: Owner::here(),
-            engine,
-            settings,
-            sequence,
-            local_group,
-            host,
-        })))
+        let members: Arc<[Rank]> = Rank::all(port.world_size()).collect();
+        port.open_context(CONTROL, 0, Arc::clone(&members), OnLoss::Continue);
+        let contexts = Numbers::new();
+        let world = Arc::new(World { thread, owner: Owner::here(), engine, local_group, contexts });
+        let slots = places(&world, &members).map(|_| SlotSet::default());
+        let agreed = Agreed { number: 0, epoch: 0, members, slots };
+        Ok(Self::of(Context::open(&world, agreed, settings)))
+    }
+
+    fn of(context: Context) -> Self {
+        Self { context: Arc::new(context), timeout: None }
     }
 
     /// A group of this rank only.
@@ -114,16 +118,90 @@ impl Group {
         Self::new(Box::new(transport), Settings::default())
     }
 
-    /// This rank.
+    /// This rank in the group.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.port().rank().0
+        self.context.ranks.own
     }
 
     /// The number of ranks in the group.
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.port().world_size()
+        self.context.ranks.size()
+    }
+
+    /// The members by their rank in the group: the number of each in the world, by which errors name it.
+    #[must_use]
+    pub fn members(&self) -> &[Rank] {
+        &self.context.ranks.members
+    }
+
+    /// Whether both are handles of the same group.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.context, &other.context)
+    }
+
+    /// Fails in a forked child of the process that has made the group. All calls begin with this, except
+    /// custom ones ([`run`](Self::run), [`start`](Self::start)).
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        if self.context.world.owner.has_forked() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    /// Whether the group is closed, as far as this rank knows: calls that need a peer would fail. Turns the
+    /// transport once.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        if self.check_process().is_err() {
+            return true;
+        }
+        self.progress();
+        self.context.status.look(self.port())
+    }
+
+    /// Sets the timeout of later calls on this group. Ranks may have different ones: the first that passes
+    /// closes the group.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.context.set_timeout(timeout);
+    }
+
+    /// The same group, with another timeout for the calls that are made through the result.
+    ///
+    /// ```
+    /// use brevity_collectives::{Group, Reduction};
+    /// use std::time::Duration;
+    ///
+    /// let group = Group::solo();
+    /// group.with_timeout(Duration::from_secs(2)).barrier()?;
+    /// # Ok::<(), brevity_collectives::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self.clone() }
+    }
+
+    /// The timeout of calls that are made through this handle.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or_else(|| self.context.timeout())
+    }
+
+    /// The number of the next object that is made for this group, such as an exchange. Objects that ranks use
+    /// together are made in the same order on all of them; a call's description contains the number, so that
+    /// ranks that use different objects find out.
+    #[must_use]
+    pub fn number_object(&self) -> u32 {
+        self.context.number_object()
+    }
+
+    /// Notes a [plan](Description::of_plan) in words, a line for each of its parts, so that ranks whose plans
+    /// differ are told in which part.
+    pub fn note_plan(&self, plan: &Description, lines: impl Iterator<Item = String>) {
+        self.context.status.plans.note(plan.count, lines);
     }
 
     /// The transport's name, as "tcp".
@@ -132,34 +210,35 @@ impl Group {
         self.port().name()
     }
 
-    /// The counters of this rank.
+    /// The counters of this rank, of all its groups; bytes over shared memory are those of this group.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        let bytes_shared = self.0.host.as_ref().map_or(0, |host| host.written.load(Ordering::Relaxed));
+        let bytes_shared =
+            self.context.ranks.host.as_ref().map_or(0, |host| host.written.load(Ordering::Relaxed));
         Statistics { bytes_shared, ..self.port().statistics() }
     }
 
     /// The memory that this rank shares with the others of its host, if it does.
     #[must_use]
     pub fn local_group(&self) -> Option<&Arc<LocalGroup>> {
-        self.0.local_group.as_ref()
+        self.context.world.local_group.as_ref()
     }
 
     /// The settings of the group.
     #[must_use]
     pub fn settings(&self) -> &Settings {
-        &self.0.settings
+        &self.context.settings
     }
 
     /// The progress engine of this group, for point-to-point messages. Their tags must have a group number
-    /// that no group of collectives uses.
+    /// that no group of collectives uses: 1008 to 1022.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
-        &self.0.engine
+        &self.context.world.engine
     }
 
-    /// Closes the group on all ranks: pending and later calls of all ranks fail with [`Error::Aborted`]
-    /// naming this rank.
+    /// Closes the group on all its ranks: pending and later calls of all ranks fail with [`Error::Aborted`]
+    /// naming this rank. Other groups go on.
     ///
     /// Async-signal-safe: a signal handler may call it at any time, also during a call on this group. It
     /// takes no lock, allocates nothing and never panics.
@@ -169,15 +248,18 @@ impl Group {
     /// transport), so that a caller may exit afterwards. In a handler that has interrupted a call, peers may
     /// not have been told yet when this returns. If the process ends before that call goes on, they find this
     /// rank lost instead. In a simulation, peers are told at this rank's next turn or call, or when it drops
-    /// the group.
+    /// the group. In a forked child this does nothing.
     pub fn abort(&self) {
-        self.0.engine.abort();
+        if self.check_process().is_err() {
+            return;
+        }
+        self.engine().abort(&self.context.status);
     }
 
     /// Moves the transport and all non-blocking calls once, without blocking. Returns whether anything
     /// happened.
     pub fn progress(&self) -> bool {
-        self.0.engine.turn()
+        self.check_process().is_ok() && self.engine().turn()
     }
 
     /// For event loops: moves all non-blocking calls once and prepares for sleeping. Returns the descriptor
@@ -203,15 +285,27 @@ impl Group {
     /// assert!(result.is_ok() && sum == [1.0; 4]);
     /// ```
     pub fn prepare_sleep(&self) -> Option<Sleep> {
-        self.0.engine.prepare_sleep()
+        self.engine().prepare_sleep()
     }
 
     /// Runs a custom call to completion on this thread.
     ///
-    /// All ranks must pass equal descriptions. All operations of `body` have ended when this returns.
+    /// All ranks must pass equal descriptions. All operations of `body` have ended when this returns. A panic
+    /// of `body` closes the group, because other ranks would wait for this one: they get [`Error::Aborted`].
     pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
-        let (identity, _) = self.next_call(&description);
-        self.run_body(identity, description, Shared::default(), body)
+        self.run_with_parts(description, 0, body)
+    }
+
+    /// Like [`run`](Self::run), for a body that runs up to `parts` [parts](Call::part) at the same time. All
+    /// ranks pass the same number.
+    pub fn run_with_parts<'env, R>(
+        &self,
+        description: Description,
+        parts: u32,
+        body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
+    ) -> R {
+        let made = self.next_call(description, parts);
+        self.run_body(made, Shared::default(), body)
     }
 
     /// Like [`run`](Self::run), for a body with collectives on dense vectors: among ranks of one host these
@@ -226,21 +320,25 @@ impl Group {
         description: Description,
         body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
     ) -> R {
-        let (identity, signature) = self.next_call(&description);
-        let shared = Shared::new(self.inside(signature, self.0.engine.spins()));
-        self.run_body(identity, description, shared, body)
+        let made = self.next_call(description, 0);
+        let shared = Shared::new(self.inside(made.signature, self.engine().spins()));
+        self.run_body(made, shared, body)
     }
 
     fn run_body<'env, R>(
         &self,
-        identity: Identity,
-        description: Description,
+        made: Made,
         shared: Shared,
         body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
     ) -> R {
-        self.0.engine.run(identity.timeout, async |comm: &Comm<'env>| {
-            let result = body(&Call::new(comm, identity, description, &shared)).await;
-            leave(comm, &shared);
+        let (ranks, status) = (&*self.context.ranks, &*self.context.status);
+        self.engine().run_in(status, made.timeout, async |comm: &Comm<'env>| {
+            // Before the scope ends the call's operations, some of which only peers can end.
+            let unless_ended = AbortUnlessEnded { port: comm.port(), status };
+            let leave = Leave { comm, ranks, shared: &shared };
+            let result = body(&Call::new(comm, ranks, made.numbered, made.description, &shared)).await;
+            leave.explained(status).await;
+            std::mem::forget(unless_ended);
             result
         })
     }
@@ -248,15 +346,15 @@ impl Group {
     /// Starts a custom non-blocking call on `buffers`; the handle returns them with the result.
     ///
     /// The call gets its number here, so all ranks must start their calls in the same order. They may wait
-    /// for them in any order.
+    /// for them in any order. A panic of `body` closes the group, as in [`run`](Self::run).
     pub fn start<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
         R: Send + 'static,
         F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
     {
-        let (identity, _) = self.next_call(&description);
-        self.start_body(identity, description, Shared::default(), buffers, body)
+        let made = self.next_call(description, 0);
+        self.start_body(made, Shared::default(), buffers, body)
     }
 
     /// Like [`start`](Self::start), for a body with collectives on dense vectors; see
@@ -267,67 +365,89 @@ impl Group {
         R: Send + 'static,
         F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
     {
-        let (identity, signature) = self.next_call(&description);
-        self.start_body(identity, description, Shared::new(self.inside(signature, 0)), buffers, body)
+        let made = self.next_call(description, 0);
+        self.start_body(made, Shared::new(self.inside(made.signature, 0)), buffers, body)
     }
 
     /// The handle of a call that was refused: it has ended with `value` without starting anything.
     pub fn ended<T>(&self, value: T) -> Handle<T> {
-        Handle::ended(&self.0.engine, value)
+        Handle::ended(self.engine(), value)
     }
 
-    fn start_body<B, R, F>(
-        &self,
-        identity: Identity,
-        description: Description,
-        shared: Shared,
-        buffers: B,
-        body: F,
-    ) -> Handle<(B, R)>
+    fn start_body<B, R, F>(&self, made: Made, shared: Shared, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
         R: Send + 'static,
         F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
     {
-        self.0.engine.spawn(identity.timeout, buffers, move |comm, buffers| {
-            Box::pin(async move {
-                let call = Call::new(comm, identity, description, &shared);
-                let result = body(&call, buffers).await;
-                leave(comm, &shared);
-                result
-            })
-        })
+        let ranks = Arc::clone(&self.context.ranks);
+        let (status, kept) = (Arc::clone(&self.context.status), Arc::clone(&ranks));
+        self.engine().spawn_in(
+            (Arc::clone(&status), Some(kept)),
+            made.timeout,
+            buffers,
+            move |comm, buffers| {
+                Box::pin(async move {
+                    let leave = Leave { comm, ranks: &ranks, shared: &shared };
+                    let call = Call::new(comm, &ranks, made.numbered, made.description, &shared);
+                    let result = body(&call, buffers).await;
+                    leave.explained(&status).await;
+                    result
+                })
+            },
+        )
     }
 
     fn port(&self) -> &Arc<Port> {
-        self.0.engine.port()
+        self.context.port()
     }
 
-    /// The next call's number, and its identity.
+    /// Takes the number of the next call, and those of its parts. Arguments are checked before this.
     #[inline]
-    fn next_call(&self, description: &Description) -> (Identity, Signature) {
-        let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
-        let signature = description.encode();
-        if let Some(host) = &self.0.host
-            && self.is_open()
+    fn next_call(&self, description: Description, parts: u32) -> Made {
+        let made = self.next_call_over_slots(description, parts);
+        self.context.status.calls.note(made.numbered, &made.description, parts);
+        made
+    }
+
+    /// Likewise, for a call over slots, which notes it itself.
+    #[inline]
+    fn next_call_over_slots(&self, description: Description, parts: u32) -> Made {
+        let numbered = self.context.status.calls.take(&description, parts);
+        let signature = description.sign(self.context.ranks.epoch, numbered.digest);
+        if let Some(host) = &self.context.ranks.host
+            && self.context.is_open()
         {
-            host.record(sequence, signature);
+            host.record(numbered.number, signature);
         }
-        (Identity { group: 0, sequence, timeout: self.0.settings.timeout }, signature)
-    }
-
-    /// Whether calls that need a peer can succeed. Otherwise they must send nothing: a rank that does not
-    /// know yet why the group is closed would take it for a different call.
-    #[inline]
-    fn is_open(&self) -> bool {
-        !self.0.engine.course().is_closed.load(Ordering::Relaxed)
+        Made { description, numbered, signature, timeout: self.timeout() }
     }
 }
 
-/// Closes the group if a peer has violated the call's protocol: this rank has left the call early, and no
-/// rank must wait for it.
-fn leave(comm: &Comm<'_>, shared: &Shared) {
-    if shared.is_broken() {
-        comm.port().abort();
+/// Closes the context at the end of a call that this rank leaves early, so that no rank waits for it. A body
+/// that panics because of an error leaves for that error.
+struct Leave<'a, 'env> {
+    comm: &'a Comm<'env>,
+    ranks: &'a Ranks,
+    shared: &'a Shared,
+}
+
+impl Leave<'_, '_> {
+    /// Likewise, and finds out what differs if calls do.
+    async fn explained(self, status: &Status) {
+        let Self { comm, ranks, shared } = self;
+        drop(self);
+        if shared.has_differed() {
+            explain(comm, ranks, status).await;
+        }
+    }
+}
+
+impl Drop for Leave<'_, '_> {
+    fn drop(&mut self) {
+        let port = self.comm.port();
+        if let Some(cause) = self.shared.broken(port.rank()) {
+            port.fail(self.ranks.number, cause);
+        }
     }
 }

@@ -26,6 +26,7 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::Mismatch`] also if lengths differ; [`Error::NoSuchRoot`].
     /// The buffer is dropped: its memory goes back to its pool when the transport has released it.
     pub fn broadcast_shared<T: Element>(&self, buffer: PoolBuffer<T>, root: u32) -> Result<SharedBuffer<T>> {
+        self.check_process()?;
         if root >= self.world_size() {
             return Err(Error::NoSuchRoot { root: Rank(root), world_size: self.world_size() });
         }
@@ -39,6 +40,7 @@ impl Group {
     /// # Errors
     /// As for [`broadcast_shared`](Self::broadcast_shared); the buffer is unchanged.
     pub fn broadcast_frozen<T: Element>(&self, buffer: &SharedBuffer<T>) -> Result<()> {
+        self.check_process()?;
         let description = describe::<T>(buffer.len(), self.rank());
         self.run(description, async |call| dense::broadcast_frozen(call, buffer.clone()).await.map(drop))
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ucx_sys_wrap::shm::INLINE_BYTES;
 
-use super::call::HostCall;
+use super::turn::SlotTurn;
 use crate::element::Element;
 use crate::error::Result;
 
@@ -20,74 +20,74 @@ const LONG_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `all` is unspecified.
-pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> Result<()> {
-    let (own, places) = (call.slots().own_place(), call.world_size() as usize);
+pub async fn all_gather<T: Element>(turn: &mut SlotTurn<'_>, all: &mut [T]) -> Result<()> {
+    let (own, places) = (turn.slots().own_place(), turn.world_size() as usize);
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(all);
     let length = bytes.len() / places;
     if length <= INLINE_BYTES {
-        inline(call, bytes, length).await?;
-        call.finish();
+        inline(turn, bytes, length).await?;
+        turn.finish();
         return Ok(());
     }
     let chunk = if length < LONG_BYTES { CHUNK_BYTES } else { LONG_CHUNK_BYTES }.min(length);
     let count = length.div_ceil(chunk);
-    let first = call.take_steps(count);
-    let header = call.header();
+    let first = turn.take_steps(count);
+    let header = turn.header();
     let piece = |place: usize, index: usize| {
         place * length + index * chunk..place * length + length.min((index + 1) * chunk)
     };
-    for turn in 0..=count {
-        let out = (turn < count).then(|| (first.plus(turn as u64), piece(own, turn)));
-        let back = turn.checked_sub(1).map(|index| (first.plus(index as u64), index));
+    for stage in 0..=count {
+        let out = (stage < count).then(|| (first.plus(stage as u64), piece(own, stage)));
+        let back = stage.checked_sub(1).map(|index| (first.plus(index as u64), index));
         if let Some((step, _)) = out {
-            call.until_free(step).await?;
+            turn.until_free(step).await?;
         }
         // The first peer's chunk is read while this rank's next chunk is written.
         let mut unwritten = out.clone();
         for place in (0..places).filter(|place| *place != own) {
             let Some((step, index)) = back else { break };
-            call.until_published(place, step).await?;
+            turn.until_published(place, step).await?;
             match unwritten.take() {
                 Some((to, range)) => {
                     let (bytes, into) = apart(bytes, range, piece(place, index));
-                    call.slots().exchange(
+                    turn.slots().exchange(
                         (to, to.place_for(chunk), bytes),
                         (place, step, step.place_for(chunk)),
                         into,
                     );
                 }
                 None => {
-                    call.slots().read(place, step, step.place_for(chunk), &mut bytes[piece(place, index)])
+                    turn.slots().read(place, step, step.place_for(chunk), &mut bytes[piece(place, index)])
                 }
             }
         }
         if let Some((step, range)) = unwritten {
-            call.slots().write(step, step.place_for(chunk), &bytes[range]);
+            turn.slots().write(step, step.place_for(chunk), &bytes[range]);
         }
         if let Some((step, _)) = out {
-            call.slots().publish(step, header);
+            turn.slots().publish(step, header);
         }
         if let Some((step, _)) = back {
-            call.slots().acknowledge(step);
+            turn.slots().acknowledge(step);
         }
     }
-    call.finish();
+    turn.finish();
     Ok(())
 }
 
 /// For vectors that fit in the line of the flag.
-async fn inline(call: &mut HostCall<'_>, all: &mut [u8], length: usize) -> Result<()> {
-    let own = call.slots().own_place();
-    let step = call.take_steps(1);
-    let header = call.header();
-    call.until_free(step).await?;
-    call.slots().publish_inline(step, header, &all[own * length..][..length]);
-    for place in (0..call.world_size() as usize).filter(|place| *place != own) {
-        call.until_published(place, step).await?;
-        call.slots().has_come_to(place, step);
-        call.slots().read_inline(place, step, &mut all[place * length..][..length]);
+async fn inline(turn: &mut SlotTurn<'_>, all: &mut [u8], length: usize) -> Result<()> {
+    let own = turn.slots().own_place();
+    let step = turn.take_steps(1);
+    let header = turn.header();
+    turn.until_free(step).await?;
+    turn.slots().publish_inline(step, header, &all[own * length..][..length]);
+    for place in (0..turn.world_size() as usize).filter(|place| *place != own) {
+        turn.until_published(place, step).await?;
+        turn.slots().has_come_to(place, step);
+        turn.slots().read_inline(place, step, &mut all[place * length..][..length]);
     }
-    call.slots().acknowledge(step);
+    turn.slots().acknowledge(step);
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::shm::{CHUNK_BYTES, INLINE_BYTES, Step};
 
 use super::all_gather::apart;
-use super::call::HostCall;
+use super::turn::SlotTurn;
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 
@@ -49,13 +49,13 @@ pub(crate) enum Rest {
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `data` is unspecified.
 pub async fn all_reduce<T: Element>(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     data: &mut [T],
     reduction: Reduction,
 ) -> Result<()> {
-    match at_once(call, data, reduction) {
+    match at_once(turn, data, reduction) {
         ControlFlow::Break(result) => result,
-        ControlFlow::Continue(rest) => all_reduce_rest(call, data, reduction, rest).await,
+        ControlFlow::Continue(rest) => all_reduce_rest(turn, data, reduction, rest).await,
     }
 }
 
@@ -63,17 +63,17 @@ pub async fn all_reduce<T: Element>(
 /// Returns what is left if the others do not come soon.
 #[inline]
 pub(crate) fn at_once<T: Element>(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     data: &mut [T],
     reduction: Reduction,
 ) -> ControlFlow<Result<()>, Rest> {
     let bytes = size_of_val(data);
     if bytes <= SHORT_BYTES {
-        in_a_step_at_once(call, data, reduction, publish_line, reduce_lines::<T, SHORT_BYTES>)
+        in_a_step_at_once(turn, data, reduction, publish_line, reduce_lines::<T, SHORT_BYTES>)
     } else if bytes <= INLINE_BYTES {
-        in_a_step_at_once(call, data, reduction, publish_line, reduce_lines::<T, INLINE_BYTES>)
-    } else if is_for_all(call, bytes) {
-        in_a_step_at_once(call, data, reduction, publish_slot, reduce_slots)
+        in_a_step_at_once(turn, data, reduction, publish_line, reduce_lines::<T, INLINE_BYTES>)
+    } else if is_for_all(turn, bytes) {
+        in_a_step_at_once(turn, data, reduction, publish_slot, reduce_slots)
     } else {
         ControlFlow::Continue(Rest::All)
     }
@@ -81,103 +81,103 @@ pub(crate) fn at_once<T: Element>(
 
 /// The rest that [`at_once`] has left of an [`all_reduce`].
 pub(crate) async fn all_reduce_rest<T: Element>(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     data: &mut [T],
     reduction: Reduction,
     rest: Rest,
 ) -> Result<()> {
     let bytes = size_of_val(data);
     if bytes <= INLINE_BYTES {
-        in_a_step(call, data, reduction, rest, publish_line, reduce_lines::<T, INLINE_BYTES>).await?;
-    } else if is_for_all(call, bytes) {
-        in_a_step(call, data, reduction, rest, publish_slot, reduce_slots).await?;
+        in_a_step(turn, data, reduction, rest, publish_line, reduce_lines::<T, INLINE_BYTES>).await?;
+    } else if is_for_all(turn, bytes) {
+        in_a_step(turn, data, reduction, rest, publish_slot, reduce_slots).await?;
     } else {
-        by_slices(call, data, reduction).await?;
+        by_slices(turn, data, reduction).await?;
     }
-    call.finish();
+    turn.finish();
     Ok(())
 }
 
 /// Whether every rank reduces the whole vector.
 #[inline]
-fn is_for_all(call: &HostCall<'_>, bytes: usize) -> bool {
-    bytes * (call.world_size() as usize - 1) <= ALL_BY_ALL_BYTES
+fn is_for_all(turn: &SlotTurn<'_>, bytes: usize) -> bool {
+    bytes * (turn.world_size() as usize - 1) <= ALL_BY_ALL_BYTES
 }
 
 /// Every rank publishes its vector in one step and reduces all of them, if all come soon.
 #[inline]
 fn in_a_step_at_once<T: Element>(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     data: &mut [T],
     reduction: Reduction,
-    publish: impl FnOnce(&mut HostCall<'_>, Step, &[T]),
-    reduce: impl FnOnce(&mut HostCall<'_>, Step, &mut [T], Reduction),
+    publish: impl FnOnce(&mut SlotTurn<'_>, Step, &[T]),
+    reduce: impl FnOnce(&mut SlotTurn<'_>, Step, &mut [T], Reduction),
 ) -> ControlFlow<Result<()>, Rest> {
-    let step = call.slots().next_step();
-    if call.slots().in_the_way(step).is_some() {
+    let step = turn.slots().next_step();
+    if turn.slots().in_the_way(step).is_some() {
         return ControlFlow::Continue(Rest::All);
     }
-    let step = call.take_steps(1);
-    publish(call, step, data);
-    for place in 0..call.slots().places() {
-        if place != call.slots().own_place() {
-            match call.is_soon_published(place, step, size_of_val(data)) {
-                Ok(true) => call.slots().has_come_to(place, step),
+    let step = turn.take_steps(1);
+    publish(turn, step, data);
+    for place in 0..turn.slots().places() {
+        if place != turn.slots().own_place() {
+            match turn.is_soon_published(place, step, size_of_val(data)) {
+                Ok(true) => turn.slots().has_come_to(place, step),
                 Ok(false) => return ControlFlow::Continue(Rest::Published(step)),
                 Err(error) => return ControlFlow::Break(Err(error)),
             }
         }
     }
-    reduce(call, step, data, reduction);
-    call.finish();
+    reduce(turn, step, data, reduction);
+    turn.finish();
     ControlFlow::Break(Ok(()))
 }
 
 /// The same, without a time limit.
 async fn in_a_step<T: Element>(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     data: &mut [T],
     reduction: Reduction,
     rest: Rest,
-    publish: impl FnOnce(&mut HostCall<'_>, Step, &[T]),
-    reduce: impl FnOnce(&mut HostCall<'_>, Step, &mut [T], Reduction),
+    publish: impl FnOnce(&mut SlotTurn<'_>, Step, &[T]),
+    reduce: impl FnOnce(&mut SlotTurn<'_>, Step, &mut [T], Reduction),
 ) -> Result<()> {
     let step = match rest {
         Rest::Published(step) => step,
         Rest::All => {
-            let step = call.take_steps(1);
-            call.until_free(step).await?;
-            publish(call, step, data);
+            let step = turn.take_steps(1);
+            turn.until_free(step).await?;
+            publish(turn, step, data);
             step
         }
     };
-    for place in 0..call.slots().places() {
-        if place != call.slots().own_place() {
-            call.until_published(place, step).await?;
-            call.slots().has_come_to(place, step);
+    for place in 0..turn.slots().places() {
+        if place != turn.slots().own_place() {
+            turn.until_published(place, step).await?;
+            turn.slots().has_come_to(place, step);
         }
     }
-    reduce(call, step, data, reduction);
+    reduce(turn, step, data, reduction);
     Ok(())
 }
 
 /// Publishes a vector in the line of this rank's flag.
 #[inline]
-fn publish_line<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
-    let header = call.header();
-    call.slots().publish_inline(step, header, bytemuck::cast_slice(data));
+fn publish_line<T: Element>(turn: &mut SlotTurn<'_>, step: Step, data: &[T]) {
+    let header = turn.header();
+    turn.slots().publish_inline(step, header, bytemuck::cast_slice(data));
 }
 
 /// Reduces the lines of all ranks, which have been published.
 #[inline]
 fn reduce_lines<T: Element, const N: usize>(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     step: Step,
     data: &mut [T],
     reduction: Reduction,
 ) {
-    let world_size = call.world_size();
-    let slots = call.slots();
+    let world_size = turn.world_size();
+    let slots = turn.slots();
     in_standard_float_mode(|| {
         slots.reduce_inline::<T, N>(step, data, |into, from| T::combine(reduction, into, from));
         slots.acknowledge(step);
@@ -187,58 +187,58 @@ fn reduce_lines<T: Element, const N: usize>(
 
 /// Publishes a vector in this rank's slot.
 #[inline]
-fn publish_slot<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
-    let header = call.header();
-    call.slots().write(step, step.place_for(size_of_val(data)), bytemuck::cast_slice(data));
-    call.slots().publish(step, header);
+fn publish_slot<T: Element>(turn: &mut SlotTurn<'_>, step: Step, data: &[T]) {
+    let header = turn.header();
+    turn.slots().write(step, step.place_for(size_of_val(data)), bytemuck::cast_slice(data));
+    turn.slots().publish(step, header);
 }
 
 /// Reduces the slots of all ranks, which have been published.
 #[inline]
-fn reduce_slots<T: Element>(call: &mut HostCall<'_>, step: Step, data: &mut [T], reduction: Reduction) {
-    let world_size = call.world_size();
+fn reduce_slots<T: Element>(turn: &mut SlotTurn<'_>, step: Step, data: &mut [T], reduction: Reduction) {
+    let world_size = turn.world_size();
     let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
     let place = step.place_for(size_of_val(data));
     let finish = |block: &mut [T]| divide(block, reduction, world_size);
-    in_standard_float_mode(|| call.slots().reduce((step, place), data, false, combine, finish));
-    call.slots().acknowledge(step);
+    in_standard_float_mode(|| turn.slots().reduce((step, place), data, false, combine, finish));
+    turn.slots().acknowledge(step);
 }
 
 /// Reduces in chunks, of which every rank reduces a slice.
-async fn by_slices<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
-    let header = call.header();
-    let chunks = Chunks::new::<T>(data.len(), call.world_size() as usize);
-    let first = call.take_steps(chunks.count());
-    let (own, world_size) = (call.slots().own_place(), call.world_size());
+async fn by_slices<T: Element>(turn: &mut SlotTurn<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+    let header = turn.header();
+    let chunks = Chunks::new::<T>(data.len(), turn.world_size() as usize);
+    let first = turn.take_steps(chunks.count());
+    let (own, world_size) = (turn.slots().own_place(), turn.world_size());
     let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
     let peers = || (0..world_size as usize).filter(|place| *place != own);
-    for turn in 0..chunks.count() + 2 {
-        let out = (turn < chunks.count()).then(|| first.plus(turn as u64));
-        let back = turn.checked_sub(2).map(|chunk| (first.plus(chunk as u64), chunk));
+    for stage in 0..chunks.count() + 2 {
+        let out = (stage < chunks.count()).then(|| first.plus(stage as u64));
+        let back = stage.checked_sub(2).map(|chunk| (first.plus(chunk as u64), chunk));
         if let Some(step) = out {
-            call.until_free(step).await?;
+            turn.until_free(step).await?;
         }
         for place in peers() {
             if let Some((step, _)) = back {
-                call.until_second(place, step).await?;
+                turn.until_second(place, step).await?;
             }
-            move_slices(call, data, &chunks, place, out.map(|step| (step, turn)), back);
+            move_slices(turn, data, &chunks, place, out.map(|step| (step, stage)), back);
         }
         if let Some(step) = out {
-            call.slots().publish(step, header);
+            turn.slots().publish(step, header);
         }
         if let Some((step, _)) = back {
-            call.slots().acknowledge(step);
+            turn.slots().acknowledge(step);
         }
-        if let Some(chunk) = turn.checked_sub(1).filter(|chunk| *chunk < chunks.count()) {
+        if let Some(chunk) = stage.checked_sub(1).filter(|chunk| *chunk < chunks.count()) {
             let step = first.plus(chunk as u64);
-            until_all_published(call, step).await?;
+            until_all_published(turn, step).await?;
             let (at, range) = chunks.slice(chunk, own);
             let finish = |block: &mut [T]| divide(block, reduction, world_size);
             let at = chunks.place(step) + at * size_of::<T>();
             let slice = &mut data[range];
-            in_standard_float_mode(|| call.slots().reduce((step, at), slice, true, combine, finish));
-            call.slots().publish_second(step);
+            in_standard_float_mode(|| turn.slots().reduce((step, at), slice, true, combine, finish));
+            turn.slots().publish_second(step);
         }
     }
     Ok(())
@@ -246,7 +246,7 @@ async fn by_slices<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reductio
 
 /// Writes the slice of one chunk that the rank at `place` reduces, and reads its result of another.
 fn move_slices<T: Element>(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     data: &mut [T],
     chunks: &Chunks,
     place: usize,
@@ -260,22 +260,22 @@ fn move_slices<T: Element>(
         (Some((to, (at, out))), Some((from, (start, back)))) => {
             let (out, back) = apart(data, out, back);
             let out = (to, bytes(to, at), bytemuck::cast_slice(out));
-            call.slots().exchange(out, (place, from, bytes(from, start)), bytemuck::cast_slice_mut(back));
+            turn.slots().exchange(out, (place, from, bytes(from, start)), bytemuck::cast_slice_mut(back));
         }
         (Some((step, (at, range))), None) => {
-            call.slots().write(step, bytes(step, at), bytemuck::cast_slice(&data[range]));
+            turn.slots().write(step, bytes(step, at), bytemuck::cast_slice(&data[range]));
         }
         (None, Some((step, (at, range)))) => {
-            call.slots().read(place, step, bytes(step, at), bytemuck::cast_slice_mut(&mut data[range]));
+            turn.slots().read(place, step, bytes(step, at), bytemuck::cast_slice_mut(&mut data[range]));
         }
         (None, None) => {}
     }
 }
 
-async fn until_all_published(call: &mut HostCall<'_>, step: Step) -> Result<()> {
-    for place in 0..call.world_size() as usize {
-        if place != call.slots().own_place() {
-            call.until_published(place, step).await?;
+async fn until_all_published(turn: &mut SlotTurn<'_>, step: Step) -> Result<()> {
+    for place in 0..turn.world_size() as usize {
+        if place != turn.slots().own_place() {
+            turn.until_published(place, step).await?;
         }
     }
     Ok(())

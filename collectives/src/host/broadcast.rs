@@ -7,7 +7,7 @@
 
 use ucx_sys_wrap::shm::{INLINE_BYTES, Step};
 
-use super::call::HostCall;
+use super::turn::SlotTurn;
 use crate::element::Element;
 use crate::error::Result;
 
@@ -22,54 +22,54 @@ const LONG_BYTES: usize = 32 << 20;
 ///
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `data` is unspecified.
-pub async fn broadcast<T: Element>(call: &mut HostCall<'_>, data: &mut [T], root: u32) -> Result<()> {
+pub async fn broadcast<T: Element>(turn: &mut SlotTurn<'_>, data: &mut [T], root: u32) -> Result<()> {
     let root = root as usize;
-    let is_root = call.slots().own_place() == root;
+    let is_root = turn.slots().own_place() == root;
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
     let chunk = CHUNK_BYTES.min(bytes.len()).max(1);
     let count = bytes.len().div_ceil(chunk).max(1);
-    let first = call.take_steps(count);
+    let first = turn.take_steps(count);
     match (is_root, bytes.len() <= INLINE_BYTES) {
-        (true, true) => publish_short(call, first, bytes).await?,
-        (true, false) => publish(call, first, bytes, chunk).await?,
-        (false, true) => receive_short(call, (root, first), bytes).await?,
-        (false, false) => receive(call, (root, first), bytes, chunk).await?,
+        (true, true) => publish_short(turn, first, bytes).await?,
+        (true, false) => publish(turn, first, bytes, chunk).await?,
+        (false, true) => receive_short(turn, (root, first), bytes).await?,
+        (false, false) => receive(turn, (root, first), bytes, chunk).await?,
     }
-    call.finish();
+    turn.finish();
     Ok(())
 }
 
-async fn publish_short(call: &mut HostCall<'_>, step: Step, bytes: &[u8]) -> Result<()> {
-    call.until_free(step).await?;
-    let header = call.header();
-    call.slots().publish_inline(step, header, bytes);
-    call.slots().acknowledge(step);
+async fn publish_short(turn: &mut SlotTurn<'_>, step: Step, bytes: &[u8]) -> Result<()> {
+    turn.until_free(step).await?;
+    let header = turn.header();
+    turn.slots().publish_inline(step, header, bytes);
+    turn.slots().acknowledge(step);
     Ok(())
 }
 
-async fn receive_short(call: &mut HostCall<'_>, (root, step): (usize, Step), bytes: &mut [u8]) -> Result<()> {
-    call.until_published(root, step).await?;
-    call.slots().read_inline(root, step, bytes);
-    call.slots().acknowledge(step);
+async fn receive_short(turn: &mut SlotTurn<'_>, (root, step): (usize, Step), bytes: &mut [u8]) -> Result<()> {
+    turn.until_published(root, step).await?;
+    turn.slots().read_inline(root, step, bytes);
+    turn.slots().acknowledge(step);
     Ok(())
 }
 
 /// Publishes pieces of `chunk` bytes from step `first` on.
-async fn publish(call: &mut HostCall<'_>, first: Step, bytes: &[u8], chunk: usize) -> Result<()> {
-    let header = call.header();
+async fn publish(turn: &mut SlotTurn<'_>, first: Step, bytes: &[u8], chunk: usize) -> Result<()> {
+    let header = turn.header();
     for (index, piece) in bytes.chunks(chunk).enumerate() {
         let step = first.plus(index as u64);
-        call.until_free(step).await?;
-        call.slots().write(step, step.place_for(chunk), piece);
-        call.slots().publish(step, header);
-        call.slots().acknowledge(step);
+        turn.until_free(step).await?;
+        turn.slots().write(step, step.place_for(chunk), piece);
+        turn.slots().publish(step, header);
+        turn.slots().acknowledge(step);
     }
     Ok(())
 }
 
 /// Reads such pieces.
 async fn receive(
-    call: &mut HostCall<'_>,
+    turn: &mut SlotTurn<'_>,
     (root, first): (usize, Step),
     bytes: &mut [u8],
     chunk: usize,
@@ -77,13 +77,13 @@ async fn receive(
     let is_long = bytes.len() >= LONG_BYTES;
     for (index, piece) in bytes.chunks_mut(chunk).enumerate() {
         let step = first.plus(index as u64);
-        call.until_published(root, step).await?;
+        turn.until_published(root, step).await?;
         if is_long {
-            call.slots().read_past_caches(root, step, step.place_for(chunk), piece);
+            turn.slots().read_past_caches(root, step, step.place_for(chunk), piece);
         } else {
-            call.slots().read(root, step, step.place_for(chunk), piece);
+            turn.slots().read(root, step, step.place_for(chunk), piece);
         }
-        call.slots().acknowledge(step);
+        turn.slots().acknowledge(step);
     }
     Ok(())
 }

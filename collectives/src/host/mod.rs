@@ -10,59 +10,80 @@
 mod all_gather;
 mod all_reduce;
 mod broadcast;
-mod call;
 mod inside;
+mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use ucx_sys_wrap::Signature;
-use ucx_sys_wrap::shm::{LocalGroup, Records, Slots, TicketLock};
+use ucx_sys_wrap::shm::{Records, SlotSet, Slots, Ticket, TicketLock};
+use ucx_sys_wrap::{Rank, Signature};
 
 use crate::choose::Cost;
-use crate::engine::Course;
+use crate::engine::{Course, Status};
+use crate::world::World;
 
 pub use all_gather::all_gather;
 pub use all_reduce::all_reduce;
 pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use broadcast::broadcast;
-pub use call::HostCall;
-pub(crate) use call::Surroundings;
-pub(crate) use inside::{Claim, Inside};
+pub(crate) use inside::{Inside, InsideTicket};
+pub use turn::SlotTurn;
+pub(crate) use turn::Terms;
 
 /// The shared memory of a group whose ranks are all on one host.
 pub(crate) struct Host {
+    /// The slots' set, which no other group uses meanwhile.
+    pub(crate) set: SlotSet,
     /// The slots. One call holds them at a time, in the order in which calls were made.
     pub(crate) slots: Arc<TicketLock<Slots>>,
     pub(crate) records: Records,
+    /// The number of ranks.
+    places: u32,
     /// Bytes that were written to slots.
     pub(crate) written: Arc<AtomicU64>,
     /// Counts waits, so that a waiting thread sees that calls make progress.
     pub(crate) course: Arc<Course>,
+    /// The group's context.
+    pub(crate) status: Arc<Status>,
     /// Whether dense vectors of all lengths use the slots.
     pub(crate) is_always: bool,
 }
 
 impl Host {
-    /// For the ranks of a local group, if it has all ranks of the world, and more than one.
+    /// For the members of a context, if there are several and all share this rank's memory.
     pub(crate) fn new(
-        local_group: &Arc<LocalGroup>,
-        world_size: u32,
+        world: &World,
+        members: &[Rank],
+        set: SlotSet,
         cost: &Cost,
-        course: &Arc<Course>,
+        status: &Arc<Status>,
     ) -> Option<Self> {
-        let is_whole = world_size > 1 && local_group.ranks().len() == world_size as usize;
-        if !is_whole {
-            return None;
-        }
-        let slots = Slots::new(local_group);
+        let local_group = world.local_group.as_ref()?;
+        let places = places(world, members)?;
+        let slots = Slots::over(local_group, set, &places);
         Some(Self {
+            set,
             written: Arc::clone(slots.written()),
             slots: Arc::new(TicketLock::new(slots)),
-            records: Records::new(local_group),
-            course: Arc::clone(course),
-            is_always: cost.always_prefers_slots(world_size),
+            records: Records::over(local_group, set, &places),
+            places: places.len() as u32,
+            course: Arc::clone(world.engine.course()),
+            status: Arc::clone(status),
+            is_always: cost.always_prefers_slots(members.len() as u32),
         })
+    }
+
+    /// Whether nobody but the `lost` still reads what this rank has published.
+    pub(crate) fn is_at_rest(&self, lost: &[Rank]) -> bool {
+        Ticket::take(&*self.slots).thing().is_some_and(|slots| slots.is_at_rest(lost))
+    }
+
+    /// Says that this rank makes no more calls here.
+    pub(crate) fn end(&self) {
+        if let Some(slots) = Ticket::take(&*self.slots).thing() {
+            slots.end();
+        }
     }
 
     /// Records this rank's call.
@@ -70,4 +91,10 @@ impl Host {
     pub(crate) fn record(&self, sequence: u32, signature: Signature) {
         self.records.record(sequence, signature);
     }
+}
+
+/// The members' places in the local group, if there are several and all are in it.
+pub(crate) fn places(world: &World, members: &[Rank]) -> Option<Vec<usize>> {
+    let local_group = world.local_group.as_ref().filter(|_| members.len() > 1)?;
+    members.iter().map(|member| local_group.place_of(*member)).collect()
 }

@@ -9,6 +9,7 @@ use brevity_compress::merge;
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 use ucx_sys_wrap::buffer::Chunk;
 
+use super::message::finite_or_poison;
 use crate::call::Call;
 use crate::description::{Description, Operation};
 use crate::element::Element;
@@ -27,7 +28,7 @@ pub fn describe_topk(dim: usize, limit: usize) -> Description {
     Description::sparse(Operation::TOPK_ALL_REDUCE, f32::NUMBER, dim, limit)
 }
 
-/// Gathers the sparse vectors of all ranks, in rank order.
+/// Gathers the sparse vectors of all ranks, in rank order, whatever their values are.
 ///
 /// `local` has at most `limit` entries, and `limit` is equal on all ranks.
 ///
@@ -42,7 +43,7 @@ pub async fn sparse_all_gather(
     let (rank, world_size) = (call.rank(), call.world_size());
     // No vector has more entries than elements.
     let limit = limit.min(local.dim());
-    let mut gathered = Gathered::new(local, limit, world_size);
+    let mut gathered = Gathered::new(call, local, limit)?;
     for round in 0..doubling_rounds(world_size) {
         let distance = 1 << round;
         let blocks = distance.min(world_size - distance);
@@ -54,7 +55,8 @@ pub async fn sparse_all_gather(
 
 /// Sums the sparse vectors of all ranks, in rank order; every rank gets the whole sum.
 ///
-/// `local` has at most `limit` entries, and `limit` is equal on all ranks.
+/// `local` has at most `limit` entries, and `limit` is equal on all ranks. A value of `local` that is not
+/// finite poisons the call, as tensor `tensor`.
 ///
 /// # Errors
 /// As for [`sparse_all_gather`]; [`Error::Overflow`] of tensor `tensor`, on all ranks.
@@ -64,6 +66,7 @@ pub async fn topk_all_reduce(
     limit: usize,
     tensor: u32,
 ) -> Result<SparseVec> {
+    let local = finite_or_poison(call, local, tensor);
     let gathered = sparse_all_gather(call, local, limit).await?;
     let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();
     let mut sum = SparseVec::new(local.dim());
@@ -81,14 +84,14 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn new(local: SparseView<'_>, limit: usize, world_size: u32) -> Self {
-        let blocks = world_size as usize;
-        Self {
+    fn new(call: &Call<'_, '_>, local: SparseView<'_>, limit: usize) -> Result<Self> {
+        let blocks = call.world_size() as usize;
+        Ok(Self {
             limit,
-            counts: Filling::new(&[local.len() as u32], blocks),
-            indices: Filling::new(local.indices(), limit.max(local.len()) * blocks),
-            values: Filling::new(local.values(), limit.max(local.len()) * blocks),
-        }
+            counts: Filling::new(&[local.len() as u32], call.zeros(blocks)?),
+            indices: Filling::new(local.indices(), call.zeros(limit.max(local.len()) * blocks)?),
+            values: Filling::new(local.values(), call.zeros(limit.max(local.len()) * blocks)?),
+        })
     }
 
     /// Sends the first `blocks` vectors to `to` and appends as many from `from`.
@@ -156,8 +159,7 @@ struct Filling<T: 'static> {
 }
 
 impl<T: Element> Filling<T> {
-    fn new(first: &[T], capacity: usize) -> Self {
-        let mut all = vec![T::zeroed(); capacity];
+    fn new(first: &[T], mut all: Vec<T>) -> Self {
         all[..first.len()].copy_from_slice(first);
         let (filled, rest) = Chunk::from(all).split_at(first.len());
         Self { filled, rest }

@@ -10,10 +10,11 @@
 use std::mem;
 use std::sync::Arc;
 
+use brevity_compress::feedback::Residual;
 use brevity_compress::merge::{self, MergeScratch};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
-use super::message::{EntryBuffers, receive};
+use super::message::{EntryBuffers, finite_or_poison, receive};
 use crate::call::Call;
 use crate::dense::to_children;
 use crate::description::{Description, Operation};
@@ -69,7 +70,8 @@ pub fn describe(dim: usize, k: usize, rule: PutBack) -> Description {
 /// index.
 ///
 /// `local` has at most `k` entries. `k` and `rule` are equal on all ranks. The order of merges depends only
-/// on the number of ranks. A merge whose sum is not finite poisons the call, as tensor `tensor`.
+/// on the number of ranks. A value of `local` that is not finite poisons the call, as tensor `tensor`, and so
+/// does a merge with such a sum.
 ///
 /// # Errors
 /// Errors of the transport; `local` is unchanged.
@@ -80,7 +82,42 @@ pub async fn gtopk_all_reduce(
     rule: PutBack,
     tensor: u32,
 ) -> Result<Gtopk> {
+    reduce(call, local, k, rule, tensor, |_| true).await
+}
+
+/// Like [`gtopk_all_reduce`], for entries that were selected from `residual` and are zero there.
+///
+/// Poisons the call also if the residual has no room for what this rank's merges drop, because a sum would
+/// not be finite. Later, when the result shows which of it [comes back](Gtopk::put_back), the other ranks
+/// could not be told any more. So if no rank has poisoned the call, the residual can take all that comes
+/// back.
+///
+/// # Errors
+/// As for [`gtopk_all_reduce`].
+pub async fn gtopk_all_reduce_with_feedback(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    residual: &Residual,
+    k: usize,
+    rule: PutBack,
+    tensor: u32,
+) -> Result<Gtopk> {
+    let has_room =
+        |dropped: SparseView<'_>| rule == PutBack::Published || residual.check_put_back(dropped).is_ok();
+    reduce(call, local, k, rule, tensor, has_room).await
+}
+
+/// Poisons the call unless this rank `has_room` for what its merges drop.
+async fn reduce(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    k: usize,
+    rule: PutBack,
+    tensor: u32,
+    has_room: impl FnOnce(SparseView<'_>) -> bool,
+) -> Result<Gtopk> {
     call.check_open()?;
+    let local = finite_or_poison(call, local, tensor);
     let dim = local.dim();
     // No vector has more entries than elements.
     let k = k.min(dim);
@@ -91,6 +128,9 @@ pub async fn gtopk_all_reduce(
         if in_standard_float_mode(|| merger.merge(incoming)).is_err() {
             call.set_poison(tensor);
         }
+    }
+    if !in_standard_float_mode(|| has_room(merger.dropped.view())) {
+        call.set_poison(tensor);
     }
     let rounds = doubling_rounds(call.world_size());
     let result = match tree.parent() {

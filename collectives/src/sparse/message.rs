@@ -1,6 +1,6 @@
 //! Sparse vectors as messages of two parts: indices and values.
 
-use brevity_compress::SparseVec;
+use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::Lengths;
 
 use crate::call::Call;
@@ -10,11 +10,24 @@ use crate::error::Result;
 pub(super) type EntryBuffers = (Vec<u32>, Vec<f32>);
 
 /// Resizes `parts` to `entries` entries.
-pub(super) fn resized(parts: EntryBuffers, entries: usize) -> EntryBuffers {
+fn resized(call: &Call<'_, '_>, parts: EntryBuffers, entries: usize) -> Result<EntryBuffers> {
     let (mut indices, mut values) = parts;
-    indices.resize(entries, 0);
-    values.resize(entries, 0.0);
-    (indices, values)
+    call.resize(&mut indices, entries)?;
+    call.resize(&mut values, entries)?;
+    Ok((indices, values))
+}
+
+/// The entries to send: `local`, or none if a value is not finite, which poisons the call as tensor `tensor`.
+pub(super) fn finite_or_poison<'a>(
+    call: &Call<'_, '_>,
+    local: SparseView<'a>,
+    tensor: u32,
+) -> SparseView<'a> {
+    if local.values().iter().all(|value| value.is_finite()) {
+        return local;
+    }
+    call.set_poison(tensor);
+    local.within(0..0)
 }
 
 /// Receives a sparse vector of at most `limit` entries below `dim` into `parts`, and checks it.
@@ -26,7 +39,7 @@ pub(super) async fn receive(
     limit: usize,
     parts: EntryBuffers,
 ) -> Result<SparseVec> {
-    let (arrived, lengths) = call.recv_up_to(from, round, resized(parts, limit)).await?;
+    let (arrived, lengths) = call.recv_up_to(from, round, resized(call, parts, limit)?).await?;
     let (mut indices, mut values) = arrived;
     indices.truncate(entries(call, &lengths, from)?);
     values.truncate(indices.len());

@@ -1,4 +1,4 @@
-//! One collective over slots on one rank: how it waits, and what ends it.
+//! The turn of one collective at the slots: how it waits, and what ends it.
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
@@ -7,12 +7,13 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::{CallTime, Port, next_turn};
-use ucx_sys_wrap::shm::{Header, LockHandle, Records, Slots, Step, Ticket};
+use ucx_sys_wrap::shm::{Header, LockHandle, Slots, Step, Ticket};
 use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
+use super::Host;
 use crate::call::Shared;
+use crate::calls::Numbered;
 use crate::description::Description;
-use crate::engine::Course;
 use crate::error::{CallSite, Error, Result};
 
 /// The first checks of a call follow each other directly, because the others are mostly as far as this rank.
@@ -23,17 +24,49 @@ const EAGER_LOOKS: u32 = 30;
 const LONG_TURNS: u32 = 32;
 const LONG_TIME: Duration = Duration::from_millis(5);
 
-/// The interface of algorithms to the slots, which the call holds until it ends, with waits that end.
+/// The turn of a collective at the slots, which it holds until it ends: the interface of algorithms to them,
+/// with waits that end.
 ///
-/// A call that ends with an error, or is dropped early, leaves the slots in an unknown state and closes the
+/// The same for a blocking collective, a started one, and one inside the body of a call. A turn that has
+/// begun and ends with an error, or is dropped early, leaves the slots in an unknown state and closes the
 /// group, unless it ends because this rank leaves the group.
-pub struct HostCall<'a> {
+pub struct SlotTurn<'a> {
     slots: &'a mut Slots,
-    around: &'a Surroundings<'a>,
-    site: &'a CallSite,
+    terms: &'a Terms<'a>,
     /// The number of the call's first step.
     first: u64,
+    /// Whether the call was noted.
+    is_noted: bool,
     is_whole: bool,
+}
+
+/// What a turn at the slots needs besides them.
+pub(crate) struct Terms<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) port: &'a Port,
+    pub(crate) time: &'a CallTime,
+    pub(crate) site: &'a CallSite<'a>,
+    pub(crate) shared: &'a Shared,
+    /// The signature to publish: the collective's.
+    pub(crate) signature: Signature,
+    /// The signature of the enclosing call.
+    pub(crate) outer: Signature,
+    /// The call's number and digest, to be noted once others need not wait for that; `None` inside a body.
+    pub(crate) made: Option<Numbered>,
+    pub(crate) spins: u32,
+}
+
+/// A place in a queue for the slots.
+pub(crate) trait SlotQueue {
+    /// The slots, once it is this place's turn.
+    fn slots(&mut self) -> Option<&mut Slots>;
+}
+
+impl<Q: LockHandle<Slots>> SlotQueue for Ticket<Slots, Q> {
+    #[inline]
+    fn slots(&mut self) -> Option<&mut Slots> {
+        self.thing()
+    }
 }
 
 /// How long a call has waited for another rank.
@@ -51,55 +84,42 @@ impl Wait {
     }
 }
 
-/// The context of a call over slots.
-pub(crate) struct Surroundings<'a> {
-    pub(crate) port: &'a Port,
-    pub(crate) time: &'a CallTime,
-    pub(crate) records: &'a Records,
-    /// Counts the progress of waits.
-    pub(crate) course: &'a Course,
-    /// The signature to publish: the collective's.
-    pub(crate) signature: Signature,
-    /// The signature of the enclosing call.
-    pub(crate) outer: Signature,
-    pub(crate) shared: &'a Shared,
-    pub(crate) spins: u32,
-}
-
-impl<'a> HostCall<'a> {
-    /// Takes the slots if it is the ticket's turn and the group is open.
+impl<'a> SlotTurn<'a> {
+    /// Takes the slots if it is the turn of `place` and the group is open.
     #[inline]
-    pub(crate) fn begin_at_once<Q: LockHandle<Slots>>(
-        ticket: &'a mut Ticket<Slots, Q>,
-        around: &'a Surroundings<'a>,
-        site: &'a CallSite,
-    ) -> Option<Self> {
-        let slots = ticket.thing().filter(|_| !around.course.is_closed.load(Ordering::Relaxed))?;
-        Some(Self { slots, around, site, first: 0, is_whole: false })
+    pub(crate) fn begin_at_once(place: &'a mut impl SlotQueue, terms: &'a Terms<'a>) -> Option<Self> {
+        let slots = place.slots().filter(|_| !terms.host.status.is_closed())?;
+        Some(Self { slots, terms, first: 0, is_noted: false, is_whole: false })
     }
 
-    /// Waits for the ticket's turn and takes the slots.
+    /// Waits for the turn of `place` and takes the slots.
     ///
     /// # Errors
     /// When the group is closed or the deadline passes before.
     #[inline]
-    pub(crate) async fn begin<Q: LockHandle<Slots>>(
-        ticket: &'a mut Ticket<Slots, Q>,
-        around: &'a Surroundings<'a>,
-        site: &'a CallSite,
-    ) -> Result<Self> {
-        poll_fn(|context| match around.end(site, around.port.rank(), 0) {
+    pub(crate) async fn begin(place: &'a mut impl SlotQueue, terms: &'a Terms<'a>) -> Result<Self> {
+        terms.note();
+        poll_fn(|context| match terms.end(terms.port.rank(), 0) {
             Some(error) => Poll::Ready(Err(error)),
-            None if ticket.thing().is_some() => Poll::Ready(Ok(())),
+            None if place.slots().is_some() => Poll::Ready(Ok(())),
             None => next_turn(context),
         })
         .await?;
         let slots =
-            ticket.thing().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
-        Ok(Self { slots, around, site, first: 0, is_whole: false })
+            place.slots().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
+        Ok(Self { slots, terms, first: 0, is_noted: true, is_whole: false })
+    }
+
+    /// Notes the call, once.
+    #[inline]
+    fn note(&mut self) {
+        if !std::mem::replace(&mut self.is_noted, true) {
+            self.terms.note();
+        }
     }
 
     /// The slots.
+    #[inline]
     pub fn slots(&mut self) -> &mut Slots {
         self.slots
     }
@@ -115,19 +135,19 @@ impl<'a> HostCall<'a> {
     /// The number of ranks in the group, which are those of the host.
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.slots.places() as u32
+        self.terms.host.places
     }
 
     /// The description of this call.
     #[must_use]
     pub fn description(&self) -> Description {
-        self.site.description
+        self.terms.site.description
     }
 
     /// The signature that this call publishes with its steps.
     #[must_use]
     pub fn header(&self) -> Header {
-        Header { signature: self.around.signature, mark: self.around.shared.mark() }
+        Header { signature: self.terms.signature, mark: self.terms.shared.mark() }
     }
 
     /// Waits until the slot of `step` may be written: all ranks have finished the step that it held.
@@ -161,14 +181,14 @@ impl<'a> HostCall<'a> {
     /// When the step belongs to a different call.
     #[inline(always)]
     pub(crate) fn is_soon_published(&mut self, place: usize, step: Step, bytes: usize) -> Result<bool> {
-        for look in 0..=self.around.spins {
+        for look in 0..=self.terms.spins {
             self.slots.ask_for_inline(place, step, bytes);
             match self.slots.published(place, step) {
                 Ok(Some(header)) => return self.accept(place, header).map(|()| true),
                 // A pause takes as long as the transfer between two processors.
                 Ok(None) if look > EAGER_LOOKS => spin_loop(),
-                Ok(None) => {}
-                Err(error) => return Err(self.around.shared.error(self.site, error)),
+                Ok(None) => self.note(),
+                Err(error) => return Err(self.terms.shared.error(self.terms.site, error)),
             }
         }
         Ok(false)
@@ -176,10 +196,10 @@ impl<'a> HostCall<'a> {
 
     #[inline]
     fn accept(&self, place: usize, header: Header) -> Result<()> {
-        if header.signature != self.around.signature {
-            return Err(self.mismatch(place, self.around.signature, header.signature));
+        if header.signature != self.terms.signature {
+            return Err(self.mismatch(place, self.terms.signature, header.signature));
         }
-        self.around.shared.hear(header.mark);
+        self.terms.shared.hear(header.mark);
         Ok(())
     }
 
@@ -195,6 +215,7 @@ impl<'a> HostCall<'a> {
     /// Marks that the call has done all that the others need of it.
     #[inline]
     pub fn finish(&mut self) {
+        self.note();
         self.slots.wake();
         self.slots.prepare_next();
         self.is_whole = true;
@@ -210,10 +231,10 @@ impl<'a> HostCall<'a> {
         // A short wait makes no future.
         match look(self.slots) {
             Ok(Some(found)) => return Ok(found),
-            Ok(None) => {}
-            Err(error) => return Err(self.around.shared.error(self.site, error)),
+            Ok(None) => self.note(),
+            Err(error) => return Err(self.terms.shared.error(self.terms.site, error)),
         }
-        self.around.course.moves.fetch_add(1, Ordering::Relaxed);
+        self.terms.host.course.moves.fetch_add(1, Ordering::Relaxed);
         let mut wait = Wait::default();
         poll_fn(|context| {
             let found = self.spin(&mut look).transpose();
@@ -229,13 +250,13 @@ impl<'a> HostCall<'a> {
         &mut self,
         look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
     ) -> Result<Option<R>> {
-        for turn in 0..=self.around.spins {
+        for turn in 0..=self.terms.spins {
             match look(self.slots) {
                 Ok(None) => spin_loop(),
                 Ok(found) => return Ok(found),
-                Err(error) => return Err(self.around.shared.error(self.site, error)),
+                Err(error) => return Err(self.terms.shared.error(self.terms.site, error)),
             }
-            if turn == self.around.spins / 2 {
+            if turn == self.terms.spins / 2 {
                 self.slots.wake();
             }
         }
@@ -251,65 +272,83 @@ impl<'a> HostCall<'a> {
         wait: &mut Wait,
         look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
     ) -> Result<Option<R>> {
-        let Surroundings { port, time, records, outer, shared, .. } = *self.around;
         let rank = self.slots.rank_at(place);
+        let Terms { host, port, time, site, shared, outer, .. } = *self.terms;
         // The engine closes the group for a call whose deadline has passed.
         self.is_whole |= time.has_expired();
-        if let Some(error) = self.around.end(self.site, rank, (step.number() - self.first) as u32) {
+        let round = (step.number() - self.first) as u32;
+        if let Some(error) = self.terms.end(rank, round) {
             return Err(error);
         }
         if !wait.is_long() {
             return Ok(None);
         }
-        if let Some(found) = records.call(place, self.site.sequence).filter(|found| *found != outer) {
+        let other = host.records.call(place, site.sequence).filter(|found| *found != outer);
+        if let Some(found) = other {
             return Err(self.mismatch(place, outer, found));
         }
         if !port.watch(rank) {
             return Ok(None);
         }
         // It may have published the step before it left.
-        let found = look(self.slots).map_err(|error| shared.error(self.site, error))?;
+        let found = look(self.slots).map_err(|error| shared.error(site, error))?;
         if found.is_none() {
             port.lose(rank);
-            return Err(Error::PeerLost { rank });
+            // It may have told why before it left.
+            return Err(self.terms.end(rank, round).unwrap_or(Error::PeerLost { rank }));
         }
         Ok(found)
     }
 
     #[cold]
     fn mismatch(&self, place: usize, expected: Signature, found: Signature) -> Error {
-        self.around.shared.set_broken();
+        self.terms.shared.set_differs();
         let [expected, found] = [expected, found].map(Description::decode);
-        Error::Mismatch { rank: self.slots.rank_at(place), expected, found }
+        Error::Mismatch {
+            rank: self.slots.rank_at(place),
+            expected,
+            found,
+            difference: self.terms.site.difference.clone(),
+        }
     }
 }
 
-impl Surroundings<'_> {
-    /// The error that ends a call in `round` that waits for `rank`, if any.
-    pub(super) fn end(&self, site: &CallSite, rank: Rank, round: u32) -> Option<Error> {
-        let error = match self.port.failure() {
+impl Terms<'_> {
+    #[inline]
+    fn note(&self) {
+        if let Some(made) = self.made {
+            self.host.status.calls.note(made, &self.site.description, 0);
+        }
+    }
+
+    /// The error that ends the turn in `round`, in which it waits for `rank`, if any.
+    fn end(&self, rank: Rank, round: u32) -> Option<Error> {
+        let error = match self.port.failure(self.host.status.number) {
             // This call waits as well, and names its own rank.
-            Some(Failure::TimedOut(_)) if self.time.is_waiting() => self.timeout(site, rank, round),
+            Some(Failure::TimedOut(_)) if self.time.is_waiting() => self.timeout(rank, round),
             Some(failure) => failure.into(),
-            None if self.time.has_expired() => self.timeout(site, rank, round),
+            None if self.time.has_expired() => self.timeout(rank, round),
             None => return None,
         };
-        self.course.is_closed.store(true, Ordering::Relaxed);
-        Some(Error::at(site, error))
+        self.host.status.close();
+        Some(self.shared.error(self.site, error))
     }
 
-    fn timeout(&self, site: &CallSite, rank: Rank, round: u32) -> ucx_sys_wrap::Error {
+    fn timeout(&self, rank: Rank, round: u32) -> ucx_sys_wrap::Error {
         let waited = self.time.waited(self.port.now());
-        ucx_sys_wrap::Error::Timeout { rank, tag: Tag::new(rank, 0, site.sequence, round), waited }
+        let tag = Tag::new(rank, self.host.status.number, self.site.sequence, round);
+        ucx_sys_wrap::Error::Timeout { rank, tag, waited }
     }
 }
 
-impl Drop for HostCall<'_> {
+impl Drop for SlotTurn<'_> {
     fn drop(&mut self) {
         // A rank that leaves with the group has not aborted; the others find it lost.
-        if !self.is_whole && !self.around.course.has_ended.load(Ordering::Relaxed) {
-            self.around.port.abort();
-            self.around.course.is_closed.store(true, Ordering::Relaxed);
+        if !self.is_whole && !self.terms.host.course.has_ended.load(Ordering::Relaxed) {
+            let own = self.terms.port.rank();
+            let cause = self.terms.shared.broken(own).unwrap_or(Failure::Aborted(own));
+            self.terms.port.fail(self.terms.host.status.number, cause);
+            self.terms.host.status.close();
         }
     }
 }

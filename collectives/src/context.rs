@@ -1,0 +1,149 @@
+//! Contexts: the ranks of a group, the numbers of its calls, and what it shares with nobody else.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ucx_sys_wrap::Rank;
+use ucx_sys_wrap::buffer::{OnLoss, Port};
+use ucx_sys_wrap::shm::SlotSet;
+
+use crate::calls::seed;
+use crate::difference::Difference;
+use crate::engine::Status;
+use crate::group::Settings;
+use crate::host::Host;
+use crate::world::World;
+
+/// A group's context, as its handles see it.
+pub(crate) struct Context {
+    /// Dropped before the world.
+    pub(crate) ranks: Arc<Ranks>,
+    pub(crate) world: Arc<World>,
+    pub(crate) status: Arc<Status>,
+    pub(crate) settings: Settings,
+    /// The timeout of calls, in nanoseconds.
+    timeout: AtomicU64,
+    /// Objects that were made for this context so far.
+    objects: AtomicU32,
+}
+
+/// The ranks of a context: what its calls need.
+///
+/// Dropped with its last group and its last call: then its number, and its slots, are free for another. It
+/// does not keep the world, whose engine keeps the calls.
+pub(crate) struct Ranks {
+    world: Weak<World>,
+    /// The number of the context, the group of its tags.
+    pub(crate) number: u16,
+    pub(crate) epoch: u8,
+    /// The members' ranks in the world, by their rank in the context.
+    pub(crate) members: Arc<[Rank]>,
+    /// This rank in the context.
+    pub(crate) own: u32,
+    /// The shared memory of the members, if all are on one host.
+    pub(crate) host: Option<Arc<Host>>,
+    /// How the calls of ranks differ, once that has closed the context.
+    pub(crate) difference: Difference,
+}
+
+/// What the members of a new context have agreed on.
+pub(crate) struct Agreed {
+    pub(crate) number: u16,
+    pub(crate) epoch: u8,
+    pub(crate) members: Arc<[Rank]>,
+    pub(crate) slots: Option<SlotSet>,
+}
+
+impl Context {
+    /// Opens a context that all members have agreed on. The world holds its number and its slots.
+    pub(crate) fn open(world: &Arc<World>, agreed: Agreed, settings: Settings) -> Self {
+        let Agreed { number, epoch, members, slots } = agreed;
+        let port = world.engine.port();
+        // Context 0 is open since the port was made.
+        if number != 0 {
+            port.open_context(number, epoch, Arc::clone(&members), OnLoss::Close);
+        }
+        let own = members.iter().position(|member| *member == port.rank());
+        let own = own.unwrap_or_else(|| unreachable!("a rank opens the contexts that it is a member of"));
+        let status =
+            if number == 0 { Arc::clone(world.engine.world()) } else { Arc::new(Status::new(number, port)) };
+        status.calls.begin(seed(number, epoch, &settings.cost));
+        let host = slots.and_then(|set| Host::new(world, &members, set, &settings.cost, &status));
+        let (own, host) = (own as u32, host.map(Arc::new));
+        Self {
+            world: Arc::clone(world),
+            ranks: Arc::new(Ranks {
+                world: Arc::downgrade(world),
+                number,
+                epoch,
+                members,
+                own,
+                host,
+                difference: Difference::default(),
+            }),
+            status,
+            timeout: AtomicU64::new(nanoseconds(settings.timeout)),
+            settings,
+            objects: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        self.world.engine.port()
+    }
+
+    #[inline]
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(nanoseconds(timeout), Ordering::Relaxed);
+    }
+
+    /// The number of the next object that is made for this context.
+    pub(crate) fn number_object(&self) -> u32 {
+        self.objects.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether calls that need a peer can succeed. Otherwise they must send nothing: a rank that does not
+    /// know yet why the context is closed would take it for a different call.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        !self.status.is_closed()
+    }
+}
+
+impl Ranks {
+    /// The number of members.
+    #[inline]
+    pub(crate) fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    /// The rank in the world of a rank of the context; one that no world has for a rank outside.
+    #[inline]
+    pub(crate) fn member(&self, rank: u32) -> Rank {
+        self.members.get(rank as usize).copied().unwrap_or(Rank(u32::MAX))
+    }
+}
+
+impl Drop for Ranks {
+    /// In a forked child, all state belongs to the parent.
+    fn drop(&mut self) {
+        let Some(world) = self.world.upgrade() else { return };
+        if !world.owner.is_here() {
+            return std::mem::forget((world, self.host.take()));
+        }
+        match self.number {
+            0 => world.engine.port().discard_unasked(0),
+            number => world.engine.port().forget_context(number),
+        }
+        world.contexts.release(self.number, self.host.take());
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

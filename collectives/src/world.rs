@@ -1,0 +1,188 @@
+//! What the groups of one job share: the engine, and the numbers and slots that contexts take.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use ucx_sys_wrap::buffer::{MAX_CONTEXTS, Port};
+use ucx_sys_wrap::shm::{LocalGroup, MAX_GENERATIONS, SLOT_SETS, SlotSet};
+use ucx_sys_wrap::{Owner, Rank};
+
+use crate::engine::{Engine, EngineThread};
+use crate::host::Host;
+
+/// The numbers from here on are not for groups.
+const RESERVED: usize = MAX_CONTEXTS - 16;
+
+/// The words of a set of context numbers.
+pub(crate) const WORDS: usize = MAX_CONTEXTS / 64;
+
+/// One rank's part of a job.
+pub(crate) struct World {
+    /// Ends before everything else.
+    pub(crate) thread: Option<EngineThread>,
+    pub(crate) owner: Owner,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) local_group: Option<Arc<LocalGroup>>,
+    pub(crate) contexts: Numbers,
+}
+
+impl Drop for World {
+    /// In a forked child, all state belongs to the parent, whose threads do not exist here.
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
+        }
+    }
+}
+
+/// The numbers of contexts and the sets of slots that are free on this rank.
+pub(crate) struct Numbers(Mutex<State>);
+
+struct State {
+    /// A bit for each number that is taken.
+    taken: [u64; WORDS],
+    /// How many contexts each number has had.
+    epochs: Vec<u32>,
+    sets: [Set; SLOT_SETS],
+}
+
+#[derive(Default)]
+struct Set {
+    is_taken: bool,
+    generation: u64,
+    /// The slots of the group before, which its members may still read.
+    last: Option<Arc<Host>>,
+}
+
+/// What this rank can offer to a new context.
+pub(crate) struct Offer {
+    /// A bit for each number that is free.
+    pub(crate) free: [u64; WORDS],
+    /// The generation of each set of slots that is free.
+    pub(crate) sets: [Option<u64>; SLOT_SETS],
+}
+
+impl Numbers {
+    /// Context 0 is open, with the first set of slots.
+    pub(crate) fn new() -> Self {
+        let mut state = State { taken: [0; WORDS], epochs: vec![0; MAX_CONTEXTS], sets: Default::default() };
+        state.take(0);
+        (RESERVED..MAX_CONTEXTS).for_each(|number| state.take(number));
+        state.sets[0].is_taken = true;
+        Self(Mutex::new(state))
+    }
+
+    /// What is free now. `lost` are the ranks whose reading nobody needs to wait for.
+    pub(crate) fn offer(&self, lost: &[Rank]) -> Offer {
+        let mut state = self.0.lock();
+        let free = state.taken.map(|word| !word);
+        let sets = std::array::from_fn(|index| state.sets[index].generation(lost));
+        Offer { free, sets }
+    }
+
+    /// Takes a number, if it is still free; gives the epoch that its next context has on this rank at least.
+    pub(crate) fn claim(&self, number: u16) -> Option<u32> {
+        let mut state = self.0.lock();
+        let is_free = state.taken[usize::from(number) / 64] >> (number % 64) & 1 == 0;
+        is_free.then(|| {
+            state.take(usize::from(number));
+            // Any number may have come from a peer.
+            state.epochs[usize::from(number)].wrapping_add(1)
+        })
+    }
+
+    /// Gives back a number that no context was opened with.
+    pub(crate) fn unclaim(&self, number: u16) {
+        self.0.lock().leave(number);
+    }
+
+    /// Notes the epoch of the context that is opened with a claimed number.
+    pub(crate) fn begin(&self, number: u16, epoch: u32) {
+        self.0.lock().epochs[usize::from(number)] = epoch;
+    }
+
+    /// Takes a set of slots, if it is still free.
+    pub(crate) fn claim_set(&self, set: SlotSet, lost: &[Rank]) -> bool {
+        let mut state = self.0.lock();
+        let place = &mut state.sets[set.index];
+        let is_free = place.generation(lost).is_some_and(|generation| generation <= set.generation);
+        if is_free {
+            *place = Set { is_taken: true, generation: set.generation, last: None };
+        }
+        is_free
+    }
+
+    /// Gives back a set of slots that was not used.
+    pub(crate) fn unclaim_set(&self, set: SlotSet) {
+        self.0.lock().sets[set.index].is_taken = false;
+    }
+
+    /// A context has ended.
+    pub(crate) fn release(&self, number: u16, host: Option<Arc<Host>>) {
+        let mut state = self.0.lock();
+        // Context 0 stays open as long as the transport.
+        if number != 0 {
+            state.leave(number);
+        }
+        if let Some(host) = host {
+            host.end();
+            let set = host.set;
+            state.sets[set.index] = Set { is_taken: false, generation: set.generation, last: Some(host) };
+        }
+    }
+}
+
+impl State {
+    fn take(&mut self, number: usize) {
+        self.taken[number / 64] |= 1 << (number % 64);
+    }
+
+    fn leave(&mut self, number: u16) {
+        self.taken[usize::from(number) / 64] &= !(1 << (number % 64));
+    }
+}
+
+impl Set {
+    /// The generation that its next group has at least, if it is free and nobody reads it any more.
+    fn generation(&mut self, lost: &[Rank]) -> Option<u64> {
+        if self.is_taken || self.last.as_ref().is_some_and(|last| !last.is_at_rest(lost)) {
+            return None;
+        }
+        Some(self.generation + 1).filter(|generation| *generation < MAX_GENERATIONS)
+    }
+}
+
+impl World {
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        self.engine.port()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_taken_once_and_has_another_epoch_afterwards() {
+        let numbers = Numbers::new();
+        let is_free = |number: usize| numbers.offer(&[]).free[number / 64] >> (number % 64) & 1 == 1;
+        assert!(!is_free(0) && is_free(1) && is_free(RESERVED - 1) && !is_free(RESERVED));
+        assert_eq!((numbers.claim(1), numbers.claim(1), is_free(1)), (Some(1), None, false));
+        numbers.unclaim(1);
+        assert_eq!(numbers.claim(1), Some(1), "nothing was opened");
+        numbers.begin(1, 7);
+        numbers.release(1, None);
+        assert_eq!((is_free(1), numbers.claim(1)), (true, Some(8)));
+    }
+
+    #[test]
+    fn a_set_of_slots_is_taken_once() {
+        let numbers = Numbers::new();
+        assert_eq!(numbers.offer(&[]).sets[..2], [None, Some(1)]);
+        let set = SlotSet { index: 1, generation: 4 };
+        assert!(numbers.claim_set(set, &[]) && !numbers.claim_set(set, &[]));
+        numbers.unclaim_set(set);
+        assert_eq!(numbers.offer(&[]).sets[1], Some(5));
+        assert!(!numbers.claim_set(set, &[]), "another member has used a later one");
+    }
+}
