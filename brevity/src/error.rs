@@ -44,8 +44,8 @@ pub enum Error {
         expected: usize,
     },
 
-    /// A policy's parameter is out of range, or the tensor is too large for it.
-    #[error("tensor {tensor:?}: {parameter} is {found}, expected {expected}")]
+    /// A policy's parameter is out of range.
+    #[error("tensor {tensor:?}: {parameter} is {}, expected {expected}", shown(*found))]
     Policy {
         /// The tensor.
         tensor: String,
@@ -57,11 +57,39 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// The exchange has no tensor of this name.
+    #[error("no tensor is named {tensor:?}: pass a name that the exchange was built with")]
+    NoSuchTensor {
+        /// The name.
+        tensor: String,
+    },
+
     /// Two tensors have the same name.
     #[error("there are two tensors named {tensor:?}: give each its own name")]
     DuplicateName {
         /// The name.
         tensor: String,
+    },
+
+    /// A tensor has more elements than its policy, or memory, can address.
+    #[error("tensor {tensor:?} of {} elements is too large, expected {expected}", product(shape))]
+    TooLarge {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions.
+        shape: Vec<usize>,
+        /// What there may be.
+        expected: &'static str,
+    },
+
+    /// There is no memory for the residuals of an exchange, or for the work of its steps. Nothing was sent,
+    /// nothing has changed.
+    #[error("no memory for {bytes} bytes of {what}: make tensors smaller, or give the process more")]
+    Memory {
+        /// The tensor, or all tensors of a kind.
+        what: String,
+        /// The bytes that were asked for.
+        bytes: usize,
     },
 
     /// The state of an exchange can't be saved or loaded: it is cut off, damaged, or belongs to something
@@ -73,4 +101,36 @@ pub enum Error {
     /// exchange that succeeds: do not hand them in again.
     #[error(transparent)]
     Collective(#[from] Collective),
+}
+
+/// A number, in short.
+fn shown(number: f64) -> String {
+    let is_plain = number == 0.0 || (1e-5..1e15).contains(&number.abs());
+    if is_plain { format!("{number}") } else { format!("{number:e}") }
+}
+
+/// Dimensions, as 3 x 4.
+fn product(shape: &[usize]) -> String {
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_exact() {
+        let policy =
+            |found| Error::Policy { tensor: "t".into(), parameter: "density", found, expected: "more" };
+        for (found, text) in [
+            (0.0, "is 0,"),
+            (1.5, "is 1.5,"),
+            (-f64::MIN_POSITIVE, "is -2.2250738585072014e-308,"),
+            (f64::NAN, "is NaN,"),
+        ] {
+            assert!(policy(found).to_string().contains(text), "{}", policy(found));
+        }
+        let large = Error::TooLarge { tensor: "t".into(), shape: vec![1 << 60, 3], expected: "less" };
+        assert!(large.to_string().contains("1152921504606846976 x 3 elements"), "{large}");
+    }
 }

@@ -94,8 +94,8 @@ impl Policy {
     /// returns its number of elements, without allocating memory for it.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range, and for more elements than memory or indices can
-    /// address.
+    /// [`Error::Policy`] for a parameter out of range; [`Error::TooLarge`] for more elements than memory or
+    /// indices can address.
     pub fn check(self, tensor: &str, shape: &[usize]) -> Result<usize> {
         self.resolve(tensor, shape)?;
         elements(tensor, shape)
@@ -109,7 +109,7 @@ impl Policy {
         match self.0 {
             Kind::Dense => Ok(Resolved::Dense),
             Kind::Sparse(_) if count as u64 > MOST_INDICES => {
-                Err(out_of_range("the number of elements", count as f64, "at most 2^32 with a sparse policy"))
+                Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(SparsePolicy { density, method }) => {
                 let density =
@@ -130,19 +130,18 @@ impl Policy {
 /// The number of elements of a tensor of this shape.
 ///
 /// # Errors
-/// [`Error::Policy`] for more elements than memory can address, whatever the policy.
+/// [`Error::TooLarge`] for more elements than memory can address, whatever the policy.
 pub(crate) fn elements(tensor: &str, shape: &[usize]) -> Result<usize> {
     const MOST: usize = isize::MAX as usize / size_of::<f32>();
     if shape.contains(&0) {
         return Ok(0);
     }
     let count = shape.iter().try_fold(1_usize, |count, &length| count.checked_mul(length));
-    count.filter(|&count| count <= MOST).ok_or_else(|| Error::Policy {
-        tensor: tensor.into(),
-        parameter: "the number of elements",
-        found: shape.iter().map(|&length| length as f64).product(),
-        expected: "what fits in memory",
-    })
+    count.filter(|&count| count <= MOST).ok_or_else(|| too_large(tensor, shape, "what fits in memory"))
+}
+
+fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
+    Error::TooLarge { tensor: tensor.into(), shape: shape.to_vec(), expected }
 }
 
 /// A policy with the tensor's shape applied.
@@ -183,8 +182,9 @@ mod tests {
 
     #[test]
     fn tensors_that_no_memory_or_no_index_reaches_are_refused() {
-        let refused =
-            |policy: Policy, shape: &[usize]| matches!(policy.resolve("t", shape), Err(Error::Policy { .. }));
+        let refused = |policy: Policy, shape: &[usize]| {
+            matches!(policy.resolve("t", shape), Err(Error::TooLarge { .. }))
+        };
         for policy in [Policy::dense(), Policy::topk(0.1), Policy::gtopk(0.1), Policy::low_rank(1)] {
             assert!(refused(policy, &[usize::MAX, 2]));
             assert!(refused(policy, &[2, usize::MAX / 2 + 1]));

@@ -1,10 +1,12 @@
 //! The list of tensors that an exchange is built from.
 
 use brevity_collectives::Group;
+use brevity_compress::Error as Compress;
 use brevity_compress::low_rank::LowRank;
 
 use super::dense::DenseLane;
 use super::low_rank::LowRankLane;
+use super::room::Lacking;
 use super::sparse::SparseLane;
 use super::{GradientExchange, Lane, Parts, Tensor};
 use crate::error::{Error, Result};
@@ -17,12 +19,13 @@ const DEFAULT_SEED: u64 = 0x5eed;
 pub struct ExchangeBuilder {
     group: Group,
     seed: u64,
+    number: Option<u32>,
     tensors: Vec<(String, Vec<usize>, Policy)>,
 }
 
 impl ExchangeBuilder {
     pub(super) fn new(group: &Group) -> Self {
-        Self { group: group.clone(), seed: DEFAULT_SEED, tensors: Vec::new() }
+        Self { group: group.clone(), seed: DEFAULT_SEED, number: None, tensors: Vec::new() }
     }
 
     /// Adds a tensor: its name, its dimensions and how its gradients travel. All ranks add the same tensors
@@ -41,11 +44,20 @@ impl ExchangeBuilder {
         self
     }
 
+    /// Sets the exchange's [`number`](GradientExchange::number), for one that takes the place of another.
+    /// Otherwise it takes the [next one of the group](Group::number_object).
+    #[must_use]
+    pub fn number(mut self, number: u32) -> Self {
+        self.number = Some(number);
+        self
+    }
+
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range and for a tensor with too many elements (more than 2^32
-    /// for a sparse policy, more than memory can address otherwise); [`Error::DuplicateName`].
+    /// [`Error::Policy`] for a parameter out of range; [`Error::TooLarge`] for a tensor with more than 2^32
+    /// elements and a sparse policy, or more than memory can address; [`Error::DuplicateName`];
+    /// [`Error::Memory`] without memory for the residuals, and for the work of a step.
     pub fn build(self) -> Result<GradientExchange> {
         let mut dense = DenseLane::default();
         let mut low_rank = LowRankLane::default();
@@ -59,23 +71,38 @@ impl ExchangeBuilder {
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => dense.add(position, count),
                 Resolved::Sparse { k, method } => {
-                    lanes.push(Lane::Sparse(SparseLane::new(position, count, k, method)))
+                    let lane = SparseLane::new(position, count, k, method, self.group.world_size());
+                    lanes.push(Lane::Sparse(lane.map_err(|bytes| lacking(named(&name), bytes))?));
                 }
                 Resolved::LowRank { rows, cols, rank } => {
                     let seed = self.seed.wrapping_add(position as u64);
-                    let state =
-                        LowRank::new(rows, cols, rank, seed).map_err(brevity_collectives::Error::from)?;
-                    low_rank.add(position, state);
+                    let state = LowRank::new(rows, cols, rank, seed);
+                    let added = state.and_then(|state| low_rank.add(position, state));
+                    added.map_err(|error| match error {
+                        Compress::Memory { bytes } => lacking(named(&name), bytes),
+                        error => brevity_collectives::Error::from(error).into(),
+                    })?;
                 }
             }
             tensors.push(Tensor { name, count });
         }
         if !low_rank.is_empty() {
+            low_rank.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
             lanes.insert(0, Lane::LowRank(low_rank));
         }
         if !dense.is_empty() {
+            dense.allocate().map_err(|bytes| lacking("all dense tensors".into(), bytes))?;
             lanes.insert(0, Lane::Dense(dense));
         }
-        Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, lanes) })
+        let number = self.number.unwrap_or_else(|| self.group.number_object());
+        Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, lanes, number) })
     }
+}
+
+fn named(tensor: &str) -> String {
+    format!("tensor {tensor:?}")
+}
+
+fn lacking(what: String, bytes: Lacking) -> Error {
+    Error::Memory { what, bytes }
 }

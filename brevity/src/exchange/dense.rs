@@ -6,7 +6,8 @@ use std::ops::Range;
 use brevity_collectives::{Call, Chunk, Cost, Description, Error, Reduction, Result, dense};
 use brevity_compress::state::{Reader, Writer};
 
-use super::{Ending, add_finite};
+use super::room::Lacking;
+use super::{Ending, add_finite, room};
 
 /// All dense tensors of an exchange.
 #[derive(Default)]
@@ -28,10 +29,22 @@ struct Packed {
 }
 
 impl DenseLane {
+    /// Adds a tensor. [`allocate`](Self::allocate) makes room for it.
     pub(super) fn add(&mut self, tensor: usize, count: usize) {
-        let start = self.pending.len();
-        self.pending.resize(start + count, 0.0);
-        self.tensors.push(Packed { tensor, range: start..start + count, added: false });
+        let start = self.count();
+        self.tensors.push(Packed { tensor, range: start..start.saturating_add(count), added: false });
+    }
+
+    /// Makes room for all tensors.
+    pub(super) fn allocate(&mut self) -> std::result::Result<(), Lacking> {
+        // Asked for first, because zeros take memory at once.
+        self.average = room::with_room(self.count())?;
+        self.pending = room::zeros(self.count())?;
+        Ok(())
+    }
+
+    fn count(&self) -> usize {
+        self.tensors.last().map_or(0, |packed| packed.range.end)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -117,9 +130,10 @@ impl DenseLane {
         Ok(())
     }
 
-    pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
-        let packed = self.tensors.iter().find(|packed| packed.tensor == tensor)?;
-        Some(self.pending[packed.range.clone()].to_vec())
+    pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
+        if let Some(packed) = self.tensors.iter().find(|packed| packed.tensor == tensor) {
+            out.copy_from_slice(&self.pending[packed.range.clone()]);
+        }
     }
 }
 
@@ -132,11 +146,12 @@ mod tests {
     fn what_waits_is_finite_after_a_gradient_was_taken_out() {
         let mut lane = DenseLane::default();
         lane.add(0, 2);
+        lane.allocate().unwrap();
         lane.pending.copy_from_slice(&[f32::MAX, 1.0]);
         lane.waiting = true;
         let mut gradient = [-1.5 * 2.0_f32.powi(104), 2.0];
         assert_eq!(lane.accumulate(&[&mut gradient]), None);
         lane.finish(Ending::Poisoned, &mut [&mut gradient]);
-        assert_eq!(lane.residual(0).unwrap(), [f32::MAX, 1.0]);
+        assert_eq!(lane.pending, [f32::MAX, 1.0]);
     }
 }

@@ -5,7 +5,8 @@ use brevity_collectives::{Call, Cost, Description, Result};
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 use brevity_compress::state::{Reader, Writer};
 
-use super::Ending;
+use super::room::Lacking;
+use super::{Ending, room};
 
 /// All low-rank tensors of an exchange.
 #[derive(Default)]
@@ -20,11 +21,25 @@ pub(super) struct LowRankLane {
 }
 
 impl LowRankLane {
-    pub(super) fn add(&mut self, tensor: usize, state: LowRank) {
+    pub(super) fn add(
+        &mut self,
+        tensor: usize,
+        state: LowRank,
+    ) -> std::result::Result<(), brevity_compress::Error> {
+        self.powersgd.push(state)?;
         self.tensors.push(tensor);
         self.numbers.push(tensor as u32);
-        self.powersgd.push(state);
         self.added.push(false);
+        Ok(())
+    }
+
+    /// Makes room for the factors of all tensors, and checks that there is as much to work with.
+    pub(super) fn allocate(&mut self) -> std::result::Result<(), Lacking> {
+        let (p, q) = (self.powersgd.batch().p_len(), self.powersgd.batch().q_len());
+        let (p, own_q, q) = (room::with_room(p)?, room::with_room(q)?, room::with_room(q)?);
+        self.factors = Factors { p, own_q, q };
+        let factors = &self.factors;
+        room::check(4 * (factors.p.capacity() + factors.own_q.capacity() + factors.q.capacity()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -111,8 +126,10 @@ impl LowRankLane {
         self.tensors.iter().position(|&known| known == tensor)
     }
 
-    pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
-        let position = self.position(tensor)?;
-        Some(self.powersgd.residual(position))
+    pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
+        if let Some(position) = self.position(tensor) {
+            let copied = self.powersgd.memories()[position].residual_to(out);
+            debug_assert!(copied.is_ok(), "{copied:?}");
+        }
     }
 }

@@ -9,6 +9,7 @@ mod averaging;
 mod builder;
 mod dense;
 mod low_rank;
+mod room;
 mod saved;
 mod sparse;
 
@@ -52,6 +53,8 @@ pub struct GradientExchange {
 struct Parts {
     tensors: Vec<Tensor>,
     lanes: Vec<Lane>,
+    /// Its number among the objects of the group.
+    number: u32,
     /// What all ranks must have built alike.
     description: Description,
 }
@@ -88,7 +91,8 @@ impl GradientExchange {
     }
 
     /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
-    /// residuals. `gradients` has one slice for each tensor, in the builder's order. Blocks until done.
+    /// residuals. An average is the sum, divided once by the number of ranks. `gradients` has one slice for
+    /// each tensor, in the builder's order. Blocks until done.
     ///
     /// # Errors
     /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: every rank gets the
@@ -97,8 +101,9 @@ impl GradientExchange {
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
-        let Self { group, parts: Parts { tensors, lanes, description } } = self;
+        let Self { group, parts: Parts { tensors, lanes, description, .. } } = self;
         let cost = group.settings().cost;
+        note_plan(group, description, tensors, lanes);
         group.run_in_order(*description, async |call| step(call, tensors, lanes, &mut slices, &cost).await)
     }
 
@@ -115,6 +120,7 @@ impl GradientExchange {
         if let Err(error) = checked {
             return Averaging { handle: group.ended(((parts, gradients), Err(error))), group };
         }
+        note_plan(&group, &parts.description, &parts.tensors, &parts.lanes);
         let cost = group.settings().cost;
         let handle =
             group.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
@@ -132,6 +138,7 @@ impl GradientExchange {
     /// exchange.
     pub fn rejoin(&mut self, group: &Group) {
         self.group = group.clone();
+        self.parts.number = group.number_object();
         for lane in &mut self.parts.lanes {
             if let Lane::LowRank(lane) = lane {
                 lane.restart();
@@ -145,22 +152,22 @@ impl GradientExchange {
     /// is a mismatch. Residuals stay as they are.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a density out of range, and if the tensor does not exist or is not sparse.
-    /// Nothing has changed then.
+    /// [`Error::NoSuchTensor`]; [`Error::Policy`] for a density out of range, and if the tensor is not
+    /// sparse; [`Error::Memory`]. Nothing has changed then.
     pub fn set_density(&mut self, tensor: &str, density: f64) -> Result<()> {
         let refused = |expected| {
             let tensor = tensor.to_owned();
             Error::Policy { tensor, parameter: "density", found: density, expected }
         };
         let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
-        let position = self.parts.tensors.iter().position(|known| known.name == tensor);
-        let lane = position.and_then(|position| {
-            self.parts.lanes.iter_mut().find_map(|lane| match lane {
-                Lane::Sparse(lane) if lane.holds(position) => Some(lane),
-                _ => None,
-            })
+        let (position, _) = self.position(tensor)?;
+        let lane = self.parts.lanes.iter_mut().find_map(|lane| match lane {
+            Lane::Sparse(lane) if lane.holds(position) => Some(lane),
+            _ => None,
         });
-        lane.ok_or_else(|| refused("a tensor with Policy::topk or Policy::gtopk"))?.set_density(checked);
+        let lane = lane.ok_or_else(|| refused("a tensor whose policy is topk or gtopk"))?;
+        let set = lane.set_density(checked, self.group.world_size());
+        set.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
         self.parts.describe_anew();
         Ok(())
     }
@@ -169,6 +176,13 @@ impl GradientExchange {
     #[must_use]
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Which of its group's objects the exchange is: the same on all ranks, for messages of another exchange
+    /// are a mismatch.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.parts.number
     }
 
     /// The tensors' names and element counts, in the builder's order.
@@ -180,14 +194,38 @@ impl GradientExchange {
     /// tensor has a residual only after a failure.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
-        let position = self.parts.tensors.iter().position(|known| known.name == tensor)?;
-        self.parts.lanes.iter().find_map(|lane| lane.residual(position))
+        let mut residual = vec![0.0; self.position(tensor).ok()?.1];
+        self.residual_to(tensor, &mut residual).ok()?;
+        Some(residual)
+    }
+
+    /// Like [`residual`](Self::residual), into `out`. Needs no other memory.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTensor`]; [`Error::Shape`] if `out` has not the tensor's length.
+    pub fn residual_to(&self, tensor: &str, out: &mut [f32]) -> Result<()> {
+        let (position, expected) = self.position(tensor)?;
+        let found = out.len();
+        if found != expected {
+            return Err(Error::Shape { what: format!("the residual of {tensor:?}"), found, expected });
+        }
+        self.parts.lanes.iter().for_each(|lane| lane.residual_to(position, out));
+        Ok(())
+    }
+
+    /// The position and the length of a tensor.
+    fn position(&self, tensor: &str) -> Result<(usize, usize)> {
+        let mut tensors = self.parts.tensors.iter().enumerate();
+        let known = tensors.find(|(_, known)| known.name == tensor);
+        let known = known.map(|(position, known)| (position, known.count));
+        known.ok_or_else(|| Error::NoSuchTensor { tensor: tensor.to_owned() })
     }
 
     fn check(&self, gradients: &[&mut [f32]]) -> Result<()> {
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };
+        self.group.check_process()?;
         shape("the list of gradients".into(), gradients.len(), self.parts.tensors.len())?;
         for (tensor, gradient) in self.parts.tensors.iter().zip(gradients) {
             shape(format!("the gradient of {:?}", tensor.name), gradient.len(), tensor.count)?;
@@ -197,21 +235,21 @@ impl GradientExchange {
 }
 
 impl Parts {
-    fn new(tensors: Vec<Tensor>, lanes: Vec<Lane>) -> Self {
-        let description = describe(&tensors, &lanes);
-        Self { tensors, lanes, description }
+    fn new(tensors: Vec<Tensor>, lanes: Vec<Lane>, number: u32) -> Self {
+        let description = describe(&tensors, &lanes, number);
+        Self { tensors, lanes, number, description }
     }
 
-    /// Must be called whenever a lane's own description has changed.
+    /// Must be called whenever a lane's own description, or the exchange's number, has changed.
     fn describe_anew(&mut self) {
-        self.description = describe(&self.tensors, &self.lanes);
+        self.description = describe(&self.tensors, &self.lanes, self.number);
     }
 }
 
 /// Describes what must be the same on all ranks: the tensors in their order and what the lanes do, in
-/// sequence. Every message of a lane carries it, so ranks that built different exchanges find out in the
-/// first step.
-fn describe(tensors: &[Tensor], lanes: &[Lane]) -> Description {
+/// sequence, and which of the group's exchanges it is. Every message of a lane carries a digest of it, so
+/// ranks that use different exchanges find out in the first step.
+fn describe(tensors: &[Tensor], lanes: &[Lane], number: u32) -> Description {
     let mut plan = Vec::new();
     for text in texts(tensors, lanes) {
         plan.extend_from_slice(&(text.len() as u64).to_le_bytes());
@@ -220,7 +258,12 @@ fn describe(tensors: &[Tensor], lanes: &[Lane]) -> Description {
     for lane in lanes {
         plan.extend_from_slice(&lane.describe().encode().0);
     }
-    Description::of_plan(Operation::EXCHANGE, &plan)
+    Description::of_plan(Operation::EXCHANGE, &plan).with_detail(u64::from(number))
+}
+
+/// Lets ranks whose tensors differ be told which.
+fn note_plan(group: &Group, description: &Description, tensors: &[Tensor], lanes: &[Lane]) {
+    group.note_plan(description, texts(tensors, lanes));
 }
 
 /// Each tensor in words: name, length, and how it travels.
@@ -329,11 +372,12 @@ impl Lane {
         }
     }
 
-    fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
+    /// Copies a tensor's residual to `out`, which is as long, if the tensor is of the lane.
+    fn residual_to(&self, tensor: usize, out: &mut [f32]) {
         match self {
-            Self::Dense(lane) => lane.residual(tensor),
-            Self::Sparse(lane) => lane.residual(tensor),
-            Self::LowRank(lane) => lane.residual(tensor),
+            Self::Dense(lane) => lane.residual_to(tensor, out),
+            Self::Sparse(lane) => lane.residual_to(tensor, out),
+            Self::LowRank(lane) => lane.residual_to(tensor, out),
         }
     }
 }

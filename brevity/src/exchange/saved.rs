@@ -42,10 +42,16 @@ impl GradientExchange {
     /// ```
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) if writing fails.
+    /// [`Error::State`](crate::Error::State) if writing fails, and without memory for the copy.
     pub fn save(&self, to: &mut impl Write) -> Result<()> {
         state::save(&self.plan(), to)?;
         Ok(state::save(&self.parts, to)?)
+    }
+
+    /// The number of bytes that [`save`](Self::save) writes: always the same for an exchange.
+    #[must_use]
+    pub fn saved_bytes(&self) -> usize {
+        state::saved_bytes(&self.plan()) + state::saved_bytes(&self.parts)
     }
 
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same

@@ -6,7 +6,8 @@ use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Density, SparseVec, in_standard_float_mode};
 
-use super::Ending;
+use super::room::Lacking;
+use super::{Ending, room};
 use crate::policy::SparseMethod;
 
 /// One sparse tensor.
@@ -27,23 +28,40 @@ pub(super) struct SparseLane {
 }
 
 impl SparseLane {
-    pub(super) fn new(tensor: usize, count: usize, k: usize, method: SparseMethod) -> Self {
-        Self {
+    pub(super) fn new(
+        tensor: usize,
+        count: usize,
+        k: usize,
+        method: SparseMethod,
+        world_size: u32,
+    ) -> std::result::Result<Self, Lacking> {
+        let lane = Self {
             tensor,
             k,
             method,
-            residual: Residual::new(count),
+            residual: Residual::try_new(count).map_err(|error| room::lacking(&error))?,
             selected: SparseVec::new(count),
             added: false,
             sum: SparseVec::new(count),
             put_back: SparseVec::new(count),
             scratch: TopKScratch::new(),
-        }
+        };
+        room::check(working_bytes(method, count, k, world_size))?;
+        Ok(lane)
     }
 
     /// Takes effect in the next step.
-    pub(super) fn set_density(&mut self, density: Density) {
-        self.k = density.entries(self.residual.len());
+    pub(super) fn set_density(
+        &mut self,
+        density: Density,
+        world_size: u32,
+    ) -> std::result::Result<(), Lacking> {
+        let k = density.entries(self.residual.len());
+        if k > self.k {
+            room::check(working_bytes(self.method, self.residual.len(), k, world_size))?;
+        }
+        self.k = k;
+        Ok(())
     }
 
     pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
@@ -65,14 +83,16 @@ impl SparseLane {
         if poisoned {
             in_standard_float_mode(|| self.restore(Restore::Selected));
         }
-        let local = self.selected.view();
+        let (local, k, tensor) = (self.selected.view(), self.k, self.tensor as u32);
         match self.method {
             SparseMethod::Union => {
-                self.sum = sparse::topk_all_reduce(call, local, self.k, self.tensor as u32).await?;
+                self.sum = sparse::topk_all_reduce(call, local, k, tensor).await?;
                 self.put_back.clear();
             }
             SparseMethod::Global(rule) => {
-                let outcome = sparse::gtopk_all_reduce(call, local, self.k, rule, self.tensor as u32).await?;
+                let feedback =
+                    sparse::gtopk_all_reduce_with_feedback(call, local, &self.residual, k, rule, tensor);
+                let outcome = feedback.await?;
                 (self.sum, self.put_back) = (outcome.result, outcome.put_back);
             }
         }
@@ -85,8 +105,10 @@ impl SparseLane {
             Ending::Done => {
                 self.restore(Restore::PutBack);
                 gradient.fill(0.0);
-                self.sum.scale(1.0 / world_size as f32);
-                self.sum.add_to(gradient);
+                for (index, sum) in self.sum.iter() {
+                    // Divided like a dense average, so that both have the same bits.
+                    gradient[index as usize] = sum / world_size as f32;
+                }
             }
             Ending::Failed => self.restore(Restore::Selected),
             Ending::Poisoned => {
@@ -98,8 +120,8 @@ impl SparseLane {
         }
     }
 
-    /// Returns entries to the residual that they were selected from; their indices are in range for that
-    /// reason.
+    /// Returns entries to the residual. They have its length, and their sums are finite: the residual is zero
+    /// where entries were selected, and a call succeeds only if there is room for what its merges dropped.
     fn restore(&mut self, what: Restore) {
         let entries = match what {
             Restore::PutBack => &self.put_back,
@@ -131,9 +153,21 @@ impl SparseLane {
         contents.part(&mut self.residual)
     }
 
-    pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
-        self.holds(tensor).then(|| self.residual.values().to_vec())
+    pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
+        if self.holds(tensor) {
+            out.copy_from_slice(self.residual.values());
+        }
     }
+}
+
+/// The least bytes of memory that a full step needs beside the residual of `n` elements: the vectors of `k`
+/// entries that the collective holds at the same time, and the space for selecting.
+fn working_bytes(method: SparseMethod, n: usize, k: usize, world_size: u32) -> usize {
+    let vectors = match method {
+        SparseMethod::Union => 2 + 2 * world_size as usize,
+        SparseMethod::Global(_) => 5,
+    };
+    (8 * vectors).saturating_mul(k).saturating_add(24_usize.saturating_mul(k).min(8 * n))
 }
 
 enum Restore {
