@@ -5,9 +5,14 @@
  * memory. Error feedback keeps what is not sent and sends it later.
  *
  *     brv_group *group = NULL;
+ *     brv_feedback *feedback = NULL;
  *     if (brv_group_from_env(&group) != BRV_OK) { fputs(brv_last_error(), stderr); return 1; }
  *     brv_all_reduce(group, gradient, gradient, n, BRV_F32, BRV_AVERAGE);
+ *     brv_feedback_new(&feedback);
  *     brv_gtopk_all_reduce(group, feedback, gradient, n, 0.001);
+ *     brv_barrier(group);
+ *     brv_feedback_free(feedback);
+ *     brv_group_free(group);
  *
  * Ranks       All ranks make the same calls on a group in the same order, with the same n, type, reduction,
  *             root and shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT if no
@@ -28,8 +33,10 @@
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make
  *             their calls in the same order. A feedback or an exchange is used by one thread at a time;
  *             another gets BRV_ERR_ARGUMENT. Free an object only when no thread uses it any more.
- *             brv_last_error is per thread. A forked child must not use the parent's objects; it may free its
- *             copies of them.
+ *             brv_last_error is per thread. Do not cancel a thread (pthread_cancel) that is in a call.
+ * Processes   In a forked child, calls that need a peer are refused with BRV_ERR_ARGUMENT if the parent made
+ *             the group; the parent's job goes on. A child may free its copies of the parent's objects, and
+ *             move exchanges and feedbacks to a group that it has made itself.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
  *             brv_last_error_rank. BRV_ERR_ARGUMENT is returned before anything is sent: the other ranks do
  *             not know of it and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED,
@@ -75,18 +82,21 @@ typedef enum brv_status {
     BRV_OK = 0,
     /* An argument is wrong: nothing was sent, nothing was changed. Correct the call. */
     BRV_ERR_ARGUMENT = 1,
-    /* A rank has died, or its connection is gone. The group is closed. Rank: the lost rank. */
+    /* A rank has died, or its connection is gone. All groups with that rank are closed. Rank: the lost rank.
+     */
     BRV_ERR_PEER_LOST = 2,
     /* A rank called brv_group_abort. The group is closed. Rank: that rank. */
     BRV_ERR_ABORTED = 3,
     /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: the late rank.
      */
     BRV_ERR_TIMEOUT = 4,
-    /* A rank made another call than this one. The group is closed. Rank: that rank. */
+    /* A rank made another call than this one; brv_last_error says what differs, if ranks have found out. The
+     * group is closed. Rank: that rank if this one has met it, else -1. */
     BRV_ERR_MISMATCH = 5,
     /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; gradients and
      * residuals do not contain the step (up to one rounding), and the group stays usable. Rank: the rank that
-     * had the value. */
+     * had the value, or that computed a sum of finite values and found it too large; -1 for a sum that all
+     * ranks have computed. */
     BRV_ERR_NON_FINITE = 6,
     /* An environment variable is missing or invalid. */
     BRV_ERR_ENVIRONMENT = 7,
@@ -97,19 +107,38 @@ typedef enum brv_status {
     BRV_ERR_TRANSPORT = 9,
     /* A defect in the library: a panic was caught before it reached the caller. Free the objects concerned
      * and report it. */
-    BRV_ERR_PANIC = 10
+    BRV_ERR_PANIC = 10,
+    /* Something is used up; nothing has changed, and the group stays usable.
+     * Memory: there is none for the residuals of an exchange or a feedback, for the work of a step, or for
+     * saving. Nothing was sent: the other ranks do not know of it and still wait for this rank's call.
+     * Groups: a new one finds no number that is free on all its ranks (a rank can be in 1,007 groups beside
+     * that of its job). The same on every rank. Free groups that are not used any more. */
+    BRV_ERR_EXHAUSTED = 11
 } brv_status;
 
 /* The text of this thread's last failed call, in one line with the remedy; "" if none has failed. Calls that
  * succeed do not change it. Never NULL. Valid until the thread's next failed call, or its end. */
 const char *brv_last_error(void);
 
-/* The rank that this thread's last failed call was about (see brv_status), or -1 for no rank. */
+/* The rank that this thread's last failed call was about (see brv_status), or -1 for no rank. Like the ranks
+ * in texts, it is the number in the world: see brv_group_world_rank. */
 int32_t brv_last_error_rank(void);
+
+/* Prints the library's warnings on standard error from now on, one line each: those of the level in
+ * BREVITY_LOG (off, error, warn, info, debug, trace; warn by default). brv_group_from_env does the same if
+ * BREVITY_LOG is set. Otherwise the library prints nothing. Call it before the first group is made. */
+brv_status brv_log_to_stderr(void);
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* The ranks of a job, for collective calls. */
+/* The ranks of a job, or some of them (brv_group_split), for collective calls.
+ *
+ * Calls on different groups are independent: they may run at the same time, from several threads, and an
+ * error closes only the group of its call. A lost rank closes all groups that it is a member of, and no
+ * others.
+ *
+ * The ranks of a group are numbered from 0. The world is the group of all ranks of the job: their numbers
+ * there are those that errors name. */
 typedef struct brv_group brv_group;
 
 /* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with
@@ -135,23 +164,58 @@ int32_t brv_group_size(const brv_group *group);
  * is freed. */
 const char *brv_group_transport(const brv_group *group);
 
+/* The number in the world of rank `rank` of the group; -1 if the group has no such rank, or is NULL. */
+int32_t brv_group_world_rank(const brv_group *group, int32_t rank);
+
+/* Sets how many seconds later calls on the group may take, instead of BREVITY_TIMEOUT: above 0, as 30 or 0.5.
+ * Groups that are made of this one later begin with BREVITY_TIMEOUT again. Ranks may have different timeouts:
+ * the first that passes closes the group. Sends nothing. May be called while another thread is in a call on
+ * the group, which keeps its own. */
+brv_status brv_group_set_timeout(brv_group *group, double seconds);
+
+/* The colour of a rank that gets no group. */
+#define BRV_NO_COLOUR (-1)
+
+/* Splits the group: the ranks of each colour get a new group, numbered in the order of their keys, and of
+ * their ranks where keys are equal. Stores it in *part; NULL for BRV_NO_COLOUR, and after a failure. The
+ * group itself stays as it is.
+ *
+ * All ranks of the group call this; colours (0 or more) and keys (any) may differ. Blocks for two short
+ * all-gathers. The new group must be freed like any other; it may outlive the group that it was made of.
+ *
+ * BRV_ERR_ARGUMENT, also for other negative colours; BRV_ERR_EXHAUSTED; otherwise errors are as for
+ * brv_barrier. */
+brv_status brv_group_split(brv_group *group, int32_t colour, int32_t key, brv_group **part);
+
+/* Makes another group of the same ranks, for calls that are independent of those on this one: a library that
+ * uses it does not disturb its caller, and two threads may each have their own. Stores it in *duplicate.
+ * Errors are as for brv_group_split. */
+brv_status brv_group_duplicate(brv_group *group, brv_group **duplicate);
+
+/* Makes the groups for calls in two levels. *local gets the ranks that share memory with this one; *leaders
+ * gets the first rank of each host, on those ranks, and NULL on others. A rank that shares no memory with
+ * another (see BREVITY_SHARED_MEMORY) is a host of its own. After a failure both are NULL. Errors are as for
+ * brv_group_split. */
+brv_status brv_group_hosts(brv_group *group, brv_group **local, brv_group **leaders);
+
 /* Closes the group on all ranks: pending and later calls fail on every rank with BRV_ERR_ABORTED naming this
- * rank; also in a group of one. The group must still be freed. May be called while another thread is in a
- * call on the group.
+ * rank; also in a group of one. Other groups go on. The group must still be freed. May be called while
+ * another thread is in a call on the group.
  *
  * Async-signal-safe if group is not NULL: a signal handler may call it at any time, also while its thread is
- * in a call on the group. It takes no lock, allocates nothing, and sets no error text.
+ * in a call on the group. It takes no lock, allocates nothing, and sets no error text. In a forked child it
+ * does nothing and returns BRV_ERR_ARGUMENT.
  *
  * The call that is using the group tells the peers when it goes on; if there is none, a thread of the group
  * tells them at once. This function waits for that, at most 100 ms, so that the caller may then exit. Not
- * promised: if a handler interrupted a call on the group, the peers may not have been told when this
- * function returns, and if the process ends before that call goes on, they are not told at all; they then
- * find this rank lost. Does not wait for any action of the peers. */
+ * promised: if a handler interrupted a call on the group, the peers may not have been told when this function
+ * returns, and if the process ends before that call goes on, they are not told at all; they then find this
+ * rank lost. Does not wait for any action of the peers. */
 brv_status brv_group_abort(brv_group *group);
 
-/* Frees a group; does nothing if group is NULL. Exchanges, and feedbacks that were used with it, keep its
- * connections until they are freed too; the order does not matter. Other ranks then find this rank lost: call
- * brv_barrier before.
+/* Frees a group; does nothing if group is NULL. The connections of a job stay until all its groups are freed,
+ * and all exchanges, and feedbacks that were used; the order does not matter. Other ranks then find this rank
+ * lost: call brv_barrier before.
  *
  * A process may exit without freeing, also while another thread is in a call on the group: that call fails or
  * does not return. */
@@ -206,7 +270,9 @@ brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n
  * keeps between steps.
  *
  * A program keeps one for each tensor as long as it trains. The first call, or loading, fixes its group,
- * method and n, or rows, cols and rank. A later call that differs is refused with BRV_ERR_ARGUMENT. */
+ * method and n, or rows, cols and rank. A later call that differs is refused with BRV_ERR_ARGUMENT. Ranks use
+ * their feedbacks in the same order for the first time; later, a rank that uses another one than the others
+ * gets BRV_ERR_MISMATCH. */
 typedef struct brv_feedback brv_feedback;
 
 /* Makes an empty feedback and stores it in *feedback. On failure *feedback is NULL. */
@@ -234,10 +300,27 @@ brv_status brv_feedback_save(const brv_feedback *feedback, void *out, size_t byt
  * as without the restart. The feedback is new, or was used for the same; its old state is replaced. All ranks
  * must load what was saved after the same step.
  *
+ * The number of ranks may be another one than when it was saved: what was not sent fits any group.
+ *
  * BRV_ERR_ARGUMENT if the bytes are cut off, damaged or followed by others, or belong to another rank, method
  * or shape: nothing has changed then. Checksums find damage; they do not protect against forgery. Sends
  * nothing. */
 brv_status brv_feedback_load(brv_feedback *feedback, brv_group *group, const void *saved, size_t bytes);
+
+/* Like brv_feedback_load, but for what rank `rank` saved: its number in the group that it used the feedback
+ * with. For a job with other ranks than before. What was not sent may go on in any rank, once: if exactly one
+ * rank loads each saved state, nothing is lost. */
+brv_status brv_feedback_load_of(brv_feedback *feedback, brv_group *group, int32_t rank, const void *saved,
+                                size_t bytes);
+
+/* Moves the feedback to another group, with its residual: when a rank is lost, the others go on in a group
+ * without it. All ranks of that group move theirs, in the same order, or use a new feedback; low rank starts
+ * anew from its seed, because the ranks may be a step apart. Does nothing to a feedback that has not been
+ * used yet. Sends nothing.
+ *
+ * The group without the lost rank must have been made before, with brv_group_split, since the old one is
+ * closed; or the ranks join a new job (brv_group_from_env, with the variables of that job). */
+brv_status brv_feedback_rejoin(brv_feedback *feedback, brv_group *group);
 
 /* Averages the n elements at gradient over all ranks by gTop-k, in place (Shi et al., ICDCS 2019).
  *
@@ -273,8 +356,9 @@ brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, flo
 
 /* A list of tensors whose gradients are averaged in one call, each by its own method, and their residuals.
  *
- * All ranks add the same tensors in the same order and make the same calls. The first call other than adding
- * ends the list. Like a feedback, an exchange is used by one thread at a time. */
+ * All ranks make their exchanges of a group in the same order, add the same tensors in the same order and
+ * make the same calls. The first call other than adding ends the list. Like a feedback, an exchange is used
+ * by one thread at a time. */
 typedef struct brv_exchange brv_exchange;
 
 /* Makes an exchange without tensors, for use with group, and stores it in *exchange. On failure *exchange is
@@ -293,7 +377,7 @@ void brv_exchange_free(brv_exchange *exchange);
  *     low_rank  as in brv_low_rank_all_reduce
  *
  * BRV_ERR_ARGUMENT if a value is out of range, if the name exists already, and if the list has ended. Sends
- * nothing; the first other call allocates the residuals. */
+ * nothing; the first other call allocates the residuals, and fails with BRV_ERR_EXHAUSTED without memory. */
 brv_status brv_exchange_add_dense(brv_exchange *exchange, const char *name, size_t n);
 brv_status brv_exchange_add_topk(brv_exchange *exchange, const char *name, size_t n, double density);
 brv_status brv_exchange_add_gtopk(brv_exchange *exchange, const char *name, size_t n, double density);
@@ -317,11 +401,16 @@ brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, do
  * or if there is no such tensor. Sends nothing. */
 brv_status brv_exchange_residual(brv_exchange *exchange, const char *name, float *out, size_t n);
 
-/* Like brv_feedback_saved_size, brv_feedback_save and brv_feedback_load, for all tensors of the list. The
- * state must have been saved with the same list; densities may differ. */
+/* Like brv_feedback_saved_size, brv_feedback_save, brv_feedback_load and brv_feedback_load_of, for all
+ * tensors of the list. The state must have been saved with the same list. Densities may differ, and stay as
+ * they are. */
 brv_status brv_exchange_saved_size(brv_exchange *exchange, size_t *bytes);
 brv_status brv_exchange_save(brv_exchange *exchange, void *out, size_t bytes);
 brv_status brv_exchange_load(brv_exchange *exchange, const void *saved, size_t bytes);
+brv_status brv_exchange_load_of(brv_exchange *exchange, int32_t rank, const void *saved, size_t bytes);
+
+/* Like brv_feedback_rejoin, for all tensors of the list. */
+brv_status brv_exchange_rejoin(brv_exchange *exchange, brv_group *group);
 
 #ifdef __cplusplus
 }

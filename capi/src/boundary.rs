@@ -44,21 +44,23 @@ pub(crate) unsafe fn object<'a, T>(handle: *const T, name: &str) -> Result<&'a T
     Ok(unsafe { &*handle })
 }
 
-/// Stores a new object in `*place`, as a handle that [`free`] takes.
+/// Stores a new object in `*place`, as a handle that [`free`] takes; NULL if `make` gives none, or fails.
 ///
 /// # Safety
 /// `place` is NULL, or may be written.
 pub(crate) unsafe fn hand_out<T>(
     place: *mut *mut T,
     name: &str,
-    make: impl FnOnce() -> Result<T, Failure>,
+    make: impl FnOnce() -> Result<Option<T>, Failure>,
 ) -> Result<(), Failure> {
     check(place, name)?;
     // SAFETY: not NULL and aligned, as just checked; writable, as the caller of this function guarantees.
     unsafe { place.write(std::ptr::null_mut()) };
-    let handle = Box::into_raw(Box::new(make()?));
-    // SAFETY: as above.
-    unsafe { place.write(handle) };
+    if let Some(object) = make()? {
+        let handle = Box::into_raw(Box::new(object));
+        // SAFETY: as above.
+        unsafe { place.write(handle) };
+    }
     Ok(())
 }
 
@@ -128,7 +130,7 @@ mod tests {
     fn a_destructor_that_panics_stays_inside() {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the place is a local variable.
-        unsafe { hand_out(&raw mut handle, "handle", || Ok(PanicsWhenDropped)) }.unwrap();
+        unsafe { hand_out(&raw mut handle, "handle", || Ok(Some(PanicsWhenDropped))) }.unwrap();
         // SAFETY: the handle comes from `hand_out` and is not used again.
         unsafe { free(handle) };
         assert!(last_error().contains("dropped"));
@@ -138,8 +140,16 @@ mod tests {
     fn a_failed_constructor_leaves_null() {
         let mut handle = std::ptr::dangling_mut::<u8>();
         // SAFETY: the place is a local variable.
-        let outcome = unsafe { hand_out(&raw mut handle, "handle", || Err(Failure::argument("no"))) };
+        let outcome = unsafe { hand_out::<u8>(&raw mut handle, "handle", || Err(Failure::argument("no"))) };
         assert!(outcome.is_err() && handle.is_null());
+    }
+
+    #[test]
+    fn a_constructor_of_nothing_leaves_null() {
+        let mut handle = std::ptr::dangling_mut::<u8>();
+        // SAFETY: the place is a local variable.
+        let outcome = unsafe { hand_out(&raw mut handle, "handle", || Ok(None)) };
+        assert!(outcome.is_ok() && handle.is_null());
     }
 
     #[test]

@@ -1,26 +1,27 @@
 //! The gradients of a whole model in one call: a list of tensors, each with its policy.
 
-use std::ffi::{CStr, c_char, c_void};
-use std::io::Write;
+use std::ffi::{CStr, c_char};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use brevity::{GradientExchange, Policy};
 
 use crate::boundary::{check, free, guard, hand_out, object};
 use crate::failure::Failure;
+use crate::feedback::copy_residual;
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
-use crate::saved::{nothing_follows, write_saved, write_size};
 use crate::status::brv_status;
 
 /// The tensors of a model and their residuals. The mutex turns use by two threads at once into an error.
 pub struct brv_exchange(Mutex<Plan>);
 
 /// The tensors that were added, and the exchange that the first use builds from them.
-struct Plan {
-    group: Arc<Shared>,
+pub(crate) struct Plan {
+    pub(crate) group: Arc<Shared>,
+    /// Its number among the objects of the group.
+    pub(crate) number: u32,
     tensors: Vec<Tensor>,
-    exchange: Option<GradientExchange>,
+    pub(crate) exchange: Option<GradientExchange>,
 }
 
 struct Tensor {
@@ -28,6 +29,8 @@ struct Tensor {
     shape: Vec<usize>,
     count: usize,
     policy: Policy,
+    /// The density, if it has been changed since.
+    density: Option<f64>,
 }
 
 /// Makes an exchange without tensors.
@@ -42,7 +45,9 @@ pub unsafe extern "C" fn brv_exchange_new(
     let make = || {
         // SAFETY: the caller in C guarantees a live group.
         let group = Arc::clone(unsafe { group_of(group) }?.shared());
-        Ok(brv_exchange(Mutex::new(Plan { group, tensors: Vec::new(), exchange: None })))
+        let number = group.group.number_object();
+        let plan = Plan { group, number, tensors: Vec::new(), exchange: None };
+        Ok(Some(brv_exchange(Mutex::new(plan))))
     };
     // SAFETY: the caller in C guarantees what `hand_out` demands.
     guard(|| unsafe { hand_out(exchange, "exchange", make) })
@@ -168,7 +173,11 @@ pub unsafe extern "C" fn brv_exchange_set_density(
         let mut plan = unsafe { plan_of(exchange) }?;
         // SAFETY: the caller in C guarantees text.
         let name = unsafe { text(name) }?;
-        Ok(plan.exchange()?.set_density(name, density)?)
+        plan.exchange()?.set_density(name, density)?;
+        plan.tensors.iter_mut().filter(|tensor| tensor.name == name).for_each(|tensor| {
+            tensor.density = Some(density);
+        });
+        Ok(())
     })
 }
 
@@ -190,70 +199,8 @@ pub unsafe extern "C" fn brv_exchange_residual(
         // SAFETY: the caller in C guarantees text.
         let name = unsafe { text(name) }?;
         let out = Stretch::new(out.cast_const(), n, "out")?;
-        let Some(residual) = plan.exchange()?.residual(name) else {
-            return Err(Failure::argument(format!("name is {name:?}, expected that of a tensor")));
-        };
         // SAFETY: the caller in C guarantees the memory of `out`.
-        unsafe { out.fill(&residual) }
-    })
-}
-
-/// Stores the number of bytes that [`brv_exchange_save`] writes.
-///
-/// # Safety
-/// `exchange` is NULL or a live exchange; `bytes` is NULL, or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_saved_size(
-    exchange: *mut brv_exchange,
-    bytes: *mut usize,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees the memory of `bytes`.
-        unsafe { write_size(bytes, |to| plan.save(to)) }
-    })
-}
-
-/// Writes what this rank needs after a restart to `out`.
-///
-/// # Safety
-/// `exchange` is NULL or a live exchange; `out` has `bytes` bytes that nobody else uses meanwhile.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_save(
-    exchange: *mut brv_exchange,
-    out: *mut c_void,
-    bytes: usize,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees the memory of `out`.
-        unsafe { write_saved(out, bytes, "brv_exchange_saved_size", |to| plan.save(to)) }
-    })
-}
-
-/// Loads what [`brv_exchange_save`] wrote on this rank.
-///
-/// # Safety
-/// `exchange` is NULL or a live exchange; `saved` has `bytes` bytes, set, that nobody writes meanwhile.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_load(
-    exchange: *mut brv_exchange,
-    saved: *const c_void,
-    bytes: usize,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees set memory that nobody writes.
-        let mut saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
-        // Loads into a new exchange, so that a failure changes nothing.
-        let mut loaded = plan.build()?;
-        loaded.load(&mut saved)?;
-        nothing_follows(saved)?;
-        plan.exchange = Some(loaded);
-        Ok(())
+        unsafe { copy_residual(plan.exchange()?, name, out) }
     })
 }
 
@@ -261,7 +208,7 @@ pub unsafe extern "C" fn brv_exchange_load(
 ///
 /// # Safety
 /// The same as for [`object`].
-unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexGuard<'a, Plan>, Failure> {
+pub(crate) unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexGuard<'a, Plan>, Failure> {
     // SAFETY: the caller of this function guarantees what `object` demands.
     match unsafe { object(exchange, "exchange") }?.0.try_lock() {
         Ok(plan) => Ok(plan),
@@ -297,7 +244,7 @@ unsafe fn add(
         )));
     }
     let count = policy.check(&name, &shape)?;
-    plan.tensors.push(Tensor { name, shape, count, policy });
+    plan.tensors.push(Tensor { name, shape, count, policy, density: None });
     Ok(())
 }
 
@@ -314,7 +261,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
 
 impl Plan {
     /// The exchange. The first call builds it.
-    fn exchange(&mut self) -> Result<&mut GradientExchange, Failure> {
+    pub(crate) fn exchange(&mut self) -> Result<&mut GradientExchange, Failure> {
         let exchange = match self.exchange.take() {
             Some(exchange) => exchange,
             None => self.build()?,
@@ -322,15 +269,19 @@ impl Plan {
         Ok(self.exchange.insert(exchange))
     }
 
-    fn build(&self) -> Result<GradientExchange, Failure> {
-        let builder = GradientExchange::builder(&self.group.group);
-        let add = |builder: brevity::ExchangeBuilder, tensor: &Tensor| {
-            builder.tensor(&tensor.name, &tensor.shape, tensor.policy)
-        };
-        Ok(self.tensors.iter().fold(builder, add).build()?)
-    }
-
-    fn save(&mut self, to: &mut impl Write) -> Result<(), Failure> {
-        Ok(self.exchange()?.save(to)?)
+    /// A new exchange of the tensors, for the place of the current one.
+    pub(crate) fn build(&mut self) -> Result<GradientExchange, Failure> {
+        let group = &self.group.group;
+        let mut builder = GradientExchange::builder(group).number(self.number);
+        for tensor in &self.tensors {
+            builder = builder.tensor(&tensor.name, &tensor.shape, tensor.policy);
+        }
+        let mut exchange = builder.build()?;
+        for tensor in &self.tensors {
+            if let Some(density) = tensor.density {
+                exchange.set_density(&tensor.name, density)?;
+            }
+        }
+        Ok(exchange)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use brevity::{Error, GradientExchange, Policy};
+use brevity::{GradientExchange, Policy};
 
 use crate::boundary::{free, guard, hand_out, object};
 use crate::failure::Failure;
@@ -16,7 +16,16 @@ const TENSOR: &str = "gradient";
 
 /// The residual of one tensor. The mutex turns use by two threads at once into an error.
 #[derive(Default)]
-pub struct brv_feedback(Mutex<Option<Bound>>);
+pub struct brv_feedback(Mutex<Feedback>);
+
+/// What a feedback is for, and its residual.
+#[derive(Default)]
+pub(crate) struct Feedback {
+    /// Its number among the objects of a group, which the first call with that group takes.
+    number: Option<(Arc<Shared>, u32)>,
+    /// Set by the first call that succeeds.
+    pub(crate) bound: Option<Bound>,
+}
 
 /// A feedback after its first use, which fixes what it can be used for.
 pub(crate) struct Bound {
@@ -40,7 +49,7 @@ pub(crate) enum Shape {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_feedback_new(feedback: *mut *mut brv_feedback) -> brv_status {
     // SAFETY: the caller in C guarantees what `hand_out` demands.
-    guard(|| unsafe { hand_out(feedback, "feedback", || Ok(brv_feedback::default())) })
+    guard(|| unsafe { hand_out(feedback, "feedback", || Ok(Some(brv_feedback::default()))) })
 }
 
 /// Frees a feedback. Does nothing for NULL.
@@ -65,11 +74,10 @@ pub unsafe extern "C" fn brv_feedback_residual(
 ) -> brv_status {
     guard(|| {
         // SAFETY: the caller in C guarantees a live feedback.
-        let bound = unsafe { feedback_of(feedback) }?;
+        let feedback = unsafe { feedback_of(feedback) }?;
         let out = Stretch::new(out, n, "out")?;
-        let residual = bound.as_ref().ok_or_else(never_used)?.residual();
         // SAFETY: the caller in C guarantees the memory of `out`.
-        unsafe { out.fill(&residual) }
+        unsafe { copy_residual(&feedback.used()?.exchange, TENSOR, out) }
     })
 }
 
@@ -93,7 +101,7 @@ pub unsafe extern "C" fn brv_gtopk_all_reduce(
         let mut state = unsafe { feedback_of(feedback) }?;
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
         let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.write() };
-        Bound::enter(&mut state, group, Shape::Gtopk { n }, density)?.average(gradient, density)
+        state.enter(group, Shape::Gtopk { n }, density)?.average(gradient, density)
     })
 }
 
@@ -124,12 +132,53 @@ pub unsafe extern "C" fn brv_low_rank_all_reduce(
         };
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
         let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.write() };
-        Bound::enter(&mut state, group, shape, NO_DENSITY)?.average(gradient, NO_DENSITY)
+        state.enter(group, shape, NO_DENSITY)?.average(gradient, NO_DENSITY)
+    })
+}
+
+/// Moves a feedback to another group, with its residual.
+///
+/// # Safety
+/// `feedback` and `group` are NULL or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_feedback_rejoin(
+    feedback: *mut brv_feedback,
+    group: *mut brv_group,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live feedback.
+        let mut state = unsafe { feedback_of(feedback) }?;
+        // SAFETY: the caller in C guarantees a live group.
+        let group = unsafe { group_of(group) }?.shared();
+        let Feedback { number, bound } = &mut *state;
+        *number = bound.as_mut().map(|bound| {
+            bound.exchange.rejoin(&group.group);
+            bound.group = Arc::clone(group);
+            (Arc::clone(group), bound.exchange.number())
+        });
+        Ok(())
     })
 }
 
 /// Used as the density of a low-rank feedback, which has none.
 pub(crate) const NO_DENSITY: f64 = 1.0;
+
+/// Copies the residual of a tensor, and writes nothing unless `out` has its length.
+///
+/// # Safety
+/// All elements of `out` are in one live, writable allocation, and not used by anyone else meanwhile.
+pub(crate) unsafe fn copy_residual(
+    exchange: &GradientExchange,
+    tensor: &str,
+    out: Stretch<f32>,
+) -> Result<(), Failure> {
+    let Some((_, expected)) = exchange.tensors().find(|(name, _)| *name == tensor) else {
+        return Err(Failure::argument(format!("name is {tensor:?}, expected that of a tensor")));
+    };
+    out.check_count(expected)?;
+    // SAFETY: the caller of this function guarantees it.
+    Ok(exchange.residual_to(tensor, unsafe { out.zeroed() })?)
+}
 
 /// Locks the state of the feedback behind a handle for this call.
 ///
@@ -137,7 +186,7 @@ pub(crate) const NO_DENSITY: f64 = 1.0;
 /// The same as for [`object`].
 pub(crate) unsafe fn feedback_of<'a>(
     feedback: *const brv_feedback,
-) -> Result<MutexGuard<'a, Option<Bound>>, Failure> {
+) -> Result<MutexGuard<'a, Feedback>, Failure> {
     if feedback.is_null() {
         return Err(Failure::argument(
             "feedback is NULL, expected one made by brv_feedback_new: without it, what is not sent is lost",
@@ -155,37 +204,57 @@ pub(crate) unsafe fn feedback_of<'a>(
     }
 }
 
-pub(crate) fn never_used() -> Failure {
-    Failure::argument("feedback has no residual, expected one that was used in a call")
-}
+impl Feedback {
+    /// What the feedback was used for.
+    pub(crate) fn used(&self) -> Result<&Bound, Failure> {
+        let never_used =
+            || Failure::argument("feedback has no residual, expected one that was used in a call");
+        self.bound.as_ref().ok_or_else(never_used)
+    }
 
-impl Bound {
     /// Binds an unused feedback, or checks that a used one fits.
-    fn enter<'a>(
-        state: &'a mut Option<Self>,
+    fn enter(&mut self, group: &Arc<Shared>, shape: Shape, density: f64) -> Result<&mut Bound, Failure> {
+        let bound = match self.bound.take() {
+            Some(bound) => bound,
+            None => self.build(group, shape, density)?,
+        };
+        let bound = self.bound.insert(bound);
+        bound.check(group, shape)?;
+        Ok(bound)
+    }
+
+    /// A new exchange, for the place of the current one.
+    pub(crate) fn build(
+        &mut self,
         group: &Arc<Shared>,
         shape: Shape,
         density: f64,
-    ) -> Result<&'a mut Self, Failure> {
-        match state {
-            Some(bound) => bound.check(group, shape)?,
-            None => {
-                *state = Some(Self {
-                    group: Arc::clone(group),
-                    shape,
-                    density,
-                    exchange: build(group, shape, density)?,
-                })
+    ) -> Result<Bound, Failure> {
+        let number = match &self.number {
+            Some((known, number)) if Arc::ptr_eq(known, group) => *number,
+            _ => group.group.number_object(),
+        };
+        self.number = Some((Arc::clone(group), number));
+        let builder = GradientExchange::builder(&group.group).number(number);
+        let builder = match shape {
+            Shape::Gtopk { n } => builder.tensor(TENSOR, [n], Policy::gtopk(density)),
+            Shape::LowRank { rows, cols, rank } => {
+                builder.tensor(TENSOR, [rows, cols], Policy::low_rank(rank as usize))
             }
-        }
-        state.as_mut().ok_or_else(never_used)
+        };
+        Ok(Bound { group: Arc::clone(group), shape, density, exchange: builder.build()? })
     }
+}
 
+impl Bound {
     pub(crate) fn check_group(&self, group: &Arc<Shared>) -> Result<(), Failure> {
         if Arc::ptr_eq(&self.group, group) {
             return Ok(());
         }
-        Err(Failure::argument("feedback belongs to another group: make one for each group and tensor"))
+        Err(Failure::argument(
+            "feedback belongs to another group: make one for each group and tensor, or move this one with \
+             brv_feedback_rejoin",
+        ))
     }
 
     fn check(&self, group: &Arc<Shared>, shape: Shape) -> Result<(), Failure> {
@@ -200,48 +269,12 @@ impl Bound {
     }
 
     fn average(&mut self, gradient: &mut [f32], density: f64) -> Result<(), Failure> {
-        if density == self.density {
-            return Ok(self.exchange.average(&mut [gradient])?);
+        if density != self.density {
+            self.exchange.set_density(TENSOR, density)?;
+            self.density = density;
         }
-        self.average_with_new_density(gradient, density)
+        Ok(self.exchange.average(&mut [gradient])?)
     }
-
-    /// Moves the residual to an exchange with another density. The residual is handed in with the gradient.
-    fn average_with_new_density(&mut self, gradient: &mut [f32], density: f64) -> Result<(), Failure> {
-        let mut next = build(&self.group, self.shape, density)?;
-        let mut sum = self.residual();
-        for (sum, gradient) in sum.iter_mut().zip(gradient.iter()) {
-            *sum += gradient;
-        }
-        let outcome = next.average(&mut [&mut sum[..]]);
-        match &outcome {
-            Ok(()) => gradient.copy_from_slice(&sum),
-            // The step was left out, and the residual with it. `self` still has the residual and the old
-            // density.
-            Err(Error::NonFinite { .. } | Error::Overflow { .. }) => {
-                return Ok(outcome?);
-            }
-            // The gradient and the old residual are in the residual of `next`.
-            Err(_) => {}
-        }
-        (self.exchange, self.density) = (next, density);
-        Ok(outcome?)
-    }
-
-    fn residual(&self) -> Vec<f32> {
-        self.exchange.residual(TENSOR).unwrap_or_default()
-    }
-}
-
-pub(crate) fn build(group: &Shared, shape: Shape, density: f64) -> Result<GradientExchange, Failure> {
-    let builder = GradientExchange::builder(&group.group);
-    let builder = match shape {
-        Shape::Gtopk { n } => builder.tensor(TENSOR, [n], Policy::gtopk(density)),
-        Shape::LowRank { rows, cols, rank } => {
-            builder.tensor(TENSOR, [rows, cols], Policy::low_rank(rank as usize))
-        }
-    };
-    Ok(builder.build()?)
 }
 
 impl Shape {

@@ -24,7 +24,7 @@ impl brv_group {
         Self::new(Group::solo())
     }
 
-    fn new(group: Group) -> Self {
+    pub(crate) fn new(group: Group) -> Self {
         let transport = CString::new(group.transport()).unwrap_or_default();
         Self(Arc::new(Shared { group, transport }))
     }
@@ -49,16 +49,13 @@ pub(crate) unsafe fn group_of<'a>(group: *const brv_group) -> Result<&'a brv_gro
 
 /// Joins the job that the environment describes. Blocks until all ranks have joined.
 ///
-/// From the first call on, the library prints its warnings on standard error; `BREVITY_LOG=off` silences it.
-///
 /// # Safety
 /// `group` is NULL, or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_from_env(group: *mut *mut brv_group) -> brv_status {
     let join = || {
-        // A C program has no other way to receive warnings.
-        brevity::log::to_stderr();
-        Ok(brv_group::new(Group::from_env()?))
+        crate::log::if_asked();
+        Ok(Some(brv_group::new(Group::from_env()?)))
     };
     // SAFETY: the caller in C guarantees what `hand_out` demands.
     guard(|| unsafe { hand_out(group, "group", join) })
@@ -71,7 +68,7 @@ pub unsafe extern "C" fn brv_group_from_env(group: *mut *mut brv_group) -> brv_s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_solo(group: *mut *mut brv_group) -> brv_status {
     // SAFETY: the caller in C guarantees what `hand_out` demands.
-    guard(|| unsafe { hand_out(group, "group", || Ok(brv_group::solo())) })
+    guard(|| unsafe { hand_out(group, "group", || Ok(Some(brv_group::solo()))) })
 }
 
 /// This rank, or -1 for NULL.
@@ -105,17 +102,21 @@ pub unsafe extern "C" fn brv_group_transport(group: *const brv_group) -> *const 
 }
 
 /// Closes the group on all ranks. Async-signal-safe with a live group, because it only calls
-/// [`Group::abort`], which is.
+/// [`Group::abort`], which is. For the same reason it returns no text in a forked child.
 ///
 /// # Safety
 /// `group` is NULL or a live group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_abort(group: *mut brv_group) -> brv_status {
-    guard(|| {
+    let mut is_refused = false;
+    let status = guard(|| {
         // SAFETY: the caller in C guarantees a live group.
-        unsafe { group_of(group) }?.group().abort();
+        let group = unsafe { group_of(group) }?.group();
+        is_refused = group.check_process().is_err();
+        group.abort();
         Ok(())
-    })
+    });
+    if is_refused { brv_status::Argument } else { status }
 }
 
 /// Frees a group. Does nothing for NULL.
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn brv_group_free(group: *mut brv_group) {
 }
 
 /// Converts a rank or a world size, which are far below 2^31.
-fn small(number: u32) -> i32 {
+pub(crate) fn small(number: u32) -> i32 {
     const { assert!(ucx_sys_wrap::MAX_WORLD_SIZE <= i32::MAX as u32) };
     number as i32
 }

@@ -84,24 +84,13 @@ impl<T: Copy> Stretch<T> {
         unsafe { self.write() }
     }
 
-    /// Copies `source` to the elements, which need not be set before.
-    ///
-    /// # Errors
-    /// If the lengths differ.
-    ///
-    /// # Safety
-    /// All elements are in one live, writable allocation, and not used by anyone else meanwhile.
-    pub(crate) unsafe fn fill(self, source: &[T]) -> Result<(), Failure> {
-        let (found, expected) = (self.count, source.len());
-        if found != expected {
-            return Err(Failure::argument(format!(
-                "n is {found}, expected {expected}, the length of the tensor"
-            )));
+    /// Refuses another number of elements.
+    pub(crate) fn check_count(self, expected: usize) -> Result<(), Failure> {
+        let found = self.count;
+        if found == expected {
+            return Ok(());
         }
-        // SAFETY: the caller of this function guarantees memory that nobody else uses, so it is apart from
-        // `source`.
-        unsafe { self.copied_from(Self { start: source.as_ptr(), count: expected }) };
-        Ok(())
+        Err(Failure::argument(format!("n is {found}, expected {expected}, the length of the tensor")))
     }
 
     fn addresses(self) -> std::ops::Range<usize> {

@@ -4,14 +4,14 @@
 //! five numbers, and its exchange.
 
 use std::ffi::c_void;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use brevity::compress::state::{self, Fault, Reader, State, Writer};
 
 use crate::boundary::{check, guard};
 use crate::failure::Failure;
-use crate::feedback::{Bound, NO_DENSITY, Shape, brv_feedback, build, feedback_of, never_used};
+use crate::feedback::{Bound, Feedback, NO_DENSITY, Shape, brv_feedback, feedback_of};
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
 use crate::status::brv_status;
@@ -27,9 +27,9 @@ pub unsafe extern "C" fn brv_feedback_saved_size(
 ) -> brv_status {
     guard(|| {
         // SAFETY: the caller in C guarantees a live feedback.
-        let bound = unsafe { feedback_of(feedback) }?;
+        let feedback = unsafe { feedback_of(feedback) }?;
         // SAFETY: the caller in C guarantees the memory of `bytes`.
-        unsafe { write_size(bytes, |to| bound.as_ref().ok_or_else(never_used)?.save(to)) }
+        unsafe { write_size(bytes, || Ok(feedback.used()?.saved_bytes())) }
     })
 }
 
@@ -45,10 +45,11 @@ pub unsafe extern "C" fn brv_feedback_save(
 ) -> brv_status {
     guard(|| {
         // SAFETY: the caller in C guarantees a live feedback.
-        let bound = unsafe { feedback_of(feedback) }?;
-        let save = |to: &mut Vec<u8>| bound.as_ref().ok_or_else(never_used)?.save(to);
+        let feedback = unsafe { feedback_of(feedback) }?;
+        let bound = feedback.used()?;
+        let size = ("brv_feedback_saved_size", bound.saved_bytes());
         // SAFETY: the caller in C guarantees the memory of `out`.
-        unsafe { write_saved(out, bytes, "brv_feedback_saved_size", save) }
+        unsafe { write_saved(out, bytes, size, |to| bound.save(to)) }
     })
 }
 
@@ -63,37 +64,68 @@ pub unsafe extern "C" fn brv_feedback_load(
     saved: *const c_void,
     bytes: usize,
 ) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live feedback.
-        let mut state = unsafe { feedback_of(feedback) }?;
-        // SAFETY: the caller in C guarantees a live group.
-        let group = unsafe { group_of(group) }?.shared();
-        // SAFETY: the caller in C guarantees set memory that nobody writes.
-        let saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
-        let loaded = Bound::load(group, saved)?;
-        if let Some(own) = &*state {
-            own.check_group(group)?;
-            if own.shape != loaded.shape {
-                return Err(Failure::argument(format!(
-                    "saved state is of {}, expected {}: was it saved of another tensor?",
-                    loaded.shape, own.shape
-                )));
-            }
-        }
-        // Assigned last, so that a failure changes nothing.
-        *state = Some(loaded);
-        Ok(())
-    })
+    // SAFETY: the caller in C guarantees what `load` demands.
+    guard(|| unsafe { load(feedback, group, None, saved, bytes) })
+}
+
+/// Loads what [`brv_feedback_save`] wrote on rank `rank`.
+///
+/// # Safety
+/// The same as for [`brv_feedback_load`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_feedback_load_of(
+    feedback: *mut brv_feedback,
+    group: *mut brv_group,
+    rank: i32,
+    saved: *const c_void,
+    bytes: usize,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what `load` demands.
+    guard(|| unsafe { load(feedback, group, Some(saved_rank(rank)?), saved, bytes) })
+}
+
+/// # Safety
+/// The same as for [`brv_feedback_load`].
+unsafe fn load(
+    feedback: *mut brv_feedback,
+    group: *mut brv_group,
+    rank: Option<u32>,
+    saved: *const c_void,
+    bytes: usize,
+) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees a live feedback.
+    let mut state = unsafe { feedback_of(feedback) }?;
+    // SAFETY: the caller of this function guarantees a live group.
+    let group = unsafe { group_of(group) }?.shared();
+    // SAFETY: the caller of this function guarantees set memory that nobody writes.
+    let saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
+    state.load(group, rank, saved)
+}
+
+/// The rank of a saved state.
+pub(crate) fn saved_rank(rank: i32) -> Result<u32, Failure> {
+    u32::try_from(rank)
+        .map_err(|_| Failure::argument(format!("rank is {rank}, expected 0 or more: the rank that saved")))
 }
 
 impl Bound {
-    fn save(&self, to: &mut impl Write) -> Result<(), Failure> {
-        let purpose = Purpose { shape: self.shape, density: self.density };
-        state::save(&purpose, to).map_err(brevity::Error::from)?;
-        Ok(self.exchange.save(to)?)
+    fn purpose(&self) -> Purpose {
+        Purpose { shape: self.shape, density: self.density }
     }
 
-    fn load(group: &Arc<Shared>, mut saved: &[u8]) -> Result<Self, Failure> {
+    fn saved_bytes(&self) -> usize {
+        state::saved_bytes(&self.purpose()) + self.exchange.saved_bytes()
+    }
+
+    fn save(&self, to: &mut impl Write) -> Result<(), Failure> {
+        state::save(&self.purpose(), to).map_err(brevity::Error::from)?;
+        Ok(self.exchange.save(to)?)
+    }
+}
+
+impl Feedback {
+    /// Replaces the state by a saved one of `rank`, or of this rank. A failure changes nothing.
+    fn load(&mut self, group: &Arc<Shared>, rank: Option<u32>, mut saved: &[u8]) -> Result<(), Failure> {
         let mut purpose = Purpose { shape: Shape::Gtopk { n: 0 }, density: NO_DENSITY };
         state::load(&mut purpose, &mut saved).map_err(brevity::Error::from)?;
         let Purpose { shape, density } = purpose;
@@ -105,47 +137,55 @@ impl Bound {
                 expected: expected.unwrap_or(usize::MAX),
             }));
         }
-        let mut exchange = build(group, shape, density)?;
-        exchange.load(&mut saved)?;
+        if let Some(own) = &self.bound {
+            own.check_group(group)?;
+            if own.shape != shape {
+                return Err(Failure::argument(format!(
+                    "saved state is of {shape}, expected {}: was it saved of another tensor?",
+                    own.shape
+                )));
+            }
+        }
+        let mut loaded = self.build(group, shape, density)?;
+        loaded.exchange.load_of(rank.unwrap_or_else(|| group.group.rank()), &mut saved)?;
         nothing_follows(saved)?;
-        Ok(Self { group: Arc::clone(group), shape, density, exchange })
+        self.bound = Some(loaded);
+        Ok(())
     }
 }
 
-/// Stores the number of bytes that `save` writes.
+/// Stores a number of bytes.
 ///
 /// # Safety
 /// `bytes` is NULL, or may be written.
 pub(crate) unsafe fn write_size(
     bytes: *mut usize,
-    save: impl FnOnce(&mut Counted) -> Result<(), Failure>,
+    size: impl FnOnce() -> Result<usize, Failure>,
 ) -> Result<(), Failure> {
     check(bytes, "bytes")?;
-    let mut counted = Counted(0);
-    save(&mut counted)?;
+    let size = size()?;
     // SAFETY: not NULL and aligned, as just checked; writable, as the caller of this function guarantees.
-    unsafe { bytes.write(counted.0) };
+    unsafe { bytes.write(size) };
     Ok(())
 }
 
-/// Writes what `save` writes to `out`. `asks` is the name of the function that returns the number of bytes.
+/// Writes the `expected` bytes that `save` writes to `out`. `asks` is the name of the function that returns
+/// their number.
 ///
 /// # Safety
 /// `out` has `bytes` bytes that nobody else uses meanwhile.
 pub(crate) unsafe fn write_saved(
     out: *mut c_void,
     bytes: usize,
-    asks: &str,
-    save: impl FnOnce(&mut Vec<u8>) -> Result<(), Failure>,
+    (asks, expected): (&str, usize),
+    save: impl FnOnce(&mut &mut [u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let out = Stretch::new(out.cast::<u8>().cast_const(), bytes, "out")?;
-    let mut saved = Vec::new();
-    save(&mut saved)?;
-    if saved.len() != bytes {
-        return Err(Failure::argument(format!("bytes is {bytes}, expected {}: ask {asks}", saved.len())));
+    if bytes != expected {
+        return Err(Failure::argument(format!("bytes is {bytes}, expected {expected}: ask {asks}")));
     }
     // SAFETY: the caller of this function guarantees the memory of `out`.
-    unsafe { out.fill(&saved) }
+    save(&mut unsafe { out.zeroed() })
 }
 
 /// Refuses bytes after the saved state.
@@ -199,20 +239,6 @@ impl State for Purpose {
     }
 }
 
-/// A writer that counts bytes.
-pub(crate) struct Counted(usize);
-
-impl Write for Counted {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,7 +249,7 @@ mod tests {
 
     fn error(bytes: &[u8]) -> String {
         let group = brv_group::solo();
-        format!("{:?}", Bound::load(group.shared(), bytes).err().unwrap())
+        format!("{:?}", Feedback::default().load(group.shared(), None, bytes).err().unwrap())
     }
 
     #[test]

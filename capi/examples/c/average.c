@@ -22,6 +22,8 @@ int main(void)
     float gradient[COUNT], average[COUNT], residual[COUNT];
     int i, step, kept = 0, waiting = 0;
 
+    /* Warnings go to standard error. */
+    brv_log_to_stderr();
     if (brv_group_from_env(&group) != BRV_OK || brv_feedback_new(&feedback) != BRV_OK)
         return failed("can't join");
 

@@ -1,6 +1,7 @@
 /* Rank 1 forks a child, which inherits everything of the rank: `forks WAY`.
  *
  * `drops`: the child frees its copy of the group and exits, and the job goes on.
+ * `calls`: the child's calls are refused, and the job goes on; a group of the child itself works.
  * `dies`: the rank is killed while the child lives; the others still notice. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
@@ -23,6 +24,74 @@ static void drop(brv_group *group)
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* All calls that would need a peer, with the words of the error. */
+static void refused(brv_group *group, brv_exchange *exchange, brv_feedback *feedback)
+{
+    static float data[64], all[3 * 64];
+    float *gradients[1] = {data};
+    brv_group *made = group, *leaders = group;
+    brv_feedback *fresh = NULL;
+
+    CHECK_FAILS(brv_barrier(group), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_broadcast(group, data, 64, BRV_F32, 1), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_all_reduce(group, data, data, 64, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT,
+                "made before fork");
+    CHECK_FAILS(brv_all_gather(group, data, all, 64, BRV_F32), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_group_split(group, 0, 0, &made), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK(made == NULL);
+    CHECK_FAILS(brv_group_duplicate(group, &made), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_group_hosts(group, &made, &leaders), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, data, 64, 0.1), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK(brv_feedback_new(&fresh) == BRV_OK);
+    CHECK_FAILS(brv_low_rank_all_reduce(group, fresh, data, 8, 8, 1), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_exchange_average(exchange, gradients, 1), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK(brv_group_abort(group) == BRV_ERR_ARGUMENT);
+    brv_feedback_free(fresh);
+}
+
+/* The child of a child, too. */
+static void call(brv_group *group)
+{
+    float data[64] = {1}, *gradients[1] = {data};
+    brv_exchange *exchange = NULL;
+    brv_feedback *feedback = NULL;
+    brv_group *own = NULL;
+    int status;
+    pid_t child;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_exchange_new(group, &exchange) == BRV_OK);
+    CHECK(brv_exchange_add_dense(exchange, "data", 64) == BRV_OK);
+    CHECK(brv_group_solo(&own) == BRV_OK);
+    CHECK(brv_gtopk_all_reduce(own, feedback, data, 64, 0.1) == BRV_OK);
+    CHECK(brv_feedback_rejoin(feedback, group) == BRV_OK);
+    brv_group_free(own);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        refused(group, exchange, feedback);
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            refused(group, exchange, feedback);
+        else
+            CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        /* What was made here works here. */
+        CHECK(brv_group_solo(&own) == BRV_OK && brv_barrier(own) == BRV_OK);
+        CHECK(brv_exchange_rejoin(exchange, own) == BRV_OK && brv_feedback_rejoin(feedback, own) == BRV_OK);
+        CHECK(brv_exchange_average(exchange, gradients, 1) == BRV_OK);
+        CHECK(brv_gtopk_all_reduce(own, feedback, data, 64, 0.1) == BRV_OK);
+        brv_group_free(own);
+        brv_exchange_free(exchange);
+        brv_feedback_free(feedback);
+        brv_group_free(group);
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    brv_exchange_free(exchange);
+    brv_feedback_free(feedback);
+}
+
 static void die(void)
 {
     pid_t child = fork();
@@ -38,7 +107,7 @@ static void die(void)
 
 int main(int argc, char **argv)
 {
-    float data[1000] = {0};
+    float data[1000] = {0}, one;
     brv_group *group = join();
     brv_status status = brv_barrier(group);
     int i;
@@ -53,9 +122,12 @@ int main(int argc, char **argv)
         CHECK(status == BRV_ERR_PEER_LOST && brv_last_error_rank() == 1);
     } else {
         if (brv_group_rank(group) == 1)
-            drop(group);
-        for (i = 0; i < 100; i++)
+            strcmp(argv[1], "calls") == 0 ? call(group) : drop(group);
+        for (i = 0; i < 100; i++) {
             CHECK(brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM) == BRV_OK);
+            one = 1;
+            CHECK(brv_all_reduce(group, &one, &one, 1, BRV_F32, BRV_SUM) == BRV_OK && one == 3);
+        }
     }
     brv_group_free(group);
     return 0;

@@ -1,5 +1,5 @@
-/* Two ranks that disagree about n, the type or the reduction get BRV_ERR_MISMATCH, and their group is
- * closed. */
+/* Two ranks that disagree about n, the type, the reduction or the feedback get BRV_ERR_MISMATCH, and their
+ * group is closed. */
 #include "check.h"
 
 int main(int argc, char **argv)
@@ -8,29 +8,35 @@ int main(int argc, char **argv)
     brv_group *group = join();
     int32_t rank = brv_group_rank(group);
     size_t n = rank == 0 ? 1000 : 1001;
-    brv_feedback *feedback = NULL;
+    brv_feedback *feedback = NULL, *other = NULL;
     brv_status status;
 
     CHECK(argc == 2 && brv_group_size(group) == 2);
-    CHECK(brv_feedback_new(&feedback) == BRV_OK);
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&other) == BRV_OK);
     if (strcmp(argv[1], "all_reduce") == 0)
         status = brv_all_reduce(group, values, values, n, BRV_F32, BRV_SUM);
     else if (strcmp(argv[1], "type") == 0)
         status = brv_all_reduce(group, values, values, 1000, rank == 0 ? BRV_F32 : BRV_I32, BRV_SUM);
     else if (strcmp(argv[1], "reduction") == 0)
         status = brv_all_reduce(group, values, values, 1000, BRV_F32, rank == 0 ? BRV_SUM : BRV_MAX);
-    else
+    else if (strcmp(argv[1], "feedback") == 0) {
+        /* Both have been used before, in the same order. */
+        CHECK(brv_gtopk_all_reduce(group, feedback, values, 1000, 0.01) == BRV_OK);
+        CHECK(brv_gtopk_all_reduce(group, other, values, 1000, 0.01) == BRV_OK);
+        status = brv_gtopk_all_reduce(group, rank == 0 ? feedback : other, values, 1000, 0.01);
+    } else
         status = brv_gtopk_all_reduce(group, feedback, values, n, 0.01);
-    CHECK(status != BRV_OK && brv_last_error_rank() == 1 - rank);
+    CHECK(status != BRV_OK && (brv_last_error_rank() == 1 - rank || brv_last_error_rank() == -1));
     /* In gTop-k rank 0 receives first; rank 1 may only learn that rank 0 is gone. */
-    if (rank == 0 || strcmp(argv[1], "gtopk") != 0) {
+    if (rank == 0 || (strcmp(argv[1], "gtopk") != 0 && strcmp(argv[1], "feedback") != 0)) {
         CHECK(status == BRV_ERR_MISMATCH);
         CHECK(strstr(brv_last_error(), "same calls") != NULL);
     }
     /* Ranks no longer agree on the next call: the group is closed, whichever rank has noticed. */
     status = brv_barrier(group);
-    CHECK(status == BRV_ERR_ABORTED || status == BRV_ERR_PEER_LOST);
+    CHECK(status == BRV_ERR_MISMATCH || status == BRV_ERR_ABORTED || status == BRV_ERR_PEER_LOST);
     brv_feedback_free(feedback);
+    brv_feedback_free(other);
     brv_group_free(group);
     return 0;
 }

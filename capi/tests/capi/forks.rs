@@ -59,6 +59,7 @@ macro_rules! on_every_wire {
 on_every_wire! {
     a_rank_that_dies_is_lost_though_its_child_lives => dies;
     a_child_that_frees_the_group_leaves_that_of_its_parent_alone => drops;
+    a_child_that_makes_calls_is_refused => calls;
 }
 
 fn dies(wire: (Choice, Settings)) {
@@ -71,6 +72,14 @@ fn drops(wire: (Choice, Settings)) {
     // A progress thread does not exist in the child, and the child must not wait for it.
     for progress_thread in ["0", "1"] {
         if let Some(endings) = run(wire, "drops", progress_thread) {
+            assert_eq!(endings, [Ending::Exited(0); 3], "with {progress_thread} progress threads");
+        }
+    }
+}
+
+fn calls(wire: (Choice, Settings)) {
+    for progress_thread in ["0", "1"] {
+        if let Some(endings) = run(wire, "calls", progress_thread) {
             assert_eq!(endings, [Ending::Exited(0); 3], "with {progress_thread} progress threads");
         }
     }

@@ -108,6 +108,7 @@ fn status_numbers_agree() {
         ("BRV_ERR_PROTOCOL", brv_status::Protocol),
         ("BRV_ERR_TRANSPORT", brv_status::Transport),
         ("BRV_ERR_PANIC", brv_status::Panic),
+        ("BRV_ERR_EXHAUSTED", brv_status::Exhausted),
     ];
     for (name, status) in pairs {
         assert_eq!(constant(name), (status as u32).to_string(), "{name}");

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod forks;
+mod groups;
 mod header;
 mod install;
 mod ranks;

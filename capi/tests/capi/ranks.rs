@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use brevity::launch::Launch;
+use brevity::launch::{Ending, Launch};
 use brevity_testing::{is_required, ucx_is_here};
 use ucx_sys_wrap::bootstrap::Choice;
 
@@ -32,7 +32,8 @@ fn launch_over(
     launch_with(&variables, transport, stage, program, arguments, world_size)
 }
 
-fn launch_with(
+/// Like [`launch`], with these variables.
+pub fn launch_with(
     variables: &[(&str, &str)],
     transport: Choice,
     stage: &Stage,
@@ -40,10 +41,26 @@ fn launch_with(
     arguments: &[&str],
     world_size: u32,
 ) -> Vec<String> {
+    let (endings, outputs) = endings_of(variables, transport, stage, program, arguments, world_size);
+    let succeeded = endings.iter().all(|ending| *ending == Ending::Exited(0));
+    assert!(succeeded, "{arguments:?} on {world_size} ranks: {endings:?} {outputs:#?}");
+    outputs
+}
+
+/// How each rank ended, and what it printed.
+pub fn endings_of(
+    variables: &[(&str, &str)],
+    transport: Choice,
+    stage: &Stage,
+    program: &Path,
+    arguments: &[&str],
+    world_size: u32,
+) -> (Vec<Ending>, Vec<String>) {
     let output = stage.path().join("output");
     let mut words: Vec<OsString> = vec!["-c".into(), REDIRECTED.into(), program.into()];
     words.extend(arguments.iter().map(OsString::from));
-    let launch = Launch::new("sh", words).ranks(world_size).transport(transport).env("BREVITY_TIMEOUT", "60");
+    let launch = Launch::new("sh", words).ranks(world_size).transport(transport).grace(DEADLINE);
+    let launch = launch.env("BREVITY_TIMEOUT", "60");
     let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
     let job = launch.env("OUTPUT", &output).spawn().unwrap();
     let processes = job.process_ids();
@@ -57,12 +74,9 @@ fn launch_with(
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let report = waiter.join().unwrap().report();
-    let outputs: Vec<String> = (0..world_size)
-        .map(|rank| fs::read_to_string(output.with_extension(rank.to_string())).unwrap())
-        .collect();
-    assert_eq!(report, None, "{arguments:?} on {world_size} ranks: {outputs:#?}");
-    outputs
+    let endings = waiter.join().unwrap().endings;
+    let read = |rank: u32| fs::read_to_string(output.with_extension(rank.to_string())).unwrap();
+    (endings, (0..world_size).map(read).collect())
 }
 
 fn succeeds(name: &str, worlds: &[u32], arguments: &[&str]) {
@@ -79,19 +93,37 @@ fn dense_collectives_agree_with_a_serial_oracle() {
 }
 
 /// Users check their programs with valgrind. It has no vDSO and none of the instructions of AVX-512.
-#[test]
-fn programs_run_under_valgrind() {
+fn under_valgrind(name: &str, arguments: &[&str], world_size: u32) {
     if Command::new("valgrind").arg("--version").output().is_err() {
         assert!(!is_required("BREVITY_REQUIRE_VALGRIND"), "no valgrind, and BREVITY_REQUIRE_VALGRIND is set");
         eprintln!("skipped: no valgrind");
         return;
     }
     let stage = Stage::new();
-    for name in ["dense.c", "exchange.c"] {
-        let program = stage.compile_plain(name);
-        let arguments = ["--quiet", "--error-exitcode=99", program.to_str().unwrap()];
-        launch(&stage, Path::new("valgrind"), &arguments, 2);
-    }
+    let program = stage.compile_plain(name);
+    let valgrind = ["--quiet", "--error-exitcode=99", program.to_str().unwrap()];
+    launch(&stage, Path::new("valgrind"), &[&valgrind, arguments].concat(), world_size);
+}
+
+#[test]
+fn dense_collectives_run_under_valgrind() {
+    under_valgrind("dense.c", &[], 2);
+}
+
+#[test]
+fn an_exchange_runs_under_valgrind() {
+    under_valgrind("exchange.c", &[], 2);
+}
+
+#[test]
+fn groups_run_under_valgrind() {
+    under_valgrind("groups.c", &["splits"], 4);
+}
+
+#[test]
+fn want_of_memory_ends_no_process() {
+    let stage = Stage::new();
+    launch(&stage, &stage.compile_plain("memory.c"), &[], 2);
 }
 
 #[test]
@@ -126,7 +158,7 @@ fn values_that_are_not_finite_are_named_on_all_ranks() {
 
 #[test]
 fn ranks_that_disagree_find_out() {
-    for what in ["all_reduce", "type", "reduction", "gtopk"] {
+    for what in ["all_reduce", "type", "reduction", "gtopk", "feedback"] {
         succeeds("mismatch.c", &[2], &[what]);
     }
 }

@@ -39,6 +39,21 @@ fn without_a_job_a_program_runs_alone() {
 }
 
 #[test]
+fn warnings_are_printed_on_request() {
+    let stage = Stage::new();
+    let program = stage.compile_plain("logs.c");
+    for (asks, level, is_printed) in
+        [(false, None, false), (true, None, true), (false, Some("warn"), true), (true, Some("off"), false)]
+    {
+        let mut command = Command::new(&program);
+        command.args(asks.then_some("ask")).env_remove("BREVITY_LOG").env("BREVITY_TIMEOOT", "5");
+        let output = run(alone(command.envs(level.map(|level| ("BREVITY_LOG", level)))));
+        assert_eq!(output.contains("brevity: warning: "), is_printed, "{asks} {level:?}: {output}");
+        assert_eq!(output.contains("BREVITY_TIMEOOT"), is_printed, "{asks} {level:?}: {output}");
+    }
+}
+
+#[test]
 fn an_environment_that_makes_no_sense_is_refused() {
     let stage = Stage::new();
     let mut command = Command::new(stage.compile("join_fails.c"));

@@ -1,0 +1,141 @@
+//! New groups of the ranks of a group.
+
+use std::time::Duration;
+
+use brevity::collectives::Hosts;
+
+use crate::boundary::{check, guard, guard_value, hand_out};
+use crate::failure::Failure;
+use crate::group::{brv_group, group_of, small};
+use crate::status::brv_status;
+
+/// The colour of a rank that gets no group.
+pub(crate) const NO_COLOUR: i32 = -1;
+
+/// Splits a group by colour.
+///
+/// # Safety
+/// `group` is NULL or a live group; `part` is NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_split(
+    group: *mut brv_group,
+    colour: i32,
+    key: i32,
+    part: *mut *mut brv_group,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what `hand_out` demands.
+    guard(|| unsafe {
+        hand_out(part, "part", || {
+            let colour = match (u32::try_from(colour), colour) {
+                (Ok(colour), _) => Some(colour),
+                (Err(_), NO_COLOUR) => None,
+                _ => {
+                    return Err(Failure::argument(format!(
+                        "colour is {colour}, expected 0 or more, or BRV_NO_COLOUR ({NO_COLOUR})"
+                    )));
+                }
+            };
+            Ok(group_of(group)?.group().split(colour, rising(key))?.map(brv_group::new))
+        })
+    })
+}
+
+/// Makes another group of the same ranks.
+///
+/// # Safety
+/// `group` is NULL or a live group; `duplicate` is NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_duplicate(
+    group: *mut brv_group,
+    duplicate: *mut *mut brv_group,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees a live group.
+    let make = || Ok(Some(brv_group::new(unsafe { group_of(group) }?.group().duplicate()?)));
+    // SAFETY: the caller in C guarantees what `hand_out` demands.
+    guard(|| unsafe { hand_out(duplicate, "duplicate", make) })
+}
+
+/// Makes the groups for calls in two levels: the ranks of this host, and the first rank of each host.
+///
+/// # Safety
+/// `group` is NULL or a live group; `local` and `leaders` are NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_hosts(
+    group: *mut brv_group,
+    local: *mut *mut brv_group,
+    leaders: *mut *mut brv_group,
+) -> brv_status {
+    guard(|| {
+        // Both are checked before anything is sent.
+        check(local, "local")?;
+        if std::ptr::eq(local, leaders) {
+            return Err(Failure::argument("local and leaders are the same pointer, expected two places"));
+        }
+        let mut hosts = None;
+        let make_leaders = || {
+            // SAFETY: the caller in C guarantees a live group.
+            let Hosts { local, leaders } = unsafe { group_of(group) }?.group().hosts()?;
+            hosts = Some(brv_group::new(local));
+            Ok(leaders.map(brv_group::new))
+        };
+        // SAFETY: the caller in C guarantees what `hand_out` demands.
+        let made = unsafe { hand_out(leaders, "leaders", make_leaders) };
+        // SAFETY: as above.
+        unsafe { hand_out(local, "local", || made.map(|()| hosts)) }
+    })
+}
+
+/// Sets the time that later calls on the group may take.
+///
+/// # Safety
+/// `group` is NULL or a live group.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_set_timeout(group: *mut brv_group, seconds: f64) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live group.
+        let group = unsafe { group_of(group) }?.group();
+        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
+        let Some(timeout) = timeout else {
+            return Err(Failure::argument(format!(
+                "seconds is {seconds:?}, expected a number above 0, as 30 or 0.5"
+            )));
+        };
+        group.set_timeout(timeout);
+        Ok(())
+    })
+}
+
+/// The number in the world of a rank of the group, or -1.
+///
+/// # Safety
+/// `group` is NULL or a live group.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_world_rank(group: *const brv_group, rank: i32) -> i32 {
+    guard_value(-1, || {
+        // SAFETY: the caller in C guarantees a live group.
+        let members = unsafe { group_of(group) }?.group().members();
+        let member = usize::try_from(rank).ok().and_then(|rank| members.get(rank));
+        member.map(|member| small(member.0)).ok_or_else(|| {
+            Failure::argument(format!(
+                "rank is {rank}, expected a rank of the group (0 to {})",
+                members.len() - 1
+            ))
+        })
+    })
+}
+
+/// An unsigned key in the same order as the signed ones of C.
+fn rising(key: i32) -> u32 {
+    key.cast_unsigned() ^ 1 << 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_order() {
+        let keys = [i32::MIN, -7, -1, 0, 1, i32::MAX];
+        assert!(keys.is_sorted_by_key(|&key| rising(key)));
+    }
+}

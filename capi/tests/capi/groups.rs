@@ -1,0 +1,46 @@
+//! Groups of some of the ranks, over every wire between processes of one host.
+
+use brevity::launch::Ending;
+use brevity_testing::ucx_is_here;
+use ucx_sys_wrap::bootstrap::Choice;
+
+use crate::ranks::{endings_of, launch_with};
+use crate::stage::Stage;
+
+/// Over sockets, shared memory, and UCX if it is there.
+fn wires() -> impl Iterator<Item = (Choice, &'static str)> {
+    let wires = [(Choice::Tcp, "1"), (Choice::Tcp, "0"), (Choice::Ucx, "0")];
+    wires.into_iter().filter(|(transport, _)| *transport != Choice::Ucx || ucx_is_here())
+}
+
+#[test]
+fn groups_are_split_by_colour_and_key() {
+    let stage = Stage::new();
+    let (plain, sanitized) = (stage.compile_plain("groups.c"), stage.compile_as("groups.c", "sanitized"));
+    for (transport, shared_memory) in wires() {
+        // UCX has leaks of its own.
+        let program = if transport == Choice::Ucx { &plain } else { &sanitized };
+        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
+        launch_with(&variables, transport, &stage, program, &["splits"], 4);
+    }
+}
+
+#[test]
+fn more_groups_than_there_are_numbers_are_refused() {
+    let stage = Stage::new();
+    let program = stage.compile("groups.c");
+    launch_with(&[], Choice::Tcp, &stage, &program, &["exhausts"], 4);
+}
+
+#[test]
+fn after_a_death_the_others_go_on_in_a_group_without_it() {
+    let stage = Stage::new();
+    let (plain, sanitized) = (stage.compile_plain("groups.c"), stage.compile_as("groups.c", "sanitized"));
+    for (transport, shared_memory) in wires() {
+        let program = if transport == Choice::Ucx { &plain } else { &sanitized };
+        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
+        let (endings, outputs) = endings_of(&variables, transport, &stage, program, &["dies"], 4);
+        let zero = Ending::Exited(0);
+        assert_eq!(endings, [zero, zero, zero, Ending::Killed(9)], "over {transport:?}: {outputs:#?}");
+    }
+}
