@@ -3,8 +3,10 @@
 
 pub mod command;
 pub mod faults;
+pub mod mixed;
 pub mod network;
 pub mod oracle;
+pub mod started;
 pub mod suite;
 mod threads;
 

@@ -148,7 +148,7 @@ fn different_calls_are_found_out() {
                 assert!(error.to_string().contains("all-reduce of 5 f32 (sum)"), "{error}");
             }
             // The other rank has noticed first.
-            Error::Aborted { rank: peer } => assert_eq!(peer.index(), 1 - rank),
+            Error::Differs { rank: peer, .. } => assert_eq!(peer.index(), 1 - rank),
             other => panic!("{other}"),
         }
     }
@@ -170,7 +170,7 @@ fn one_rank_that_calls_something_else_is_found_out_by_the_first_messages() {
                 // Some ranks may have finished before the failure was noticed: their next call fails.
                 result.err().unwrap_or_else(|| group.barrier().unwrap_err())
             });
-            let is_right = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });
+            let is_right = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Differs { .. });
             assert!(errors.iter().all(is_right), "P = {world_size}, rank {stray}: {errors:?}");
             assert!(errors.iter().any(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
         }
@@ -208,7 +208,7 @@ fn limits_and_rules_that_differ_are_found_out() {
                 outcome.err().unwrap_or_else(|| group.barrier().unwrap_err())
             });
             let is_named = |error: &Error| matches!(error, Error::Mismatch { .. });
-            let is_end = |error: &Error| matches!(error, Error::Aborted { .. });
+            let is_end = |error: &Error| matches!(error, Error::Differs { .. });
             assert!(errors.iter().all(|error| is_named(error) || is_end(error)), "{errors:?}");
             let named = errors.iter().filter(|error| is_named(error)).map(Error::to_string);
             assert!(

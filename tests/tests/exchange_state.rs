@@ -239,7 +239,7 @@ fn ranks_that_load_different_steps_are_told() {
         exchange.average(&mut gradients(group.rank(), 2)).unwrap_err()
     });
     let is_named = |error: &Error| matches!(error, Error::Collective(Collective::Mismatch { .. }));
-    let is_end = |error: &Error| matches!(error, Error::Collective(Collective::Aborted { .. }));
+    let is_end = |error: &Error| matches!(error, Error::Collective(Collective::Differs { .. }));
     assert!(outcomes.iter().any(is_named), "{outcomes:?}");
     assert!(outcomes.iter().all(|error| is_named(error) || is_end(error)), "{outcomes:?}");
 }

@@ -241,7 +241,7 @@ fn who_calls_something_else_is_named() {
         // be rank 2 itself.
         let names = |rank: usize| matches!(errors[rank], Error::Mismatch { rank: Rank(2), .. });
         assert!(names(0) || names(1) || matches!(errors[2], Error::Mismatch { .. }), "{errors:?}");
-        let is_end = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });
+        let is_end = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Differs { .. });
         assert!(errors.iter().all(is_end), "{errors:?}");
     }
 }
@@ -310,7 +310,7 @@ fn garbage_in_a_segment_does_no_harm() {
                 }
                 return outcome.is_err();
             }
-            let slots = group.local_group().unwrap().own_slots();
+            let slots = group.local_group().unwrap().own_slots(0);
             let mut state = seed;
             let end = Instant::now() + Duration::from_millis(600);
             while Instant::now() < end {

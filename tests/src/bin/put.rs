@@ -35,7 +35,7 @@ fn own(port: &Arc<Port>) {
         .unwrap_or_else(|error| panic!("{error}"));
     Log::of(OWNER.0).ready();
     let start = Instant::now();
-    while start.elapsed() < PATIENCE && port.failure().is_none() {
+    while start.elapsed() < PATIENCE && port.failure(0).is_none() {
         turn(port);
     }
 }

@@ -7,7 +7,7 @@ mod job;
 mod report;
 
 pub use job::{Job, PATIENCE};
-pub use report::{Ended, Kind, Log, Report};
+pub use report::{Ended, Kind, Log, Report, now};
 
 /// Names the folder.
 const FOLDER: &str = "FAULT_DIR";

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::Error;
 use brevity_testing::Process;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::FOLDER;
 
@@ -33,6 +34,15 @@ pub struct Ended {
     pub rank: u32,
     /// The time since the call began.
     pub after: Duration,
+    /// The time of [`now`].
+    pub at: Duration,
+}
+
+/// The time of a clock that all processes of the host share.
+#[must_use]
+pub fn now() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The report of one rank.
@@ -44,6 +54,8 @@ pub struct Report {
     pub pending: Option<Ended>,
     /// The call that was made afterwards.
     pub later: Option<Ended>,
+    /// Calls of other names.
+    pub others: Vec<(String, Ended)>,
     /// The peak memory of the rank's process, in KiB.
     pub peak_kib: u64,
 }
@@ -87,6 +99,7 @@ impl Log {
 
     /// Reports how the call `which` that began at `start` has failed.
     pub fn ended(&self, which: &str, error: &Error, start: Instant) {
+        let now = now();
         eprintln!("rank {}: {which}: {error}", self.rank);
         let (kind, rank) = match error {
             Error::PeerLost { rank } => (Kind::Lost, rank.0),
@@ -95,7 +108,7 @@ impl Log {
             _ => (Kind::Other, u32::MAX),
         };
         let name = KINDS.iter().find(|(known, _)| *known == kind).map_or("", |(_, name)| name);
-        self.add(&format!("{which} {name} {rank} {}\n", start.elapsed().as_micros()));
+        self.add(&format!("{which} {name} {rank} {} {}\n", start.elapsed().as_micros(), now.as_micros()));
     }
 
     /// Reports the peak memory of this process, and completes the report.
@@ -121,14 +134,16 @@ impl Report {
             match words[..] {
                 ["end"] => return Some(report),
                 ["peak", kib] => report.peak_kib = kib.parse().ok()?,
-                [which, kind, rank, micros] => {
+                [which, kind, rank, micros, now] => {
                     let (kind, _) = *KINDS.iter().find(|(_, name)| *name == kind)?;
                     let after = Duration::from_micros(micros.parse().ok()?);
-                    let ended = Some(Ended { kind, rank: rank.parse().ok()?, after });
+                    let at = Duration::from_micros(now.parse().ok()?);
+                    let ended = Ended { kind, rank: rank.parse().ok()?, after, at };
                     match which {
-                        "call" => report.call = ended,
-                        "pending" => report.pending = ended,
-                        _ => report.later = ended,
+                        "call" => report.call = Some(ended),
+                        "pending" => report.pending = Some(ended),
+                        "later" => report.later = Some(ended),
+                        _ => report.others.push((which.to_owned(), ended)),
                     }
                 }
                 _ => return None,
