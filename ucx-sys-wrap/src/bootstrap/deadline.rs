@@ -1,6 +1,9 @@
-//! A point in time to be done by. Time in which this process stood still does not count.
+//! A point in time to be done by. Time in which this process stood still does not count. Another thread can
+//! bring it forward to now.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{Error, Rank, STANDSTILL};
@@ -11,6 +14,11 @@ const NAP: Duration = Duration::from_millis(100);
 /// How long this process has stood still while it joined groups, in nanoseconds.
 static STOOD_STILL: AtomicU64 = AtomicU64::new(0);
 
+thread_local! {
+    /// What gives up the join of this thread.
+    static CANCEL: RefCell<Option<Cancel>> = const { RefCell::new(None) };
+}
+
 /// The most time that is reserved for the report of missing ranks.
 const REPORT: Duration = Duration::from_secs(2);
 
@@ -19,6 +27,35 @@ const SKEW: Duration = Duration::from_secs(1);
 
 /// The place to reach, where joined ranks can't reach each other.
 const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use)";
+
+/// Gives up a join from another thread.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Ends the join within about 100 ms, as if its deadline had passed; while UCX connects, by its deadline.
+    /// Rank 0 leaves without a report then, so that the others find it lost.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs `join`, which [`cancel`](Self::cancel) gives up.
+    pub fn during<R>(&self, join: impl FnOnce() -> R) -> R {
+        struct Restore(Option<Cancel>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CANCEL.set(self.0.take());
+            }
+        }
+        let _restore = Restore(CANCEL.replace(Some(self.clone())));
+        join()
+    }
+}
+
+/// Whether this thread's join is given up.
+pub(super) fn is_given_up() -> bool {
+    CANCEL.with_borrow(|cancel| cancel.as_ref().is_some_and(|cancel| cancel.0.load(Ordering::Relaxed)))
+}
 
 /// A point in time to be done by, and how long was given for it.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +85,11 @@ impl Deadline {
 
     /// The time left, zero once it has passed.
     pub(super) fn remaining(&self) -> Duration {
+        if is_given_up() { Duration::ZERO } else { self.told() }
+    }
+
+    /// The time left, for other ranks: one that gives up its join shortens no other's.
+    pub(super) fn told(&self) -> Duration {
         self.lasts.saturating_sub(self.elapsed())
     }
 
@@ -118,6 +160,19 @@ mod tests {
             minute.no_later_than(Duration::from_secs(2)).before_report().remaining() > Duration::from_secs(1)
         );
         assert!(!Deadline::after(Duration::MAX).passed());
+    }
+
+    #[test]
+    fn a_join_that_is_given_up_has_no_time_left() {
+        let (deadline, cancel) = (Deadline::after(Duration::from_secs(60)), Cancel::default());
+        cancel.during(|| {
+            assert!(!deadline.passed());
+            cancel.cancel();
+            assert!(deadline.passed() && deadline.with_grace(Duration::from_secs(1)).passed());
+            assert!(!deadline.told().is_zero());
+            Cancel::default().during(|| assert!(!deadline.passed(), "another join"));
+        });
+        assert!(!deadline.passed());
     }
 
     #[test]

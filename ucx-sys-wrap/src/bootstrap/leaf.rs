@@ -45,7 +45,7 @@ impl Leaf {
         }
         let (world_size, max_body) = (identity.world_size, Frame::max_body_bytes(identity.world_size));
         let mut leaf = Self { channel, max_body, world_size, master, root_address: LOOPBACK };
-        leaf.channel.queue(Frame::Patience(deadline.remaining()).encode());
+        leaf.channel.queue(Frame::Patience(deadline.told()).encode());
         match leaf.receive(deadline)? {
             Frame::Joined(remaining, address) => {
                 leaf.root_address = address;
@@ -57,7 +57,7 @@ impl Leaf {
 
     /// Sends this rank's blob and waits for the blobs of all ranks.
     pub(super) fn exchange(&mut self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
-        self.channel.queue(Frame::Blob(deadline.remaining(), mine.to_vec()).encode());
+        self.channel.queue(Frame::Blob(deadline.told(), mine.to_vec()).encode());
         let blobs = (0..self.world_size).map(|_| match self.receive(deadline)? {
             Frame::Gathered(blob) => Ok(blob),
             _ => Err(unexpected()),

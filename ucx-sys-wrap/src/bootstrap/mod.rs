@@ -67,6 +67,7 @@ mod version_tests;
 mod wire;
 
 pub use choice::{Agreed, Capability, Choice, Selected, choose};
+pub use deadline::Cancel;
 pub use identity::{Identity, Introduction};
 pub use introduction::{introduce, pmix_available};
 pub use key::JobKey;

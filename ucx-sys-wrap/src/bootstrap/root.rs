@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::acceptor::Acceptor;
 use super::channel::{Channel, close, wait_for};
-use super::deadline::Deadline;
+use super::deadline::{Deadline, is_given_up};
 use super::descriptors;
 use super::identity::Identity;
 use super::interface::LOOPBACK;
@@ -196,10 +196,16 @@ impl Root {
         Ok(())
     }
 
-    /// Tells all ranks why the job has failed, and returns it as an error.
+    /// Tells all ranks why the job has failed, and returns it as an error. A join that was given up tells
+    /// nothing: no rank is to blame.
     fn fail(&mut self, verdict: Verdict) -> Error {
-        self.queue(Frame::Verdict(verdict.clone()).encode());
-        close(std::mem::take(&mut self.seats).into_iter().flatten().collect(), CLOSING);
+        let seats = std::mem::take(&mut self.seats).into_iter().flatten();
+        if !is_given_up() {
+            let mut seats: Vec<Channel> = seats.collect();
+            let told = Frame::Verdict(verdict.clone()).encode();
+            seats.iter_mut().for_each(|channel| channel.queue(told.clone()));
+            close(seats, CLOSING);
+        }
         let error = verdict.into_error(self.master.clone());
         tracing::info!(%error, "the job can't come together");
         error
@@ -312,7 +318,7 @@ impl Assembly {
     }
 
     fn welcome(mut self) -> Result<(Root, Deadline)> {
-        let joined = Frame::Joined(self.deadline.remaining(), self.root.local_address());
+        let joined = Frame::Joined(self.deadline.told(), self.root.local_address());
         self.root.broadcast(joined.encode(), &self.deadline)?;
         close(self.turned_away, CLOSING.min(self.deadline.remaining()));
         Ok((self.root, self.deadline))
