@@ -168,7 +168,7 @@ pub enum Error {
 
     /// A connecting process did not prove that it holds the job's key.
     #[error(
-        "{who} does not hold the key of this job: is BREVITY_KEY or BREVITY_KEY_FILE the same on all ranks?"
+        "{who} does not hold the key of this job: is the key (BREVITY_KEY or BREVITY_KEY_FILE) the same on all ranks?"
     )]
     Unauthenticated {
         /// The address or rank.
@@ -184,6 +184,31 @@ pub enum Error {
         found: String,
         /// The expected value, and how to set it.
         expected: &'static str,
+    },
+
+    /// A setting that the caller has given for joining is missing or invalid.
+    #[error("{name} is {found}: expected {expected}")]
+    Setting {
+        /// The setting's name.
+        name: &'static str,
+        /// What it is ("not set", or the value).
+        found: String,
+        /// The expected value, and how to set it.
+        expected: String,
+    },
+
+    /// These bytes are no identifier of a job, or not one to join with.
+    #[error("the job id is {why}")]
+    JobId {
+        /// What they are instead, with the remedy.
+        why: String,
+    },
+
+    /// The caller's all-gather, through which the ranks were to learn where to meet, has failed.
+    #[error("the all-gather for joining {why}")]
+    Gather {
+        /// What it did.
+        why: String,
     },
 
     /// The launcher's key-value store, through which rank 0 publishes its address, can't be used.

@@ -112,7 +112,7 @@ impl Identity {
         if let Some(timeout) = variables.read("BREVITY_JOIN_TIMEOUT", "seconds above 0, as 60", seconds)? {
             identity.join_timeout = timeout;
         }
-        identity.check()?;
+        identity.check(false)?;
         identity.name_job(&names, variables, nesting)?;
         Ok(identity)
     }

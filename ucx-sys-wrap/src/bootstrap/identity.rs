@@ -1,21 +1,25 @@
 //! Who a process is in its job, and how it joins it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use super::call::resolve;
 use super::choice::{Choice, ENCRYPT};
 use super::deadline::Deadline;
-use super::job::shortened;
+use super::host::MAX_HOST_ID_BYTES;
+use super::id::JobId;
+use super::job::{nameless, shortened};
 use super::key::JobKey;
 use super::launcher::Launcher;
-use super::master::Master;
+use super::master::{MASTER, Master};
 use super::reserve::Ports;
-use super::variables::not_set;
-use crate::{Error, Rank, Result};
+use super::variables::{RANK, WORLD_SIZE, not_set};
+use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 pub(super) const ANNOUNCE: &str = "BREVITY_ANNOUNCE";
 
+/// The longest name of a job that is sent.
 pub(super) const MAX_JOB_BYTES: usize = 64;
 
 const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -81,10 +85,12 @@ pub(super) struct Published {
 }
 
 /// How a rank learns the master and the job's key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Introduction {
-    /// From the environment.
+    /// From the environment, or from the caller.
     Environment,
+    /// From rank 0's identifier, which the caller has carried here.
+    Id(JobId),
     /// From rank 0, through the launcher's PMIx server.
     Pmix,
     /// From rank 0, through PMI-1 on this descriptor.
@@ -95,6 +101,12 @@ pub enum Introduction {
 }
 
 impl Identity {
+    /// The longest name of a job.
+    pub const MAX_JOB_BYTES: usize = MAX_JOB_BYTES;
+
+    /// The longest name of a host.
+    pub const MAX_HOST_ID_BYTES: usize = MAX_HOST_ID_BYTES;
+
     /// An identity with no key, no job name, and defaults for the rest.
     #[must_use]
     pub fn new(rank: Rank, world_size: u32, master: Master) -> Self {
@@ -121,6 +133,57 @@ impl Identity {
             host_id: None,
             encrypt: false,
         }
+    }
+
+    /// Takes the key from a file; of a file that others can read, one rank of each host warns.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the file can't be read; [`Error::Environment`] when its key is too short.
+    pub fn read_key(&mut self, file: &Path) -> Result<()> {
+        let (key, exposed) = JobKey::from_file("BREVITY_KEY_FILE", file.as_os_str())?;
+        (self.key, self.exposed_key) = (Some(key), exposed);
+        Ok(())
+    }
+
+    /// Meets at this address instead of where the launcher says.
+    pub fn meet_at(&mut self, master: Master) {
+        self.set_introduction(Introduction::Environment);
+        self.master = master;
+    }
+
+    /// Meets where rank 0's identifier says, instead of where the launcher does.
+    pub fn meet_by(&mut self, id: JobId) {
+        self.set_introduction(Introduction::Id(id));
+    }
+
+    /// Forgets what the launcher has said about the place to meet.
+    fn set_introduction(&mut self, introduction: Introduction) {
+        (self.one_host, self.port_reserved, self.other_ports) = (false, false, Vec::new());
+        self.introduction = introduction;
+    }
+
+    /// Checks an identity that was not read from the environment. `learns_place` says that the place to meet
+    /// will come from rank 0, with a key.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] names the setting that is missing or does not fit the others, by its variable.
+    pub fn validate(&self, learns_place: bool) -> Result<()> {
+        let &Self { rank: Rank(rank), world_size, .. } = self;
+        let refuse = |variable, found: u32, expected| {
+            Err(Error::Environment { variable, found: found.to_string(), expected })
+        };
+        if !(1..=MAX_WORLD_SIZE).contains(&world_size) {
+            return refuse("BREVITY_WORLD_SIZE", world_size, WORLD_SIZE);
+        }
+        if rank >= world_size {
+            return refuse("BREVITY_RANK", rank, RANK);
+        }
+        let is_given = world_size > 1 && !learns_place && self.introduction == Introduction::Environment;
+        if is_given && self.master.port == 0 {
+            return Err(not_set("BREVITY_MASTER", MASTER));
+        }
+        self.check(learns_place)?;
+        if is_given && self.key.is_none() && self.job.is_empty() { Err(nameless()) } else { Ok(()) }
     }
 
     /// Whether all ranks are known to be on this host.
@@ -150,13 +213,13 @@ impl Identity {
     }
 
     /// Refuses addresses for other hosts without a key, and encryption or announcements that the transport
-    /// does not support.
-    pub(super) fn check(&self) -> Result<()> {
+    /// does not support. `learns_key` says that the key will come from rank 0.
+    pub(super) fn check(&self, learns_key: bool) -> Result<()> {
         let refuse = |variable, found: &str, expected| {
             Err(Error::Environment { variable, found: found.into(), expected })
         };
-        let is_published = self.introduction != Introduction::Environment;
-        let lacks_key = self.world_size > 1 && self.key.is_none() && !is_published;
+        let learns_key = learns_key || self.introduction != Introduction::Environment;
+        let lacks_key = self.world_size > 1 && self.key.is_none() && !learns_key;
         if lacks_key && self.master.address().is_some_and(|address| !address.is_loopback()) {
             return Err(key_needed());
         }

@@ -48,10 +48,10 @@ struct Learned {
 /// [`Error::Launcher`] when the launcher's store can't be used; [`Error::Environment`] when rank 0 has a key
 /// of the user's and this rank has none; [`Error::System`] when rank 0 can't reserve a port.
 pub fn introduce(identity: &Identity) -> Result<Identity> {
-    if identity.world_size <= 1 || identity.introduction == Introduction::Environment {
+    if identity.world_size <= 1 || !is_asked(&identity.introduction) {
         return Ok(identity.clone());
     }
-    let place = (identity.introduction, identity.rank, identity.world_size);
+    let place = (identity.introduction.clone(), identity.rank, identity.world_size);
     let mut slot = LEARNED.lock();
     let learned = match slot.take().filter(|learned| learned.place == place) {
         Some(learned) => learned,
@@ -68,6 +68,11 @@ pub fn introduce(identity: &Identity) -> Result<Identity> {
     Ok(resolved)
 }
 
+/// Whether the launcher's store is asked.
+fn is_asked(introduction: &Introduction) -> bool {
+    matches!(introduction, Introduction::Pmix | Introduction::Pmi { .. })
+}
+
 fn learn(identity: &Identity) -> Result<(RootInfo, Option<(Socket, SocketAddr)>)> {
     let share = |text| store::share(identity, text).map_err(|why| failed(identity, why));
     if identity.rank != Rank(0) {
@@ -75,13 +80,7 @@ fn learn(identity: &Identity) -> Result<(RootInfo, Option<(Socket, SocketAddr)>)
         let root = RootInfo::decode(&text);
         return Ok((root.ok_or_else(|| failed(identity, format!("rank 0 stored {text:?}")))?, None));
     }
-    let (reserved, listen, own) = reserve_port(identity)?;
-    let key = if identity.key.is_none() { Some(JobKey::generate()?) } else { None };
-    let reached = identity.reached_at(listen, &Deadline::after(identity.join_timeout))?;
-    let port = reached.first().map_or(listen.port(), SocketAddr::port);
-    let is_announced = identity.announce.is_some();
-    let addresses = if is_announced { reached.iter().map(SocketAddr::ip).collect() } else { own };
-    let root = RootInfo { key, port, addresses };
+    let (root, reserved, listen) = RootInfo::offer(identity)?;
     share(Some(&root.encode()))?;
     Ok((root, Some((reserved, listen))))
 }
@@ -94,15 +93,29 @@ pub fn pmix_available() -> std::result::Result<(), String> {
     store::available()
 }
 
-/// Rank 0's key and addresses, which it stores.
+/// Rank 0's key and addresses, for the other ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct RootInfo {
-    key: Option<JobKey>,
-    port: u16,
-    addresses: Vec<IpAddr>,
+pub(super) struct RootInfo {
+    /// `None` if the user gives it to every rank.
+    pub(super) key: Option<JobKey>,
+    pub(super) port: u16,
+    /// The best first.
+    pub(super) addresses: Vec<IpAddr>,
 }
 
 impl RootInfo {
+    /// Of this process as rank 0: reserves a port, and generates a key unless the user has given one. Also
+    /// returns the port's reservation and where to listen.
+    pub(super) fn offer(identity: &Identity) -> Result<(Self, Socket, SocketAddr)> {
+        let (reserved, listen, own) = reserve_port(identity)?;
+        let key = if identity.key.is_none() { Some(JobKey::generate()?) } else { None };
+        let reached = identity.reached_at(listen, &Deadline::after(identity.join_timeout))?;
+        let port = reached.first().map_or(listen.port(), SocketAddr::port);
+        let is_announced = identity.announce.is_some();
+        let addresses = if is_announced { reached.iter().map(SocketAddr::ip).collect() } else { own };
+        Ok((Self { key, port, addresses }, reserved, listen))
+    }
+
     /// Version, key, port and as many addresses as fit, separated by commas.
     fn encode(&self) -> String {
         let key = self.key.as_ref().map_or(NO_KEY.into(), JobKey::to_hex);
@@ -129,7 +142,7 @@ impl RootInfo {
     }
 
     /// The identity with this key and these addresses.
-    fn apply(&self, identity: &Identity) -> Result<Identity> {
+    pub(super) fn apply(&self, identity: &Identity) -> Result<Identity> {
         let mut resolved = identity.clone();
         // The user's key takes precedence. If rank 0 has another, both report it when they meet.
         resolved.key = identity.key.clone().or_else(|| self.key.clone());
@@ -193,7 +206,7 @@ mod store {
         let shared = match identity.introduction {
             Introduction::Pmix => pmix::share(library().as_deref(), identity.rank.0, text, deadline),
             Introduction::Pmi { descriptor } => wire::share(descriptor, text, deadline),
-            Introduction::Environment => return Err("it was not asked".into()),
+            Introduction::Environment | Introduction::Id(_) => return Err("it was not asked".into()),
         };
         shared.map_err(|error| match error {
             NotLoaded { .. } | Incomplete { .. } => format!("{error}; {REMEDY}"),

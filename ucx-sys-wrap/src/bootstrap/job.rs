@@ -11,7 +11,7 @@ use super::key::hex;
 use super::launcher::{Launcher, Nesting};
 use super::slurm;
 use super::variables::{Variables, not_set};
-use crate::Result;
+use crate::{Error, Result};
 
 /// torchrun's variable of the job's name, and its value for "no name".
 const RUN_ID: (&str, &str) = ("TORCHELASTIC_RUN_ID", "none");
@@ -38,7 +38,7 @@ pub(super) fn launched(launcher: Launcher, variables: Variables<'_>) -> Option<S
 /// The name of a job without a key that neither the user nor the launcher has named.
 ///
 /// # Errors
-/// [`Error::Environment`](crate::Error::Environment) when nothing identifies the job.
+/// [`Error::Environment`] when nothing identifies the job.
 pub(super) fn of_starter(
     launcher: Launcher,
     variables: Variables<'_>,
@@ -57,7 +57,12 @@ pub(super) fn of_starter(
     };
     let starter = if is_whole && !names.is_empty() { nesting().starter(names, variables) } else { None };
     let named = starter.map(|starter| format!("{launcher} {starter}"));
-    named.ok_or_else(|| not_set("BREVITY_KEY", NAMELESS))
+    named.ok_or_else(nameless)
+}
+
+/// The error for a job that nothing identifies.
+pub(super) fn nameless() -> Error {
+    not_set("BREVITY_KEY", NAMELESS)
 }
 
 const NAMELESS: &str = "the same key on all ranks (or BREVITY_KEY_FILE), or the job's name in \

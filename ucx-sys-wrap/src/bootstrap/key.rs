@@ -17,7 +17,7 @@ impl JobKey {
     /// The minimum length of a key.
     pub const MIN_BYTES: usize = 16;
 
-    const GENERATED_BYTES: usize = 32;
+    pub(super) const GENERATED_BYTES: usize = 32;
 
     /// Parses a key: hexadecimal digits of at least 16 bytes, or else any text of at least 16 bytes, without
     /// the white space around it. `None` when it is too short.
@@ -62,6 +62,11 @@ impl JobKey {
                 expected: "a file with a key of at least 16 bytes, as from `openssl rand -hex 32`",
             })?;
         Ok((key, exposed))
+    }
+
+    /// A key that was generated elsewhere.
+    pub(super) fn generated(bytes: [u8; Self::GENERATED_BYTES]) -> Self {
+        Self(Arc::new(bytes))
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

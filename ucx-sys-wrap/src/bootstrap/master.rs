@@ -27,7 +27,8 @@ impl Master {
     }
 
     /// Parses `host:port`, with an IPv6 address in brackets.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let (text, port) = text.rsplit_once(':')?;
         let host = without_brackets(text);
         let valid = !host.is_empty()
@@ -38,7 +39,8 @@ impl Master {
     }
 
     /// Parses `host:port`, or a host alone with port 0.
-    pub(super) fn parse_announced(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse_announced(text: &str) -> Option<Self> {
         let is_address = text.parse::<IpAddr>().is_ok();
         let whole = if is_address { None } else { Self::parse(text) };
         whole.or_else(|| {

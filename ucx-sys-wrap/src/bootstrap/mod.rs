@@ -1,7 +1,8 @@
 //! How the ranks of a job find each other, check that they belong together, and open a transport.
 //!
 //! [`Identity::from_env`] reads a process's identity by the rules of its [`Launcher`]; under an MPI launcher,
-//! [`introduce`] then learns from rank 0 where to meet. [`Rendezvous::join`] meets the other ranks at rank 0,
+//! [`introduce`] then learns from rank 0 where to meet. A program that starts its ranks itself fills in an
+//! [`Identity`], with an address or with a [`JobId`] that rank 0 has made. [`Rendezvous::join`] meets the other ranks at rank 0,
 //! under a deadline, and then exchanges small blobs between all of them. [`connect_mesh`] makes a TCP
 //! connection for every pair of ranks, [`share_memory`] sets up the local group of each host, and [`open`]
 //! does all of this and chooses the transport.
@@ -36,6 +37,7 @@ mod fd_exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod host;
+mod id;
 mod identity;
 #[cfg(test)]
 mod impostor_tests;
@@ -68,6 +70,7 @@ mod wire;
 
 pub use choice::{Agreed, Capability, Choice, Selected, choose};
 pub use deadline::Cancel;
+pub use id::JobId;
 pub use identity::{Identity, Introduction};
 pub use introduction::{introduce, pmix_available};
 pub use key::JobKey;

@@ -7,7 +7,7 @@ use super::WIRE_VERSION;
 use super::choice::{Agreed, Capability, Choice, Selected, choose, lacks_ucx};
 use super::deadline::Deadline;
 use super::host::outnumber_processors;
-use super::identity::Identity;
+use super::identity::{Identity, Introduction};
 use super::introduction::introduce;
 use super::local_peers::{Host, meet_host};
 use super::mesh::connect_mesh;
@@ -57,12 +57,27 @@ impl Opened {
 /// [`choose`].
 pub fn open(identity: &Identity) -> Result<Opened> {
     if identity.world_size <= 1 {
+        if let Introduction::Id(id) = &identity.introduction {
+            id.forget();
+        }
         let alone = local::world(1).into_iter().next();
         let alone = alone.unwrap_or_else(|| unreachable!("a world of one has one rank"));
         return Ok(Opened::in_process(Box::new(alone), None));
     }
     let deadline = Deadline::after(identity.join_timeout);
-    let identity = &introduce(identity)?;
+    let (identity, claim) = match &identity.introduction {
+        Introduction::Id(id) => id.introduce(identity)?,
+        _ => (introduce(identity)?, None),
+    };
+    let opened = open_by(&identity, deadline)?;
+    if let Some(claim) = claim {
+        claim.redeem();
+    }
+    Ok(opened)
+}
+
+/// Joins at a place that is known.
+fn open_by(identity: &Identity, deadline: Deadline) -> Result<Opened> {
     let mut rendezvous = Rendezvous::join_by(identity, WIRE_VERSION, deadline)?;
     let mut prepared = prepare_ucx(identity, true);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;

@@ -21,7 +21,12 @@ impl Ports {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once('-')?;
-        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        Self::new(first.parse().ok()?, last.parse().ok()?)
+    }
+
+    /// A range of ports, both included; `None` if it has none.
+    #[must_use]
+    pub fn new(first: u16, last: u16) -> Option<Self> {
         (0 < first && first <= last).then_some(Self { first, last })
     }
 
