@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use ucx_sys_wrap::bootstrap::{Identity, SWITCH, open, switch};
+use ucx_sys_wrap::bootstrap::{SWITCH, switch};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
+use crate::join::Join;
 
 const TIMEOUT: &str = "BREVITY_TIMEOUT";
 const PROGRESS_THREAD: &str = "BREVITY_PROGRESS_THREAD";
@@ -16,7 +17,8 @@ impl Group {
     ///
     /// The launcher tells the rank its place: `brevity run`, `mpirun` of Open MPI, `mpiexec` of MPICH,
     /// `torchrun`, Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE`, `BREVITY_MASTER`, and
-    /// `BREVITY_KEY` or `BREVITY_JOB` set by hand; see [`Identity::from_lookup`]. Without any, this is a
+    /// `BREVITY_KEY` or `BREVITY_JOB` set by hand; see
+    /// [`Identity::from_lookup`](ucx_sys_wrap::bootstrap::Identity::from_lookup). Without any, this is a
     /// group of one rank. `BREVITY_TRANSPORT` chooses the transport, `BREVITY_TIMEOUT` the seconds that a
     /// call may take, `BREVITY_JOIN_TIMEOUT` those that joining may take, `BREVITY_INTERFACE` the network,
     /// and `BREVITY_PROGRESS_THREAD` whether a thread moves non-blocking calls.
@@ -24,13 +26,13 @@ impl Group {
     /// In a program that also uses MPI: under `mpirun`, call this after `MPI_Init`. MPICH's `mpiexec` talks
     /// to only one of the two: set `BREVITY_MASTER=host:port` to leave it to MPI.
     ///
+    /// [`Join`] has these settings without an environment.
+    ///
     /// # Errors
     /// When a variable is missing or invalid, when ranks do not join in time (by name), and when the system
     /// has no thread or descriptor left.
     pub fn from_env() -> Result<Self> {
-        let settings = Settings::from_env()?;
-        let identity = Identity::from_env().map_err(Error::Transport)?;
-        Self::try_opened(open(&identity).map_err(Error::Transport)?, settings)
+        Join::from_env()?.join()
     }
 }
 

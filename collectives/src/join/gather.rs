@@ -1,0 +1,135 @@
+//! Joining through an all-gather of the caller's: rank 0 hands in its identifier, the others a notice.
+//!
+//! A rank that can't join hands in why, so that all ranks fail instead of waiting for it.
+
+use std::fmt::Display;
+
+use ucx_sys_wrap::bootstrap::JobId;
+use ucx_sys_wrap::{Error as Transport, Rank};
+
+use super::Join;
+use crate::error::{Error, Result};
+use crate::group::Group;
+
+/// What a rank hands in.
+type Part = [u8; JobId::BYTES];
+
+/// The first bytes of a notice. The rank's number 4, the world's size 4 and the length of a reason 1 follow,
+/// and the reason, which is empty if the rank can join; integers little-endian.
+const MAGIC: [u8; 8] = *b"brevity!";
+
+const HEADER_BYTES: usize = MAGIC.len() + 9;
+
+const PLACE: &str = "the all-gather";
+
+pub(super) fn join<E: Display>(
+    mut join: Join,
+    all_gather: impl FnOnce(&[u8]) -> std::result::Result<Vec<Vec<u8>>, E>,
+) -> Result<Group> {
+    if join.identity.world_size == 1 {
+        return join.join();
+    }
+    join.choose_place(PLACE);
+    let made = make_id(&join);
+    let own = match &made {
+        Ok(Some(made)) => made.0.to_bytes(),
+        Ok(None) => notice(&join, ""),
+        Err(error) => notice(&join, &error.to_string()),
+    };
+    let all = all_gather(&own).map_err(|error| format!("has failed: {error}"));
+    // Until the end: rank 0 can join as long as its identifier is kept.
+    let _made = made?;
+    let wrong = |why| Error::Transport(Transport::Gather { why });
+    let all = all.map_err(wrong)?;
+    let id = check(&join, &own, &all).map_err(Error::Transport)?;
+    join.identity.meet_by(id);
+    join.join()
+}
+
+/// Rank 0's identifier, which nobody can join with again.
+struct Kept(JobId);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.forget();
+    }
+}
+
+/// Checks the settings, and makes the identifier on rank 0.
+fn make_id(join: &Join) -> Result<Option<Kept>> {
+    join.validate(true).map_err(join.told())?;
+    let is_first = join.identity.rank == Rank(0);
+    is_first.then(|| join.make_id().map(Kept)).transpose()
+}
+
+/// Checks the parts of all ranks, and finds the identifier in that of rank 0.
+fn check(join: &Join, own: &Part, all: &[Vec<u8>]) -> ucx_sys_wrap::Result<JobId> {
+    let (rank, world_size) = (join.identity.rank, join.identity.world_size);
+    let wrong = |why| Err(Transport::Gather { why });
+    if all.len() != world_size as usize {
+        return wrong(format!("has returned {} parts, expected {world_size}: one of every rank", all.len()));
+    }
+    for (from, part) in Rank::all(world_size).zip(all) {
+        let Some(part) = part.first_chunk().filter(|_| part.len() == JobId::BYTES) else {
+            let (length, expected) = (part.len(), JobId::BYTES);
+            return wrong(format!("has returned {length} bytes of rank {from}, expected {expected}"));
+        };
+        match read_notice(part) {
+            _ if from == rank && part != own => {
+                return wrong(format!(
+                    "has returned other bytes of rank {from} than it handed in: are parts \
+                                      in the order of ranks?"
+                ));
+            }
+            None if from == Rank(0) => {}
+            Some(notice) if notice.rank != from => {
+                return wrong(format!(
+                    "has returned what rank {} handed in as that of rank {from}: are parts \
+                                      in the order of ranks?",
+                    notice.rank
+                ));
+            }
+            Some(notice) if !notice.why.is_empty() => {
+                return wrong(format!("tells that rank {from} can't join: {}", notice.why));
+            }
+            Some(notice) if notice.world_size != world_size => {
+                let (found, expected) = (notice.world_size.to_string(), world_size.to_string());
+                return Err(Transport::Disagreement { what: "world size", rank: from, found, expected });
+            }
+            Some(_) if from != Rank(0) => {}
+            _ => return wrong(format!("has returned something else than rank {from} has handed in")),
+        }
+    }
+    JobId::from_bytes(all.first().map_or(&[], Vec::as_slice))
+}
+
+/// What a rank without an identifier hands in.
+#[derive(Debug, PartialEq, Eq)]
+struct Notice {
+    rank: Rank,
+    world_size: u32,
+    /// Why it can't join; empty if it can.
+    why: String,
+}
+
+fn notice(join: &Join, why: &str) -> Part {
+    let mut part = [0; JobId::BYTES];
+    let (head, body) = part.split_at_mut(HEADER_BYTES);
+    let fits = |end: &usize| *end <= body.len() && why.is_char_boundary(*end);
+    let why = &why[..(0..=why.len()).rev().find(fits).unwrap_or(0)];
+    body[..why.len()].copy_from_slice(why.as_bytes());
+    let numbers = [join.identity.rank.0, join.identity.world_size].map(u32::to_le_bytes).concat();
+    head.copy_from_slice(&[&MAGIC[..], &numbers, &[why.len() as u8]].concat());
+    part
+}
+
+/// `None` if it is none.
+fn read_notice(part: &Part) -> Option<Notice> {
+    let rest = part.strip_prefix(&MAGIC)?;
+    let (numbers, rest) = rest.split_first_chunk::<8>()?;
+    let [rank, world_size] =
+        [0, 4].map(|at| u32::from_le_bytes(std::array::from_fn(|byte| numbers[at + byte])));
+    let (&length, body) = rest.split_first()?;
+    let why = std::str::from_utf8(body.get(..length.into())?).ok()?;
+    Some(Notice { rank: Rank(rank), world_size, why: why.into() })
+}
