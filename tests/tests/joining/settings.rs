@@ -1,0 +1,94 @@
+//! Settings that are wrong: one line that names the setting as the program knows it.
+
+use std::fs;
+use std::time::Duration;
+
+use brevity::transport::bootstrap::Choice;
+use brevity::{JobId, Join};
+
+use super::{KEY, SHORT, loopback_id, transport_error};
+
+/// What a join that fails at once says.
+fn refusal(join: Join) -> String {
+    let text = transport_error(join.timeout(SHORT).join()).to_string();
+    assert!(!text.contains('\n') && !text.contains("BREVITY_"), "{text}");
+    text
+}
+
+fn at(address: &str) -> Join {
+    Join::new(1, 2).address(address).key(KEY)
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let here = || at("127.0.0.1:4000");
+    for (join, expected) in [
+        (Join::new(0, 0), "world_size is 0: expected the number of ranks, from 1 to 1048576"),
+        (Join::new(0, 2_000_000), "world_size is 2000000:"),
+        (Join::new(2, 2), "rank is 2: expected this process's number"),
+        (Join::new(1, 2), "address is not set: expected host:port where rank 0 waits"),
+        (at("node0"), "address is \"node0\": expected host:port"),
+        (at("node0:0"), "address is \"node0:0\""),
+        (at("fd00::1:4000"), "address is \"fd00::1:4000\""),
+        (here().id(loopback_id()), "id is set beside address: expected only one of the two"),
+        (Join::new(1, 2).id(loopback_id()).address("127.0.0.1:4000"), "address is set beside id"),
+        (
+            Join::new(1, 2).address("127.0.0.1:4000"),
+            "key is not set: expected the same key on all ranks (or key_file)",
+        ),
+        (Join::new(1, 2).address("192.0.2.7:4000").job("named"), "key is not set: expected the same key"),
+        (Join::new(1, 2).key("short"), "key is too short: expected at least 16 bytes"),
+        (here().key_file("/nowhere/key"), "can't read the key of key_file in /nowhere/key"),
+        (here().job(&"long".repeat(20)), "job is a name of 80 bytes: expected at most 64 bytes"),
+        (here().timeout(Duration::ZERO), "timeout is 0 s: expected more than 0"),
+        (here().port_range(20, 10), "port_range is 20-10: expected two ports above 0"),
+        (here().announce("a b"), "announce is \"a b\": expected host"),
+        (here().host_id(""), "host_id is a name of 0 bytes"),
+        (
+            here().encrypt(true).transport(Choice::Ucx),
+            "encrypt is 1 beside transport ucx: expected transport tcp",
+        ),
+        (here().announce("gate").transport(Choice::Ucx), "announce is set beside transport ucx"),
+    ] {
+        let found = refusal(join);
+        assert!(found.starts_with(expected), "{found}, expected {expected}");
+    }
+}
+
+#[test]
+fn the_first_wrong_setting_counts() {
+    let join = at("127.0.0.1:4000").key("short").job(&"long".repeat(20)).key(KEY);
+    assert!(refusal(join).starts_with("key is too short"));
+}
+
+#[test]
+fn an_identifier_is_made_of_right_settings_only() {
+    let of = |join: Join| transport_error(join.make_id().map(|id| panic!("{id:?}"))).to_string();
+    assert!(
+        of(Join::new(0, 2).interface("nowhere0")).starts_with("interface is \"nowhere0\", and this host has")
+    );
+    assert!(of(Join::new(0, 2).key("short")).starts_with("key is too short"));
+}
+
+#[test]
+fn a_key_is_read_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    fs::write(&file, KEY).unwrap();
+    let id = Join::new(0, 2).interface("127.0.0.1").key(KEY).make_id().unwrap();
+    super::as_ranks(0..2, move |rank| {
+        let join = Join::new(rank, 2).id(id.clone());
+        let join = if rank == 0 { join.key_file(&file) } else { join.key(KEY) };
+        super::works(&join.join().unwrap());
+    });
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let id = JobId::new().unwrap();
+    let join = format!("{:?}", at("127.0.0.1:4000").id(id.clone()));
+    assert!(!join.contains(KEY) && join.contains(&format!("{id:?}")), "{join}");
+    let bytes = id.to_bytes();
+    let key: String = bytes[22..54].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(!join.contains(&key));
+}
