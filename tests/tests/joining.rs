@@ -136,38 +136,43 @@ fn over_ipv6() {
     let id = Join::new(0, 3).interface("::1").make_id().unwrap();
     assert!(format!("{id:?}").contains("[::1]"), "{id:?}");
     as_ranks(0..3, move |rank| works(&Join::new(rank, 3).id(id.clone()).join().unwrap()));
-    // Nobody else binds the port, but the system could give it away.
-    let port = TcpListener::bind("[::1]:0").unwrap().local_addr().unwrap().port();
+    // Another identifier keeps its port from others.
+    let port = port_of(&Join::new(0, 2).interface("::1").make_id().unwrap());
     as_ranks(0..2, move |rank| {
-        works(&Join::new(rank, 2).address(&format!("[::1]:{port}")).key(KEY).join().unwrap())
+        let join = Join::new(rank, 2).address(&format!("[::1]:{port}")).port_reserved(true);
+        works(&join.key(KEY).join().unwrap());
     });
 }
 
-/// Two jobs by identifiers and one by an address, all joined at the same time, by threads that are another
-/// rank of each.
 #[test]
 fn several_jobs_at_once_in_one_process() {
+    let transports =
+        [Some([Choice::Tcp; 3]), ucx_is_here().then_some([Choice::Ucx, Choice::Tcp, Choice::Ucx])];
+    transports.into_iter().flatten().for_each(three_jobs);
+}
+
+/// Two jobs by identifiers and one by an address, all joined at the same time; then every thread is one rank
+/// of each.
+fn three_jobs(transports: [Choice; 3]) {
     let (_reserved, port) = reserved_port();
     let ids = [JobId::new().unwrap(), loopback_id()];
     let groups = as_ranks(0..9, move |place| {
         let (job, rank) = (place as usize % 3, (place / 3 + place) % 3);
-        let join = Join::new(rank, 3);
+        let join = Join::new(rank, 3).transport(transports[job]);
         let join = match ids.get(job) {
             Some(id) => join.id(id.clone()),
             None => join.address(&format!("127.0.0.1:{port}")).port_reserved(true).key(KEY),
         };
         (job, join.join().inspect(works).unwrap())
     });
-    // Now one thread for each rank of all jobs.
     let mut of_rank: [Vec<(usize, Group)>; 3] = Default::default();
     for (job, group) in groups {
         of_rank[group.rank() as usize].push((job, group));
     }
+    of_rank.iter_mut().for_each(|groups| groups.sort_by_key(|(job, _)| *job));
     as_ranks(0..3, move |rank| {
-        let mut groups = of_rank[rank as usize].clone();
-        groups.sort_by_key(|(job, _)| *job);
         for _ in 0..10 {
-            groups.iter().for_each(|(_, group)| works(group));
+            of_rank[rank as usize].iter().for_each(|(_, group)| works(group));
         }
     });
 }

@@ -101,6 +101,22 @@ fn an_identifier_in_a_file() {
     assert_eq!(fs::metadata(&file).unwrap().len(), 128);
 }
 
+/// The place to meet is the program's; the rest is the environment's.
+#[test]
+fn an_identifier_beside_an_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("id");
+    let ranks = (0..WORLD_SIZE).map(|number| {
+        let mut command = Command::new(RANK);
+        command.arg("env").arg(&file).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.env("BREVITY_RANK", number.to_string()).env("BREVITY_WORLD_SIZE", WORLD_SIZE.to_string());
+        command.env("BREVITY_MASTER", "192.0.2.1:1").env("BREVITY_KEY", "correct horse battery staple");
+        command.env("BREVITY_TRANSPORT", "tcp").env("BREVITY_JOIN_TIMEOUT", "60").spawn().unwrap()
+    });
+    assert_eq!(Ranks(ranks.collect()).end(), [""; 0]);
+    assert_eq!(fs::read(&file).unwrap()[22..54], [0; 32], "the key is the environment's");
+}
+
 /// The store returns what it had of an earlier job, or a part of it.
 #[test]
 fn a_wrong_identifier_is_one_line() {

@@ -3,13 +3,14 @@
 //! Rank 0 writes its identifier to FILE, or for `-` to standard output; the others read it from there, or
 //! from standard input. They meet, make a call, and end with status 0; or print why not.
 //!
+//! `join env FILE` meets in the same way, with the rest from the environment.
+//!
 //! `join drop` is all ranks of some jobs, drops joins that are awaited, and finds whether that leaves
 //! anything behind.
 #![forbid(unsafe_code)]
 
 mod dropped;
 
-use std::fmt::Display;
 use std::fs;
 use std::io::{Read, Write, stdin, stdout};
 use std::process::ExitCode;
@@ -25,27 +26,33 @@ fn main() -> ExitCode {
     if words == ["drop"] {
         return dropped::run();
     }
-    let [rank, world_size, file, transport] = &words[..] else {
-        return fail(&"expected RANK WORLD_SIZE FILE TRANSPORT");
-    };
-    match (rank.parse(), world_size.parse(), Choice::parse(transport)) {
-        (Ok(rank), Ok(world_size), Some(transport)) => match run(rank, world_size, file, transport) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&error),
-        },
-        _ => fail(&"wrong arguments"),
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
     }
-}
-
-fn fail(why: &dyn Display) -> ExitCode {
-    eprintln!("{why}");
-    ExitCode::FAILURE
 }
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn run(rank: u32, world_size: u32, file: &str, transport: Choice) -> Outcome<()> {
-    let join = Join::new(rank, world_size).transport(transport);
+fn run(words: &[String]) -> Outcome<()> {
+    match words {
+        [source, file] if source == "env" => {
+            let rank = std::env::var("BREVITY_RANK")?.parse()?;
+            meet(Join::from_env()?, rank, file, Choice::Tcp)
+        }
+        [rank, world_size, file, transport] => {
+            let transport = Choice::parse(transport).ok_or("no such transport")?;
+            let rank = rank.parse()?;
+            meet(Join::new(rank, world_size.parse()?).transport(transport), rank, file, transport)
+        }
+        _ => Err("expected RANK WORLD_SIZE FILE TRANSPORT".into()),
+    }
+}
+
+fn meet(join: Join, rank: u32, file: &str, transport: Choice) -> Outcome<()> {
     let id = if rank == 0 {
         let id = join.make_id()?;
         store(file, &id.to_bytes())?;
@@ -56,7 +63,7 @@ fn run(rank: u32, world_size: u32, file: &str, transport: Choice) -> Outcome<()>
     let group = join.id(id).join()?;
     let mut sum = [rank];
     group.all_reduce(&mut sum, Reduction::Sum)?;
-    assert_eq!(sum, [world_size * (world_size - 1) / 2]);
+    assert_eq!(sum, [group.world_size() * (group.world_size() - 1) / 2]);
     assert_eq!(group.transport(), transport.name());
     // No rank leaves while another still needs it.
     Ok(group.barrier()?)
