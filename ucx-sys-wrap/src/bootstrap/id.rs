@@ -132,6 +132,14 @@ impl JobId {
         }
     }
 
+    /// These bytes with the checksum that they must have.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn sealed(mut bytes: [u8; Self::BYTES]) -> [u8; Self::BYTES] {
+        let (body, end) = bytes.split_at_mut(Self::BYTES - CHECKSUM_BYTES);
+        end.copy_from_slice(&checksum(body));
+        bytes
+    }
+
     /// Decodes all but the checksum; `Err` if the form is another.
     fn decode(body: &[u8]) -> std::result::Result<Option<Self>, u16> {
         let mut fields = Fields(&body[MAGIC.len()..]);
@@ -205,8 +213,8 @@ pub(super) struct Claim {
 impl Claim {
     fn of(id: &JobId) -> Result<Self> {
         let port = RESERVED.lock().get_mut(&id.number).and_then(Option::take);
-        let why = "not this process's to join with as rank 0: rank 0 makes a new one for each group, and joins \
-                   in the same process";
+        let why = "not this process's to join with as rank 0: rank 0 makes a new one for each group, and \
+                   joins in the same process";
         let port = port.ok_or_else(|| Error::JobId { why: why.into() })?;
         Ok(Self { number: id.number, port: Some(port) })
     }
@@ -262,13 +270,6 @@ mod tests {
         JobId { root: RootInfo { key, port: 4000, addresses: fitting(addresses) }, number: [7; 8] }
     }
 
-    /// With a checksum that is right.
-    fn sealed(mut bytes: [u8; JobId::BYTES]) -> [u8; JobId::BYTES] {
-        let (body, end) = bytes.split_at_mut(JobId::BYTES - CHECKSUM_BYTES);
-        end.copy_from_slice(&checksum(body));
-        bytes
-    }
-
     #[test]
     fn identifiers_come_back() {
         for id in [
@@ -320,7 +321,7 @@ mod tests {
         other[8] = 2;
         assert_eq!(text(&other), "the job id is damaged: its checksum is wrong");
         assert_eq!(
-            text(&sealed(other)),
+            text(&JobId::sealed(other)),
             "the job id is of form 2, expected 1: do all ranks run the same version?"
         );
     }
@@ -341,7 +342,7 @@ mod tests {
             // Of the addresses, the first is likely to be valid.
             bytes[54] = 4;
             bytes[59..JobId::BYTES - CHECKSUM_BYTES].fill(0);
-            let bytes = sealed(bytes);
+            let bytes = JobId::sealed(bytes);
             if let Ok(id) = JobId::from_bytes(&bytes) {
                 prop_assert_eq!(id.to_bytes(), bytes);
             }
