@@ -168,7 +168,8 @@ pub enum Error {
 
     /// A connecting process did not prove that it holds the job's key.
     #[error(
-        "{who} does not hold the key of this job: is the key (BREVITY_KEY or BREVITY_KEY_FILE) the same on all ranks?"
+        "{who} does not hold the key of this job: is the key (BREVITY_KEY or BREVITY_KEY_FILE) the same on \
+         all ranks?"
     )]
     Unauthenticated {
         /// The address or rank.

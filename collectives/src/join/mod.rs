@@ -234,7 +234,8 @@ impl Join {
     }
 
     /// Joins the job; blocks until all ranks have joined, at most for the [`timeout`](Self::timeout) and a
-    /// second or two. Costs a connection and about ten messages a rank, and a connection for every two ranks.
+    /// second or two. Costs a connection and about twenty small messages between rank 0 and each other rank,
+    /// and a connection for every two ranks.
     ///
     /// # Errors
     /// [`Error::Transport`]: when a setting is wrong, by its name; when ranks do not join in time, by their

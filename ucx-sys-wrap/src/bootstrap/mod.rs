@@ -2,10 +2,10 @@
 //!
 //! [`Identity::from_env`] reads a process's identity by the rules of its [`Launcher`]; under an MPI launcher,
 //! [`introduce`] then learns from rank 0 where to meet. A program that starts its ranks itself fills in an
-//! [`Identity`], with an address or with a [`JobId`] that rank 0 has made. [`Rendezvous::join`] meets the other ranks at rank 0,
-//! under a deadline, and then exchanges small blobs between all of them. [`connect_mesh`] makes a TCP
-//! connection for every pair of ranks, [`share_memory`] sets up the local group of each host, and [`open`]
-//! does all of this and chooses the transport.
+//! [`Identity`], with an address or with a [`JobId`] that rank 0 has made. [`Rendezvous::join`] meets the
+//! other ranks at rank 0, under a deadline, and then exchanges small blobs between all of them.
+//! [`connect_mesh`] makes a TCP connection for every pair of ranks, [`share_memory`] sets up the local group
+//! of each host, and [`open`] does all of this and chooses the transport.
 //!
 //! Every connection begins with a mutual proof that both sides hold the job's key, before anything else is
 //! read:
