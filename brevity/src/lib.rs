@@ -19,6 +19,9 @@
 //! # Ok::<(), brevity::Error>(())
 //! ```
 //!
+//! A program that starts its ranks itself, without a launcher and its environment, joins by [`Join`]: at an
+//! address, by a [`JobId`] that its own store carries, or through its own all-gather.
+//!
 //! The layers below are public: the collectives on plain slices ([`Group`]), the compressors on plain vectors
 //! ([`compress`]), and the transport by itself ([`transport`]).
 #![forbid(unsafe_code)]
