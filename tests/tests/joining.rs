@@ -107,6 +107,7 @@ fn over_the_transport_that_is_asked_for() {
         let id = loopback_id();
         let groups = as_ranks(0..3, move |rank| {
             let join = Join::new(rank, 3).id(id.clone()).transport(choice).shared_memory(is_shared);
+            let join = join.encrypt(choice == Choice::Tcp && !is_shared);
             join.join().inspect(works).unwrap()
         });
         for group in &groups {

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use brevity::JobId;
 use brevity_testing::ucx_is_here;
+use brevity_tests::network::Network;
 
 const RANK: &str = env!("CARGO_BIN_EXE_join");
 
@@ -99,6 +101,26 @@ fn an_identifier_in_a_file() {
     let ranks = (0..WORLD_SIZE).rev().map(|number| rank(number, &[path, "tcp"]).spawn().unwrap());
     assert_eq!(Ranks(ranks.collect()).end(), [""; 0]);
     assert_eq!(fs::metadata(&file).unwrap().len(), 128);
+}
+
+/// The identifier holds the addresses of all of rank 0's interfaces, one of which leads nowhere.
+#[test]
+fn an_identifier_on_two_hosts() {
+    let Some(network) = Network::new() else { return };
+    for transport in ["tcp", "ucx"].into_iter().filter(|name| *name == "tcp" || ucx_is_here()) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("id");
+        let ranks = (0..WORLD_SIZE).map(|number| {
+            let mut command = network.command(number as usize % 2, RANK);
+            command.args([number.to_string(), WORLD_SIZE.to_string()]).arg(&file).arg(transport);
+            command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        });
+        assert_eq!(Ranks(ranks.collect()).end(), [""; 0], "{transport}");
+        let id = JobId::from_bytes(&fs::read(&file).unwrap()).unwrap();
+        let shown = format!("{id:?}");
+        let all = [network.address(0, 4), network.address(0, 6), network.dead_end(0).replace(":4000", "")];
+        assert!(all.iter().all(|address| shown.contains(address)), "{shown}");
+    }
 }
 
 /// The place to meet is the program's; the rest is the environment's.

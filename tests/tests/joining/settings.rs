@@ -4,9 +4,9 @@ use std::fs;
 use std::time::Duration;
 
 use brevity::transport::bootstrap::Choice;
-use brevity::{JobId, Join};
+use brevity::{JobId, Join, Settings};
 
-use super::{KEY, SHORT, loopback_id, transport_error};
+use super::{KEY, SHORT, as_ranks, loopback_id, port_of, transport_error, works};
 
 /// What a join that fails at once says.
 fn refusal(join: Join) -> String {
@@ -70,16 +70,55 @@ fn an_identifier_is_made_of_right_settings_only() {
     assert!(of(Join::new(0, 2).key("short")).starts_with("key is too short"));
 }
 
+/// Whether two ranks share memory that join with these settings.
+fn share_memory(settings: fn(Join, u32) -> Join) -> bool {
+    let id = loopback_id();
+    let shared = as_ranks(0..2, move |rank| {
+        let group = settings(Join::new(rank, 2).id(id.clone()), rank).join().unwrap();
+        works(&group);
+        group.local_group().is_some()
+    });
+    assert_eq!(shared[0], shared[1]);
+    shared[0]
+}
+
+#[test]
+fn ranks_share_memory_or_not() {
+    assert!(share_memory(|join, _| join));
+    assert!(share_memory(|join, rank| join.shared_memory(rank == 0)), "rank 0's counts");
+    assert!(!share_memory(|join, _| join.shared_memory(false)));
+    assert!(share_memory(|join, _| join.host_id("here")));
+    assert!(!share_memory(|join, rank| join.host_id(["here", "there"][rank as usize])));
+}
+
+#[test]
+fn settings_of_the_group() {
+    let settings = Settings { timeout: Duration::from_secs(7), ..Settings::default() };
+    assert_eq!(Join::new(0, 1).settings(settings).join().unwrap().timeout(), Duration::from_secs(7));
+}
+
+/// Rank 0 listens on all its addresses, and the other rank calls the announced one.
+#[test]
+fn ports_and_announced_addresses() {
+    let listens = |join: Join| join.port_range(20_000, 29_999).announce("127.0.0.1").transport(Choice::Tcp);
+    let id = listens(Join::new(0, 2)).make_id().unwrap();
+    assert!((20_000..30_000).contains(&port_of(&id)) && format!("{id:?}").contains("[127.0.0.1]"), "{id:?}");
+    as_ranks(0..2, move |rank| {
+        let join = Join::new(rank, 2).id(id.clone());
+        works(&if rank == 0 { listens(join) } else { join }.join().unwrap());
+    });
+}
+
 #[test]
 fn a_key_is_read_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     fs::write(&file, KEY).unwrap();
     let id = Join::new(0, 2).interface("127.0.0.1").key(KEY).make_id().unwrap();
-    super::as_ranks(0..2, move |rank| {
+    as_ranks(0..2, move |rank| {
         let join = Join::new(rank, 2).id(id.clone());
         let join = if rank == 0 { join.key_file(&file) } else { join.key(KEY) };
-        super::works(&join.join().unwrap());
+        works(&join.join().unwrap());
     });
 }
 
