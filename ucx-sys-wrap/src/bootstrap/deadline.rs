@@ -54,7 +54,11 @@ impl Cancel {
 
 /// Whether this thread's join is given up.
 pub(super) fn is_given_up() -> bool {
-    CANCEL.with_borrow(|cancel| cancel.as_ref().is_some_and(|cancel| cancel.0.load(Ordering::Relaxed)))
+    let is_set = |cancel: &RefCell<Option<Cancel>>| {
+        cancel.borrow().as_ref().is_some_and(|cancel| cancel.0.load(Ordering::Relaxed))
+    };
+    // A thread that is ending has no join to give up.
+    CANCEL.try_with(is_set).unwrap_or(false)
 }
 
 /// A point in time to be done by, and how long was given for it.
