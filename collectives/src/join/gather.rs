@@ -22,6 +22,8 @@ const HEADER_BYTES: usize = MAGIC.len() + 9;
 
 const PLACE: &str = "the all-gather";
 
+const ORDER: &str = "are parts in the order of ranks?";
+
 pub(super) fn join<E: Display>(
     mut join: Join,
     all_gather: impl FnOnce(&[u8]) -> std::result::Result<Vec<Vec<u8>>, E>,
@@ -64,43 +66,45 @@ fn make_id(join: &Join) -> Result<Option<Kept>> {
 
 /// Checks the parts of all ranks, and finds the identifier in that of rank 0.
 fn check(join: &Join, own: &Part, all: &[Vec<u8>]) -> ucx_sys_wrap::Result<JobId> {
-    let (rank, world_size) = (join.identity.rank, join.identity.world_size);
-    let wrong = |why| Err(Transport::Gather { why });
+    let world_size = join.identity.world_size;
     if all.len() != world_size as usize {
-        return wrong(format!("has returned {} parts, expected {world_size}: one of every rank", all.len()));
+        let why = format!("has returned {} parts, expected {world_size}: one of every rank", all.len());
+        return Err(Transport::Gather { why });
     }
     for (from, part) in Rank::all(world_size).zip(all) {
-        let Some(part) = part.first_chunk().filter(|_| part.len() == JobId::BYTES) else {
+        let Ok(part) = <&Part>::try_from(&part[..]) else {
             let (length, expected) = (part.len(), JobId::BYTES);
-            return wrong(format!("has returned {length} bytes of rank {from}, expected {expected}"));
+            let why = format!("has returned {length} bytes of rank {from}, expected {expected}");
+            return Err(Transport::Gather { why });
         };
-        match read_notice(part) {
-            _ if from == rank && part != own => {
-                return wrong(format!(
-                    "has returned other bytes of rank {from} than it handed in: are parts \
-                                      in the order of ranks?"
-                ));
-            }
-            None if from == Rank(0) => {}
-            Some(notice) if notice.rank != from => {
-                return wrong(format!(
-                    "has returned what rank {} handed in as that of rank {from}: are parts \
-                                      in the order of ranks?",
-                    notice.rank
-                ));
-            }
-            Some(notice) if !notice.why.is_empty() => {
-                return wrong(format!("tells that rank {from} can't join: {}", notice.why));
-            }
-            Some(notice) if notice.world_size != world_size => {
-                let (found, expected) = (notice.world_size.to_string(), world_size.to_string());
-                return Err(Transport::Disagreement { what: "world size", rank: from, found, expected });
-            }
-            Some(_) if from != Rank(0) => {}
-            _ => return wrong(format!("has returned something else than rank {from} has handed in")),
+        if from == join.identity.rank && part != own {
+            let why = format!("has returned other bytes of rank {from} than it has handed in: {ORDER}");
+            return Err(Transport::Gather { why });
         }
+        check_part(world_size, from, read_notice(part))?;
     }
     JobId::from_bytes(all.first().map_or(&[], Vec::as_slice))
+}
+
+/// Rank 0 hands in an identifier, or a notice if it can't join.
+fn check_part(world_size: u32, from: Rank, notice: Option<Notice>) -> ucx_sys_wrap::Result<()> {
+    let why = match notice {
+        None if from == Rank(0) => return Ok(()),
+        None => format!("has returned something else than rank {from} has handed in"),
+        Some(notice) if notice.rank != from => {
+            format!("has returned what rank {} has handed in as that of rank {from}: {ORDER}", notice.rank)
+        }
+        Some(notice) if !notice.why.is_empty() => {
+            format!("tells that rank {from} can't join: {}", notice.why.replace(char::is_control, " "))
+        }
+        Some(notice) if notice.world_size != world_size => {
+            let (found, expected) = (notice.world_size.to_string(), world_size.to_string());
+            return Err(Transport::Disagreement { what: "world size", rank: from, found, expected });
+        }
+        Some(_) if from == Rank(0) => "has returned no identifier of rank 0".into(),
+        Some(_) => return Ok(()),
+    };
+    Err(Transport::Gather { why })
 }
 
 /// What a rank without an identifier hands in.

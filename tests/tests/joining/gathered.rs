@@ -90,7 +90,7 @@ fn an_all_gather_that_returns_something_else() {
     assert_all_say(&changed(|_, all| all.push(vec![0; 128])), "has returned 4 parts, expected 3");
     assert_all_say(&changed(|_, all| all[1].truncate(100)), "has returned 100 bytes of rank 1, expected 128");
     assert_all_say(&changed(|_, all| all[2].push(0)), "has returned 129 bytes of rank 2, expected 128");
-    assert_all_say(&changed(|_, all| all.rotate_left(1)), "in the order of ranks?");
+    assert_all_say(&changed(|_, all| all.rotate_left(1)), "are parts in the order of ranks?");
     let swapped = changed(|rank, all| {
         let others = [(1, 2), (0, 2), (0, 1)][rank as usize];
         all.swap(others.0, others.1);

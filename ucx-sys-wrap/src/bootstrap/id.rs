@@ -64,7 +64,8 @@ impl JobId {
     /// Makes the identifier of a new job with this process as rank 0, reachable at all of this host's
     /// addresses, or only on loopback where it has no others.
     ///
-    /// A port stays reserved until this process has joined with the identifier, or ends.
+    /// A port stays reserved until this process has joined with the identifier, has
+    /// [forgotten](Self::forget) it, or ends.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no port or no random bytes.
