@@ -48,6 +48,7 @@ mod told;
 mod transport;
 #[cfg_attr(not(feature = "ucx"), path = "without_ucx.rs")]
 pub mod ucx;
+mod wanted;
 #[cfg(not(feature = "encryption"))]
 mod without_snow;
 
@@ -58,6 +59,6 @@ pub use process::{Owner, STANDSTILL};
 pub use rank::Rank;
 pub use tag::{MAX_WORLD_SIZE, Tag};
 pub use transport::{
-    CallDigest, News, Notice, Posted, RecvDone, RecvId, RecvParts, Said, SendDone, SendId, SendParts,
-    Statistics, Transport, Which,
+    CallDigest, Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, Said, SendDone, SendId, SendParts,
+    Statistics, Transport, Wanted, Which,
 };

@@ -8,7 +8,9 @@
 //! | 10 | group | never: a world has at most 2^10 groups |
 //! | 20 | sequence number of the call in its group | after 2^20 calls; no two calls so far apart are in flight together |
 //! | 12 | round inside the call | after 2^12 rounds; messages of one tag arrive in order, so a wrapped round still finds its own message |
-//! | 2 | kind, for the transport's own use | never |
+//! | 2 | kind: 0 for a message of a call, 1 for one that a rank of the group sends to another by itself | never |
+//!
+//! A message of kind 1 has a tag of the user's in the lower 31 of the 32 bits of sequence and round.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -21,6 +23,9 @@ const GROUP_BITS: u32 = 10;
 const SEQUENCE_BITS: u32 = 20;
 const ROUND_BITS: u32 = 12;
 const KIND_BITS: u32 = 2;
+
+/// The kind of a message that belongs to no call.
+const USER_KIND: u32 = 1;
 
 /// The largest world: ranks must fit the source field of a [`Tag`].
 pub const MAX_WORLD_SIZE: u32 = 1 << SOURCE_BITS;
@@ -43,7 +48,26 @@ impl Tag {
         Self(bits << KIND_BITS)
     }
 
-    /// The same tag with another kind (0 to 3). Kind 0 is a whole message.
+    /// The largest tag of a user's: it has 31 bits.
+    pub const MAX_USER: u32 = (1 << 31) - 1;
+
+    /// The tag of a message that `source` sends to another rank of `group` and that belongs to no call.
+    ///
+    /// `user` is cut to 31 bits.
+    #[must_use]
+    pub const fn of_user(source: Rank, group: u16, user: u32) -> Self {
+        let user = user & Self::MAX_USER;
+        Self::new(source, group, user >> ROUND_BITS, user).with_kind(USER_KIND)
+    }
+
+    /// The user's tag, of a message that belongs to no call.
+    #[must_use]
+    pub const fn user(self) -> Option<u32> {
+        let tag = self.part(KIND_BITS, SEQUENCE_BITS + ROUND_BITS);
+        if self.kind() == USER_KIND && tag <= Self::MAX_USER { Some(tag) } else { None }
+    }
+
+    /// The same tag with another kind (0 to 3).
     #[must_use]
     pub const fn with_kind(self, kind: u32) -> Self {
         Self(self.0 & !field(u32::MAX, KIND_BITS) | field(kind, KIND_BITS))
@@ -73,7 +97,7 @@ impl Tag {
         self.part(KIND_BITS, ROUND_BITS)
     }
 
-    /// The kind, for the transport's own use; 0 is a whole message.
+    /// The kind: 0 for a message of a call, 1 for another one. Others are invalid.
     #[must_use]
     pub const fn kind(self) -> u32 {
         self.part(0, KIND_BITS)
@@ -82,11 +106,11 @@ impl Tag {
     /// Whether messages from `source` can have this tag. A receiver treats any other as a protocol error.
     #[inline]
     pub(crate) const fn is_of(self, source: Rank) -> bool {
-        self.source().0 == source.0 && self.kind() == 0
+        self.source().0 == source.0 && self.kind() <= USER_KIND
     }
 
     const fn part(self, shift: u32, width: u32) -> u32 {
-        (self.0 >> shift & ((1 << width) - 1)) as u32
+        (self.0 >> shift & ((1u64 << width) - 1)) as u32
     }
 }
 
@@ -181,6 +205,19 @@ mod tests {
     fn sequence_and_round_wrap_without_touching_their_neighbours() {
         let tag = Tag::new(Rank(7), 5, 1 << 20, 1 << 12);
         assert_eq!(tag, Tag::new(Rank(7), 5, 0, 0));
+    }
+
+    #[test]
+    fn a_tag_of_a_user_comes_back_and_is_none_of_a_call() {
+        for user in [0, 1, 4095, 4096, 1 << 20, Tag::MAX_USER] {
+            let tag = Tag::of_user(Rank(9), 1007, user);
+            assert_eq!((tag.source(), tag.group(), tag.user()), (Rank(9), 1007, Some(user)));
+            assert!(tag.is_of(Rank(9)) && tag.with_kind(0).user().is_none());
+            assert_ne!(tag, Tag::new(Rank(9), 1007, user >> ROUND_BITS, user));
+        }
+        // No rank makes one of 32 bits, but bytes from the network may be one.
+        assert_eq!(Tag::new(Rank(0), 0, u32::MAX, 0).with_kind(USER_KIND).user(), None);
+        assert!(!Tag(2).is_of(Rank(0)) && !Tag(3).is_of(Rank(0)));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use arrayvec::ArrayVec;
 use crate::memory::{ReadLease, WriteLease};
 use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result, Signature, Tag};
 
+pub use crate::wanted::{Found, Wanted};
+
 /// The parts of a message to send.
 pub type SendParts = ArrayVec<ReadLease, MAX_PARTS>;
 
@@ -241,6 +243,17 @@ pub trait Transport: Send + sealed::Sealed {
 
     /// Asks a receive to end early; a matched message is consumed. It must still be tested.
     fn cancel_recv(&mut self, id: RecvId);
+
+    /// Ends a receive early if none of its message has come. Returns whether it has not, or whether the
+    /// receive had ended; otherwise it goes on. It must still be tested.
+    fn withdraw_recv(&mut self, id: RecvId) -> bool;
+
+    /// The first message that has come, or begun to come, and that no receive has. Messages of one rank are
+    /// found in the order in which it has posted them.
+    ///
+    /// Does not move the transport. If there is none, or any rank may send it, the next
+    /// [`progress`](Self::progress) looks at every peer.
+    fn probe(&mut self, wanted: &Wanted) -> Option<Found>;
 
     /// Makes progress without blocking. Returns whether anything happened.
     fn progress(&mut self) -> bool;

@@ -280,6 +280,12 @@ impl Inner {
         self.contexts.borrow().closed(number).map(|closed| closed.cause)
     }
 
+    /// Whether a rank is a member of a context.
+    pub(super) fn is_member(&self, number: u16, rank: Rank) -> bool {
+        let mut contexts = self.contexts.borrow_mut();
+        contexts.get_mut(number).is_some_and(|context| context.members.contains(&rank))
+    }
+
     fn discard_unasked(&self, number: u16, is_open: bool, rank: Rank) {
         let messages = self.transport.borrow_mut().discard(number, Which::All);
         if messages > 0 && is_open {

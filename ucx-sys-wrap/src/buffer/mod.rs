@@ -28,6 +28,7 @@ mod pages;
 mod pool;
 mod pooled;
 mod port;
+mod probing;
 mod region;
 mod remote;
 mod scope;

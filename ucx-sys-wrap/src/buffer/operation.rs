@@ -78,7 +78,11 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> PostedOperation<'comm, 'env, 
     fn fail(&mut self, inner: &Inner, id: Id, mut ended: Option<Result<Id::Outcome>>) {
         let mut transport = inner.transport.borrow_mut();
         if ended.is_none() {
-            id.cancel(&mut **transport);
+            if !self.comm.time().has_expired_softly() {
+                id.cancel(&mut **transport);
+            } else if !id.withdraw(&mut **transport) {
+                return;
+            }
             ended = id.test(&mut **transport, 0);
         }
         let now = transport.now();
@@ -205,6 +209,13 @@ pub trait Direction: Copy {
     #[doc(hidden)]
     fn cancel(self, transport: &mut dyn Transport);
 
+    /// Cancels it, unless it would lose a message that has begun to come. Returns whether it ends early.
+    #[doc(hidden)]
+    fn withdraw(self, transport: &mut dyn Transport) -> bool {
+        self.cancel(transport);
+        true
+    }
+
     /// Cancels and tests it. Returns whether it has ended.
     #[doc(hidden)]
     fn end_early(self, transport: &mut dyn Transport) -> bool {
@@ -244,5 +255,9 @@ impl Direction for RecvId {
 
     fn cancel(self, transport: &mut dyn Transport) {
         transport.cancel_recv(self);
+    }
+
+    fn withdraw(self, transport: &mut dyn Transport) -> bool {
+        transport.withdraw_recv(self)
     }
 }

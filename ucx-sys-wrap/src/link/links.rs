@@ -7,7 +7,7 @@ use super::Link;
 use crate::shm::LocalGroup;
 use crate::tick::tick;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Which, join, split,
+    Found, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Wanted, Which, join, split,
 };
 use crate::{Arrival, Envelope, Error, Rank, Result, Statistics};
 
@@ -175,6 +175,22 @@ impl Links {
         if let Some(Some(link)) = self.links.get_mut(index) {
             link.receiver.cancel(key, Error::Canceled);
         }
+    }
+
+    /// As [`Transport::withdraw_recv`](crate::Transport::withdraw_recv).
+    pub(crate) fn withdraw_recv(&mut self, id: RecvId) -> bool {
+        let (index, key) = split(id.0);
+        let Some(Some(link)) = self.links.get_mut(index) else { return true };
+        if link.receiver.receives.is_waiting(key) {
+            link.receiver.cancel(key, Error::Canceled);
+            return true;
+        }
+        link.receiver.receives.has_ended(key)
+    }
+
+    /// The first message of a local peer that is wanted and has no receive.
+    pub(crate) fn find(&self, peer: Rank, wanted: &Wanted) -> Option<Found> {
+        self.links.get(peer.index())?.as_ref()?.receiver.receives.find(wanted)
     }
 
     /// Polls the links that are awaited, and all links once in a tick, so that a peer that nothing waits for

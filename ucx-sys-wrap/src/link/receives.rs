@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use super::descriptor::{Header, Rts};
 use super::payload::PartCursor;
 use crate::tag::{Posted, may_have_later, take_first};
-use crate::transport::{RecvDone, RecvParts, check_message};
+use crate::transport::{Found, RecvDone, RecvParts, Wanted, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 use arrayvec::ArrayVec;
 
@@ -316,6 +316,23 @@ impl Receives {
         self.rts_count -= usize::from(matches!(taken.body, Body::Rts(_) | Body::NewRts(_)));
         self.new_rts -= usize::from(matches!(taken.body, Body::NewRts(_)));
         Some(taken)
+    }
+
+    /// The first unexpected message that is wanted.
+    pub(super) fn find(&self, wanted: &Wanted) -> Option<Found> {
+        let mut unexpected = self.unexpected.iter().map(|message| &message.header);
+        let header = unexpected.find(|header| wanted.includes(header.tag, header.signature))?;
+        Some(Found { tag: header.tag, lengths: header.lengths().iter().copied().collect() })
+    }
+
+    /// Whether a receive waits for a message of which nothing has come.
+    pub(super) fn is_waiting(&self, key: usize) -> bool {
+        self.waiting.iter().any(|(_, waiting)| *waiting == key)
+    }
+
+    /// Whether a receive has ended.
+    pub(super) fn has_ended(&self, key: usize) -> bool {
+        self.operations.get(key).is_none_or(|receive| !matches!(receive.state, State::Pending))
     }
 
     /// Of the receives `cut`, whose messages do not come, those that may have later messages of their tags.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::matching::{Header, Key, Receives, first_of};
-use crate::transport::{Notice, RecvId, SendId, SendParts, Which};
+use super::matching::{Header, Key, Receives, find, first_of};
+use crate::transport::{Found, Notice, RecvId, SendId, SendParts, Wanted, Which};
 use crate::{Rank, Tag};
 
 /// The limit of copied payload in one mailbox. Beyond it, small messages are lent like large ones.
@@ -161,6 +161,11 @@ impl Mailbox {
             outdated.push((source, message));
         }
         if inbox.left.contains(&source) { Taken::PeerHasLeft } else { Taken::Nothing }
+    }
+
+    /// The first message that is wanted and that no receive waits for.
+    pub(super) fn find(&self, receives: &Receives, wanted: &Wanted, world_size: u32) -> Option<Found> {
+        find(&self.inbox.lock().messages, receives, wanted, world_size, |message| &message.header)
     }
 
     /// Takes some messages of a context.

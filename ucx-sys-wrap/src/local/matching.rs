@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::table::Table;
-use crate::transport::{RecvDone, RecvId, RecvParts, SendParts, Statistics, check_message, count_copy};
+use crate::transport::{
+    Found, RecvDone, RecvId, RecvParts, SendParts, Statistics, Wanted, check_message, count_copy,
+};
 use crate::{Arrival, Envelope, Error, Lengths, Mark, Rank, Result, Signature, Tag};
 
 /// The header bytes that statistics count per message: tag, signature and mark.
@@ -41,6 +43,25 @@ impl Header {
 pub(crate) fn first_of<T>(line: &BTreeMap<Key, T>, source: Rank, tag: Tag) -> Option<Key> {
     let (key, _) = line.range(Key { source, tag, sequence: 0 }..).next()?;
     (key.source == source && key.tag == tag).then_some(*key)
+}
+
+/// The first message of a source that `wanted` names and no receive waits for, in the order of sending.
+/// `about` gives the header of a message.
+pub(crate) fn find<T>(
+    line: &BTreeMap<Key, T>,
+    receives: &Receives,
+    wanted: &Wanted,
+    world_size: u32,
+    about: impl Fn(&T) -> &Header,
+) -> Option<Found> {
+    wanted.sources(world_size).find_map(|source| {
+        let of_source = |tag, sequence| Key { source, tag, sequence };
+        line.range(of_source(Tag(0), 0)..=of_source(Tag(u64::MAX), u64::MAX))
+            .filter(|(key, message)| wanted.includes(key.tag, about(message).signature))
+            .filter(|(key, _)| !receives.expects(source, key.tag))
+            .min_by_key(|(key, _)| key.sequence)
+            .map(|(key, message)| Found { tag: key.tag, lengths: about(message).lengths.clone() })
+    })
 }
 
 /// The receives of one rank, until they are tested.
@@ -120,6 +141,13 @@ impl Receives {
             slot.result = Some(Err(Error::Canceled));
             self.waiting.remove(&slot.key);
         }
+    }
+
+    /// Ends a receive that waits for its message. Returns whether no message is on its way to it.
+    pub(crate) fn withdraw(&mut self, id: RecvId) -> bool {
+        // A message is copied as soon as it is matched.
+        self.cancel(id);
+        true
     }
 
     /// Ends the pending receives that `is_meant` names by source and tag. Returns whether there were any.

@@ -24,8 +24,8 @@ use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, copy_parts};
 use self::remote::Tables;
 use crate::table::Table;
 use crate::transport::{
-    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
-    Which, check_peer,
+    Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics,
+    Transport, Wanted, Which, check_peer,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
@@ -191,6 +191,14 @@ impl Transport for Local {
 
     fn cancel_recv(&mut self, id: RecvId) {
         self.receives.cancel(id);
+    }
+
+    fn withdraw_recv(&mut self, id: RecvId) -> bool {
+        self.receives.withdraw(id)
+    }
+
+    fn probe(&mut self, wanted: &Wanted) -> Option<Found> {
+        self.world.mailboxes[self.rank.index()].find(&self.receives, wanted, self.world_size())
     }
 
     fn progress(&mut self) -> bool {

@@ -38,10 +38,10 @@ pub use self::links::{Fault, Links};
 use self::links::duration;
 use self::network::{Network, Packet};
 use self::node::{Message, Node};
-use crate::local::matching::{HEADER_BYTES, Header, Key, accept, copy_parts};
+use crate::local::matching::{HEADER_BYTES, Header, Key, accept, copy_parts, find};
 use crate::transport::{
-    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
-    Which, check_peer,
+    Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics,
+    Transport, Wanted, Which, check_peer,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
@@ -182,6 +182,17 @@ impl Transport for Sim {
 
     fn cancel_recv(&mut self, id: RecvId) {
         self.with_node(|node| node.receives.cancel(id));
+    }
+
+    fn withdraw_recv(&mut self, id: RecvId) -> bool {
+        self.with_node(|node| node.receives.withdraw(id))
+    }
+
+    fn probe(&mut self, wanted: &Wanted) -> Option<Found> {
+        let world_size = self.cluster.world_size;
+        self.with_node(|node| {
+            find(&node.messages, &node.receives, wanted, world_size, |message| &message.header)
+        })
     }
 
     /// Returns whether this rank had events. Only [`run`] and [`Cluster::advance`] move the clock.

@@ -12,7 +12,7 @@ use slab::Slab;
 use super::frame::Header;
 use super::sizes::Sizes;
 use crate::tag::{Posted, may_have_later, take_first};
-use crate::transport::{RecvDone, RecvParts, check_message};
+use crate::transport::{Found, RecvDone, RecvParts, Wanted, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Statistics, Tag};
 
 /// Places to read into: the parts of a message, and room before and behind them.
@@ -236,6 +236,23 @@ impl Receives {
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Body)> {
         let position = self.unexpected.iter().position(|(header, _)| header.tag == tag)?;
         self.unexpected.remove(position)
+    }
+
+    /// The first unexpected message that is wanted.
+    pub(super) fn find(&self, wanted: &Wanted) -> Option<Found> {
+        let mut unexpected = self.unexpected.iter();
+        let (header, _) = unexpected.find(|(header, _)| wanted.includes(header.tag, header.signature))?;
+        Some(Found { tag: header.tag, lengths: header.lengths.into() })
+    }
+
+    /// Whether a receive waits for a message of which nothing has come.
+    pub(super) fn is_waiting(&self, key: usize) -> bool {
+        self.waiting.iter().any(|(_, waiting)| *waiting == key)
+    }
+
+    /// Whether a receive has ended.
+    pub(super) fn has_ended(&self, key: usize) -> bool {
+        self.operations.get(key).is_none_or(|receive| receive.outcome.is_some())
     }
 
     /// Drops the unexpected messages that were only announced by an RTS.

@@ -120,6 +120,8 @@ pub struct Tcp {
     looked_in: u64,
     /// Whether the next turn serves all connections, because this rank may have slept.
     sweep_next: bool,
+    /// Whether the next turn serves all connections, because this rank waits for a message of any peer.
+    is_listening: bool,
     /// Whether anything happened since the last [`arm`](crate::Transport::arm).
     has_moved: bool,
     statistics: Statistics,
@@ -185,6 +187,7 @@ impl Tcp {
             turns: 0,
             looked_in: 0,
             sweep_next: false,
+            is_listening: false,
             has_moved: false,
             statistics: Statistics::default(),
             start: Instant::now(),
@@ -233,7 +236,7 @@ impl Tcp {
             moved |= self.handle_link_result(turn);
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.sweep_next || is_many || self.turns.is_multiple_of(TURNS_PER_LOOK) {
+        if self.sweep_next || self.is_listening || is_many || self.turns.is_multiple_of(TURNS_PER_LOOK) {
             moved |= self.look_about(is_many);
         }
         if !(self.ended.is_empty() && self.poller.ended.is_empty()) {
@@ -249,7 +252,8 @@ impl Tcp {
     /// Serves connections and channels that are ready but not awaited, if it is time.
     fn look_about(&mut self, is_many: bool) -> bool {
         let mut moved = false;
-        let is_due = self.sweep_next || is_many || self.is_sweep_due();
+        let listens = std::mem::take(&mut self.is_listening);
+        let is_due = self.sweep_next || listens || is_many || self.is_sweep_due();
         if is_due {
             self.sweep_next = false;
             if let Some(links) = &mut self.links {

@@ -10,8 +10,8 @@ use crate::buffer::ReadLease;
 use crate::limits::{MAX_MESSAGE_BYTES, check_length};
 use crate::link::Links;
 use crate::transport::{
-    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
-    Which, join, one, split,
+    Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics,
+    Transport, Wanted, Which, join, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -131,6 +131,33 @@ impl Transport for Tcp {
         } else if let Some(Some(connection)) = self.connections.get_mut(index) {
             connection.cancel_recv(key, Error::Canceled);
         }
+    }
+
+    fn withdraw_recv(&mut self, id: RecvId) -> bool {
+        let (index, key) = split(id.0);
+        if let Some(links) = self.links_of(index) {
+            return links.withdraw_recv(id);
+        }
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return true };
+        if connection.incoming.receives.is_waiting(key) {
+            connection.cancel_recv(key, Error::Canceled);
+            return true;
+        }
+        connection.incoming.receives.has_ended(key)
+    }
+
+    fn probe(&mut self, wanted: &Wanted) -> Option<Found> {
+        let found =
+            wanted.sources(self.world_size).find_map(|peer| match self.connections.get(peer.index()) {
+                Some(Some(connection)) => {
+                    let linked = || self.links.as_ref()?.find(peer, wanted);
+                    connection.incoming.receives.find(wanted).or_else(linked)
+                }
+                _ => None,
+            });
+        // No operation makes a turn serve the peers that may send one.
+        self.is_listening |= found.is_none() || wanted.source.is_none();
+        found
     }
 
     fn progress(&mut self) -> bool {

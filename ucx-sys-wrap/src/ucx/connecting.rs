@@ -133,6 +133,7 @@ impl Prepared {
             unanswered: Vec::new(),
             waited: Vec::new(),
             may_have_slept: false,
+            is_listening: false,
             has_moved: false,
             start: Instant::now(),
         })

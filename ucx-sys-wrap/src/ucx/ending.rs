@@ -1,10 +1,11 @@
 //! Operations and unexpected messages that end early: canceled, of a closed context, or of a lost peer.
 
-use super::inbox::{Deferred, Inbox};
+use super::header::Header;
+use super::inbox::{Deferred, Inbox, KeptMessage};
 use super::notice::Withdrawal;
 use super::payload::Payload;
 use super::{GIVEN_BACK_AFTER_DEADLINE, GIVEN_BACK_PER_BYTE, GIVEN_BACK_WITHIN, Ucx};
-use crate::transport::{Transport as _, Which};
+use crate::transport::{Transport as _, Wanted, Which};
 use crate::{Error, Failure, Rank};
 
 /// Withdrawals of messages to come that are remembered: more than a rank has sends under way.
@@ -17,6 +18,27 @@ impl Inbox {
             incoming.end(Error::Canceled);
             self.match_queues.cancel(incoming.tag, number);
         }
+    }
+
+    /// Ends a receive if none of its message has come. Returns whether it has not, or the receive had ended.
+    pub(super) fn withdraw_recv(&mut self, number: u64) -> bool {
+        self.cancel(number);
+        self.receives.get_mut(number).is_none_or(|incoming| incoming.is_ended())
+    }
+
+    /// The first unexpected message that is wanted; of several senders, that of the one whose turn it is.
+    pub(super) fn find(&self, wanted: &Wanted) -> Option<&Header> {
+        let messages = self.match_queues.unexpected();
+        let is_wanted =
+            |message: &&KeptMessage| wanted.includes(message.header.tag, message.header.signature);
+        let world_size = self.flows.len() as u32;
+        let place = |message: &&KeptMessage| {
+            let source = message.header.tag.source();
+            let taken = self.flows.get(source.index()).map_or(0, |flow| flow.taken_count);
+            // Numbers wrap: the one that was taken first is the furthest from the next.
+            (wanted.turn_of(source, world_size), std::cmp::Reverse(taken.wrapping_sub(message.serial)))
+        };
+        messages.filter(is_wanted).min_by_key(place).map(|message| &message.header)
     }
 
     /// Discards a message that its sender wants back, unless a receive has it. Returns whether it deferred

@@ -197,7 +197,7 @@ impl Header {
         let is_padded = flags & PADDED != 0;
         let is_odd = flags & FRAGMENTED != 0 && part_count < 2 || is_padded && payload_bytes != 1;
         if flags & !(PARTS | MARKED | FRAGMENTED | COUNTED | PADDED | SIGNED) != 0
-            || tag.kind() != 0
+            || !tag.is_of(tag.source())
             || is_odd
         {
             return refuse("a header with bits set that have no meaning".into());

@@ -100,7 +100,7 @@ fn errors_name_what_is_wrong() {
     assert!(refusal(|bytes| bytes.truncate(11)).contains("a header of 11 bytes"));
     assert!(refusal(|bytes| bytes[8] |= 128).contains("no meaning"));
     assert!(refusal(|bytes| bytes[8] |= 32).contains("no meaning"));
-    assert!(refusal(|bytes| bytes[0] |= 1).contains("no meaning"));
+    assert!(refusal(|bytes| bytes[0] |= 2).contains("no meaning"));
     assert!(refusal(|bytes| bytes[8] = 8 | 1).contains("no meaning"));
     assert!(refusal(|bytes| bytes.truncate(27)).contains("a header cut to 27 bytes"));
     assert!(refusal(|bytes| bytes.truncate(35)).contains("a header cut to 35 bytes"));

@@ -120,7 +120,7 @@ impl Ucx {
     /// Polls the links. Returns whether anything moved.
     #[inline]
     pub(super) fn turn_links(&mut self) -> bool {
-        let is_sweep_due = self.may_have_slept || self.turns.is_multiple_of(SWEEP_EVERY);
+        let is_sweep_due = self.may_have_slept || self.is_listening || self.turns.is_multiple_of(SWEEP_EVERY);
         let Some(links) = &mut self.links else { return false };
         if self.may_have_slept {
             links.hear();
@@ -148,6 +148,7 @@ impl Ucx {
     fn is_ucx_due(&self) -> bool {
         self.links.is_none()
             || self.may_have_slept
+            || self.is_listening
             || self.busy_turns > 0
             || self.turns.is_multiple_of(TURNS_PER_IDLE_UCX)
             || !(self.sends.is_empty() && self.accesses.is_empty() && self.engine.is_idle())

@@ -109,6 +109,11 @@ impl<Message> MatchQueues<Message> {
         found
     }
 
+    /// All unexpected messages, in the order of arrival for each tag.
+    pub(super) fn unexpected(&self) -> impl Iterator<Item = &Message> {
+        self.buckets.iter().flat_map(|bucket| bucket.unexpected.iter().map(|(_, message)| message))
+    }
+
     pub(super) fn clear(&mut self) {
         for bucket in &mut self.buckets {
             bucket.posted.clear();

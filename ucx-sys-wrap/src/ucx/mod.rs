@@ -245,6 +245,8 @@ pub struct Ucx {
     /// Scratch of `check_peers`: the peers that operations wait for.
     waited: Vec<Rank>,
     may_have_slept: bool,
+    /// Whether the next turn looks at all peers, because this rank waits for a message of any peer.
+    is_listening: bool,
     /// Whether anything happened since the last [`Transport::arm`].
     has_moved: bool,
     start: Instant,

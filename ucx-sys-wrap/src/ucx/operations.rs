@@ -10,8 +10,8 @@ use super::local_peers::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
 use crate::buffer::ReadLease;
 use crate::transport::{
-    News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
-    Which, check_peer, one, split,
+    Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics,
+    Transport, Wanted, Which, check_peer, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -134,10 +134,31 @@ impl Transport for Ucx {
         self.engine.inbox().cancel(id.0);
     }
 
+    fn withdraw_recv(&mut self, id: RecvId) -> bool {
+        if let Some((links, number)) = self.linked(id.0) {
+            return links.withdraw_recv(RecvId(number));
+        }
+        self.engine.inbox().withdraw_recv(id.0)
+    }
+
+    fn probe(&mut self, wanted: &Wanted) -> Option<Found> {
+        let world_size = self.world_size;
+        let of_ucx = self.engine.inbox().find(wanted);
+        let of_ucx = of_ucx.map(|header| Found { tag: header.tag, lengths: header.lengths.clone() });
+        let links = self.links.as_ref();
+        let linked = wanted.sources(world_size).find_map(|peer| links?.find(peer, wanted));
+        let turn = |found: &Found| wanted.turn_of(found.tag.source(), world_size);
+        let found = of_ucx.into_iter().chain(linked).min_by_key(turn);
+        // No operation makes a turn serve the peers that may send one.
+        self.is_listening |= found.is_none() || wanted.source.is_none();
+        found
+    }
+
     fn progress(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
         let mut moved = self.turn_links();
         moved |= self.turn_ucx();
+        self.is_listening = false;
         if std::mem::take(&mut self.may_have_slept)
             || self.turns.is_multiple_of(TURNS_PER_CLOCK) && self.now() >= self.next_check
         {

@@ -243,7 +243,7 @@ pub fn statistics(port: &Arc<Port>) {
 pub fn foreign_tags(port: &Arc<Port>) {
     let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
     let tags =
-        |sender: Rank| [Tag::new(Rank(7), 0, 0, 0), Tag::new(sender, 0, 0, 0).with_kind(1), Tag(u64::MAX)];
+        |sender: Rank| [Tag::new(Rank(7), 0, 0, 0), Tag::new(sender, 0, 0, 0).with_kind(2), Tag(u64::MAX)];
     block(port, async |comm| {
         for tag in tags(own).into_iter().chain([envelope(peer, 1, 0).tag]) {
             let envelope = Envelope { tag, ..envelope(own, 1, 0) };
