@@ -13,6 +13,7 @@ use crate::difference::Difference;
 use crate::engine::Status;
 use crate::group::Settings;
 use crate::host::Host;
+use crate::messages::{Messages, Tried};
 use crate::world::World;
 
 /// A group's context, as its handles see it.
@@ -26,6 +27,7 @@ pub(crate) struct Context {
     timeout: AtomicU64,
     /// Objects that were made for this context so far.
     objects: AtomicU32,
+    pub(crate) tried: Tried,
 }
 
 /// The ranks of a context: what its calls need.
@@ -45,6 +47,7 @@ pub(crate) struct Ranks {
     pub(crate) host: Option<Arc<Host>>,
     /// How the calls of ranks differ, once that has closed the context.
     pub(crate) difference: Difference,
+    pub(crate) messages: Messages,
 }
 
 /// What the members of a new context have agreed on.
@@ -81,11 +84,13 @@ impl Context {
                 own,
                 host,
                 difference: Difference::default(),
+                messages: Messages::default(),
             }),
             status,
             timeout: AtomicU64::new(nanoseconds(settings.timeout)),
             settings,
             objects: AtomicU32::new(0),
+            tried: Tried::default(),
         }
     }
 
@@ -120,6 +125,15 @@ impl Ranks {
     #[inline]
     pub(crate) fn size(&self) -> u32 {
         self.members.len() as u32
+    }
+
+    /// The rank in the context of a member.
+    pub(crate) fn place(&self, member: Rank) -> Option<u32> {
+        let is_there = |place: u32| self.members.get(place as usize) == Some(&member);
+        // In the context of all ranks a rank has the same number.
+        Some(member.0)
+            .filter(|place| is_there(*place))
+            .or_else(|| (0..self.size()).find(|place| is_there(*place)))
     }
 
     /// The rank in the world of a rank of the context; one that no world has for a rank outside.

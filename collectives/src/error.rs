@@ -124,6 +124,67 @@ pub enum Error {
         expected: usize,
     },
 
+    /// A message did not come, or was not taken, before its timeout. Nothing is closed.
+    ///
+    /// A receive has taken no message. Of a send the receiver gets all or nothing, perhaps later.
+    #[error(
+        "{what}{} did not end within {:.3} s: nothing is closed",
+        About(*rank, *tag),
+        .after.as_secs_f64()
+    )]
+    MessageTimeout {
+        /// What was to be done, as "a receive from".
+        what: &'static str,
+        /// The other rank; `None` for any.
+        rank: Option<Rank>,
+        /// The tag; `None` for any.
+        tag: Option<u32>,
+        /// How long this rank has waited.
+        after: Duration,
+    },
+
+    /// A message is longer than its receiver allows. It is taken and dropped; nothing is closed.
+    #[error("rank {rank} sent {bytes} bytes with tag {tag}, expected at most {limit}: allow for more")]
+    MessageTooLong {
+        /// The sender.
+        rank: Rank,
+        /// The message's tag.
+        tag: u32,
+        /// Its length in bytes.
+        bytes: u64,
+        /// What the receiver allows, in bytes.
+        limit: u64,
+    },
+
+    /// A message is no whole number of elements. It is taken and dropped; nothing is closed.
+    #[error("rank {rank} sent {bytes} bytes with tag {tag}, expected a multiple of {element_bytes}")]
+    MessageElements {
+        /// The sender.
+        rank: Rank,
+        /// The message's tag.
+        tag: u32,
+        /// Its length in bytes.
+        bytes: u64,
+        /// Bytes of an element.
+        element_bytes: usize,
+    },
+
+    /// A tag of a message has more than 31 bits.
+    #[error("tag {tag} has more than 31 bits: use 0 to 2147483647")]
+    Tag {
+        /// The given tag.
+        tag: u32,
+    },
+
+    /// The other rank of a message is no rank of the group.
+    #[error("{rank} is no rank of a group of {world_size}")]
+    NoSuchRank {
+        /// The given rank.
+        rank: u32,
+        /// Ranks in the group.
+        world_size: u32,
+    },
+
     /// The root is no rank of the group.
     #[error("root {root} is no rank of a group of {world_size}")]
     NoSuchRoot {
@@ -158,6 +219,22 @@ pub enum Error {
     /// Another error of the transport.
     #[error(transparent)]
     Transport(ucx_sys_wrap::Error),
+}
+
+/// The other rank and the tag of a message.
+struct About(Option<Rank>, Option<u32>);
+
+impl std::fmt::Display for About {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, " rank {rank}")?,
+            None => f.write_str(" any rank")?,
+        }
+        match self.1 {
+            Some(tag) => write!(f, " with tag {tag}"),
+            None => f.write_str(" with any tag"),
+        }
+    }
 }
 
 /// The call in which an error of the transport occurred.

@@ -38,6 +38,9 @@ pub(super) struct Deadline {
     quiet_looks: u32,
     /// Whether the context stays open when it passes.
     is_soft: bool,
+    /// For messages: how long what has begun may still take when it passes for the first time. Then nothing
+    /// is closed.
+    grace: Option<Duration>,
     /// In simulated time nothing stands still: a silence is a long time between two readings.
     is_simulated: bool,
 }
@@ -45,15 +48,22 @@ pub(super) struct Deadline {
 impl Deadline {
     /// A deadline `timeout` after `now`, for a call that waits.
     pub(super) fn after(now: Duration, timeout: Duration, is_simulated: bool) -> Self {
-        let (is_over, longest, overdue, quiet_looks, is_soft) = Default::default();
+        let (is_over, longest, overdue, quiet_looks, is_soft, grace) = Default::default();
         let end = now.saturating_add(timeout);
         let tell_at = now.saturating_add(WAITS_TOLD_AFTER);
-        Self { end, is_over, tell_at, seen: now, longest, overdue, quiet_looks, is_soft, is_simulated }
+        let seen = now;
+        Self { end, is_over, tell_at, seen, longest, overdue, quiet_looks, is_soft, grace, is_simulated }
     }
 
     /// The same deadline, which ends its call and leaves the context open.
     pub(super) fn soft(self) -> Self {
         Self { is_soft: true, ..self }
+    }
+
+    /// The same deadline, for messages: when it passes, nothing is closed, and what has begun has the `grace`
+    /// to end. They are no call, so this rank tells nobody that it waits.
+    pub(super) fn with_grace(self, grace: Duration) -> Self {
+        Self { grace: Some(grace), tell_at: Duration::MAX, ..self }
     }
 
     /// A deadline `timeout` after `now`, for a call that is polled at the caller's discretion.
@@ -74,8 +84,12 @@ impl Deadline {
         self.see(now);
         let ends = now >= self.end && !self.is_over && !self.is_owed_a_turn(now, moved);
         if ends {
-            self.is_over = true;
             expire();
+            if let Some(grace) = self.grace.take() {
+                (self.end, self.overdue, self.quiet_looks) = (now.saturating_add(grace), None, 0);
+                return true;
+            }
+            self.is_over = true;
             if !self.is_soft {
                 port.time_out(status.number);
             }
@@ -163,6 +177,20 @@ mod tests {
             assert!(!is_over(&mut deadline, 4));
             assert!(is_over(&mut deadline, 6));
         }
+    }
+
+    #[test]
+    fn a_message_that_has_begun_has_its_grace() {
+        let alone = ucx_sys_wrap::local::world(1).into_iter().next().unwrap();
+        let port = Port::new(Box::new(alone));
+        let status = Status::new(0, &port);
+        let mut deadline = Deadline::after(SECOND, SECOND, true).with_grace(5 * SECOND);
+        let mut expired = 0;
+        let mut look = |now| deadline.look((now * SECOND, false), &port, &status, || expired += 1);
+        assert!(!look(1) && look(2) && !look(6));
+        assert_eq!(port.failure(0), None, "nothing is closed");
+        assert!(look(7) && !look(8));
+        assert_eq!((expired, port.failure(0).is_some()), (2, true));
     }
 
     #[test]

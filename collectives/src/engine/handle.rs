@@ -68,6 +68,11 @@ impl<T> Handle<T> {
     #[must_use]
     pub fn test(&self) -> bool {
         self.engine.turn();
+        self.has_ended()
+    }
+
+    /// Whether the call has ended, without turning the engine.
+    pub(crate) fn has_ended(&self) -> bool {
         self.is_spent || self.slot.0.lock().is_some()
     }
 

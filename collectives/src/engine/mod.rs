@@ -8,6 +8,7 @@
 mod deadline;
 mod handle;
 mod join;
+mod messages;
 mod sleep;
 mod status;
 mod thread;
@@ -187,7 +188,7 @@ impl Engine {
     fn run_with<'env, R>(
         &self,
         status: &Status,
-        limit: fn(Deadline) -> Deadline,
+        limit: impl Fn(Deadline) -> Deadline,
         timeout: Duration,
         body: impl AsyncFnOnce(&Comm<'env>) -> R,
     ) -> R {
@@ -272,7 +273,7 @@ impl Engine {
     /// ended.
     pub(crate) fn spawn_in<B, R, F>(
         self: &Arc<Self>,
-        (status, kept): (Arc<Status>, Kept),
+        around: (Arc<Status>, Kept),
         timeout: Duration,
         buffers: B,
         body: F,
@@ -282,12 +283,26 @@ impl Engine {
         R: Send + 'static,
         F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
     {
-        let task = Task::new(&self.port, buffers, body);
+        self.spawn_with(around, |deadline| deadline, timeout, Task::new(&self.port, buffers, body))
+    }
+
+    /// Spawns a task; `limit` may change its deadline.
+    fn spawn_with<B, R>(
+        self: &Arc<Self>,
+        (status, kept): (Arc<Status>, Kept),
+        limit: impl FnOnce(Deadline) -> Deadline,
+        timeout: Duration,
+        task: Task<B, R>,
+    ) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+    {
         let now = self.port.now();
         if self.is_late(now, &status) {
             task.comm().time().come_too_late();
         }
-        let deadline = Deadline::in_background(now, timeout, self.is_simulated);
+        let deadline = limit(Deadline::in_background(now, timeout, self.is_simulated));
         let (handle, mut spawned) = Spawned::new(self, task, (status, kept), deadline);
         if !spawned.poll() {
             self.background_count.fetch_add(1, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 //! The collectives on plain slices and on shared buffers are in files of their own.
 
 mod collectives;
+mod messages;
 mod on_host;
 mod settings;
 mod shared;
