@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Kills a rank in every way that takes too long for each change: after each message of every collective on a
-# simulated network, and at random times between processes.
+# simulated network, and at random times between processes. Then sends 100,000 messages of random lengths among
+# five ranks in random order, on every wire.
 #
 #   ci/exhaustive.sh
 #
@@ -16,3 +17,5 @@ run() {
 }
 run cargo test --locked -p brevity-tests --test groups_sim -- --ignored --nocapture --test-threads=2
 run cargo test --locked -p brevity-tests --test group_kills -- --ignored --nocapture --test-threads=1
+export BREVITY_MESSAGES=100000 BREVITY_TEST_PATIENCE=10
+run cargo test --locked -p brevity-tests --test messages -- random --test-threads=1

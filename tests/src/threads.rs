@@ -11,6 +11,7 @@ use brevity::transport::shm::LocalGroup;
 use brevity::{Group, Settings};
 
 /// The limit for all ranks of one test; generous, since it only has to distinguish slow from stuck.
+/// `BREVITY_TEST_PATIENCE` multiplies it, for slow builds and long tests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs `body` on `world_size` ranks of the local transport. Returns the results in rank order.
@@ -65,6 +66,7 @@ pub fn on_groups<R: Send + 'static>(
     groups: Vec<Group>,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,
 ) -> Vec<R> {
+    let times = std::env::var("BREVITY_TEST_PATIENCE").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let world_size = groups.len();
     let (sender, receiver) = mpsc::channel();
     let mut threads = Vec::new();
@@ -82,7 +84,7 @@ pub fn on_groups<R: Send + 'static>(
         let missing = || {
             results.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(rank, _)| rank).collect::<Vec<_>>()
         };
-        match receiver.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(PATIENCE * times) {
             Ok((rank, result)) => results[rank] = Some(result),
             Err(error) => panic!("ranks {:?} did not end: {error}", missing()),
         }

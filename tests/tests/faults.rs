@@ -35,6 +35,7 @@ const LARGE: &str = "1000000";
 on_every_wire_of_processes! {
     a_killed_rank_is_named_by_all_others => killed;
     a_killed_rank_is_named_by_calls_that_a_thread_moves => killed_beside_threads;
+    a_killed_rank_ends_receives_of_any_rank => killed_beside_receives;
     a_death_while_nobody_calls_is_found_by_the_next_call => killed_in_silence;
     an_owner_killed_under_puts_and_gets_is_named => killed_under_puts;
     a_stopped_rank_ends_calls_by_their_deadline => stopped;
@@ -68,6 +69,21 @@ fn killed(wire: Wire) {
         sleep(Duration::from_millis(100));
         job.ranks()[VICTIM as usize].signal("KILL");
         assert_lost(&job);
+    }
+}
+
+/// No operation of the transport waits for the rank.
+fn killed_beside_receives(wire: Wire) {
+    let job = Job::launch(FAULT, &["mail"], 4, wire, &[("BREVITY_TIMEOUT", FAR)]);
+    job.await_ready();
+    // The receives sleep.
+    sleep(Duration::from_millis(100));
+    job.ranks()[VICTIM as usize].signal("KILL");
+    for (rank, report) in survivors(&job) {
+        for ended in [report.call, report.pending, report.later] {
+            let is_right = matches!(ended, Some(Ended { kind: Kind::Lost, rank: VICTIM, .. }));
+            assert!(is_right, "rank {rank}: {report:?}");
+        }
     }
 }
 

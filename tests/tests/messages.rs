@@ -3,6 +3,8 @@
 
 #[path = "messages/random.rs"]
 mod random;
+#[path = "messages/simulated.rs"]
+mod simulated;
 
 use std::sync::{Arc, Barrier};
 use std::thread;

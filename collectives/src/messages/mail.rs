@@ -12,8 +12,10 @@ use crate::description::{Description, Operation};
 use crate::element::Element;
 use crate::error::{Error, Result};
 
-/// A receive without a posted operation looks once in so many polls whether its sender has left.
+/// A receive without a posted operation looks after a sender once in so many polls, and in each poll after so
+/// many, when it mostly sleeps in between.
 const POLLS_PER_LOOK: u32 = 64;
+const POLLS_AWAKE: u32 = 2048;
 
 /// The result of an operation, before it is told in words of the group.
 type Outcome<T> = std::result::Result<T, Fault>;
@@ -140,10 +142,13 @@ impl<'a, 'env> Mail<'a, 'env> {
             let waited = self.comm.time().waited(port.now());
             return Poll::Ready(Err(Fault::Timeout { rank, tag: Tag(0), waited }));
         }
-        if !polls.is_multiple_of(POLLS_PER_LOOK) {
+        if polls < POLLS_AWAKE && !polls.is_multiple_of(POLLS_PER_LOOK) {
             return next_turn(context);
         }
-        let Some(left) = self.ranks.who_has_left(port, pick) else { return next_turn(context) };
+        let Some(left) = self.ranks.who_has_left(port, pick, polls.wrapping_add(polls / POLLS_PER_LOOK))
+        else {
+            return next_turn(context);
+        };
         // It may have sent something before it left.
         port.progress();
         Poll::Ready(look().transpose().unwrap_or_else(|| {
@@ -249,14 +254,16 @@ impl Ranks {
         [own_first, !own_first].into_iter().filter(move |is_own| is_meant(is_own, own))
     }
 
-    /// A member that a receive waits for in vain: its sender, or the last of all that may send.
-    fn who_has_left(&self, port: &Port, pick: Pick) -> Option<Rank> {
+    /// Watches a member that a receive waits for, of any rank another one in each `look`: no operation tells
+    /// the transport. Returns it if the receive waits in vain: it has left, or it and all others have.
+    fn who_has_left(&self, port: &Port, pick: Pick, look: u32) -> Option<Rank> {
         let own = self.member(self.own);
-        let mut members = self.members.iter().copied().filter(|member| *member != own);
-        match pick.source {
-            Some(source) => Some(self.member(source)).filter(|member| *member != own && port.watch(*member)),
-            None => members.clone().all(|member| port.watch(member)).then(|| members.next_back()).flatten(),
-        }
+        let watched = self.member(pick.source.unwrap_or(look % self.size()));
+        let has_left = |member: Rank| member == own || port.watch(member);
+        let is_vain = has_left(watched)
+            && watched != own
+            && (pick.source.is_some() || self.members.iter().copied().all(has_left));
+        is_vain.then_some(watched)
     }
 
     /// Fails if the context is closed.

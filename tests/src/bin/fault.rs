@@ -1,7 +1,8 @@
-//! One rank of a job in which something goes wrong: `fault reduce|quiet|flood|abort|exchange [ELEMENTS]`.
+//! One rank of a job in which something goes wrong: `fault MODE [ELEMENTS]`.
 //!
 //! - `reduce`: all-reduces without end;
 //! - `quiet`: all-reduces once, makes no call until it is told to go on, and then continues like `reduce`;
+//! - `mail`: waits for messages of any rank, two threads at a time, of which one has started its receive;
 //! - `flood`: rank 0 sends to rank 1, which never reads;
 //! - `abort`: rank 1 aborts while all ranks have a blocking and a non-blocking call pending;
 //! - `exchange`: starts all-reduces and gradient exchanges without end, and never polls the engine: a
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     match mode.as_str() {
         "reduce" => reduce(&group, &log, elements),
         "quiet" => quiet(&group, &log, elements),
+        "mail" => mail(&group, &log),
         "flood" => flood(&group, &log, elements),
         "abort" => abort(&group, &log),
         "exchange" => exchange(&group, &log, elements),
@@ -76,6 +78,24 @@ fn quiet(group: &Group, log: &Log, elements: usize) {
     log.ready();
     log.await_go(PATIENCE);
     reduce(group, log, elements);
+}
+
+/// Nobody sends anything.
+fn mail(group: &Group, log: &Log) {
+    group.barrier().unwrap_or_else(|error| panic!("{error}"));
+    log.ready();
+    let start = Instant::now();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            if let Err(error) = group.start_recv_vec(Vec::<u8>::new(), 10, None, 1).wait().1 {
+                log.ended("pending", &error, start);
+            }
+        });
+        if let Err(error) = group.recv(&mut [0u8], None, None) {
+            log.ended("call", &error, start);
+        }
+    });
+    later(group, log);
 }
 
 /// Sends messages of `elements` floats, one after the other.

@@ -15,19 +15,19 @@ use brevity::{Group, Reduction};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_transports;
 
-const RANKS: u32 = 5;
+pub const RANKS: u32 = 5;
 const FEW: usize = 1500;
 const TAGS: [u32; 4] = [0, 1, 77, (1 << 31) - 1];
 
 /// The longest message.
-const LONGEST: usize = 2_000_000;
+pub const LONGEST: usize = 2_000_000;
 
 on_every_wire! {
     random_messages => |wire: Wire| drop(on_transports(wire.world(RANKS), rank));
 }
 
 /// A generator of random numbers that all ranks can repeat.
-struct Draws(u64);
+pub struct Draws(pub u64);
 
 impl Draws {
     fn below(&mut self, limit: usize) -> usize {
@@ -37,15 +37,15 @@ impl Draws {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Planned {
-    from: u32,
-    to: u32,
-    tag: u32,
+pub struct Planned {
+    pub from: u32,
+    pub to: u32,
+    pub tag: u32,
     length: usize,
 }
 
 impl Planned {
-    fn draw(draws: &mut Draws) -> Self {
+    pub fn draw(draws: &mut Draws) -> Self {
         let (from, to) = (draws.below(RANKS as usize) as u32, draws.below(RANKS as usize) as u32);
         let most = match draws.below(100) {
             0..50 => 200,
@@ -58,7 +58,7 @@ impl Planned {
     }
 
     /// The bytes of the message of this number in the plan.
-    fn bytes(&self, number: usize) -> Vec<u8> {
+    pub fn bytes(&self, number: usize) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..self.length).map(|index| (index * 7 + number) as u8).collect();
         bytes.iter_mut().zip((number as u32).to_le_bytes()).for_each(|(byte, own)| *byte = own);
         bytes

@@ -113,7 +113,7 @@ impl Cluster {
         let mut network = self.network.lock();
         let now = network.now;
         let node = &mut network.nodes[rank.index()];
-        node.has_acted = false;
+        (node.has_acted, node.is_listening) = (false, false);
         node.stalled_until <= now
     }
 
@@ -191,7 +191,9 @@ impl Transport for Sim {
     fn probe(&mut self, wanted: &Wanted) -> Option<Found> {
         let world_size = self.cluster.world_size;
         self.with_node(|node| {
-            find(&node.messages, &node.receives, wanted, world_size, |message| &message.header)
+            let found = find(&node.messages, &node.receives, wanted, world_size, |message| &message.header);
+            node.is_listening |= found.is_none();
+            found
         })
     }
 
@@ -213,9 +215,11 @@ impl Transport for Sim {
         None
     }
 
-    /// Not needed: ranks of a simulation wait for operations only.
-    fn watch(&mut self, _: Rank) -> bool {
-        false
+    fn watch(&mut self, peer: Rank) -> bool {
+        let network = self.cluster.network.lock();
+        peer.0 < self.cluster.world_size
+            && network.knows_gone(self.rank, peer)
+            && network.nodes[peer.index()].dead.is_none()
     }
 
     fn next_news(&mut self) -> Option<News> {

@@ -271,10 +271,13 @@ impl Network {
             return;
         }
         node.is_gone = true;
+        let is_dead = node.dead.is_some();
         self.record(5, rank, rank, 0);
         for peer in Rank::all(self.nodes.len() as u32) {
             let node = &mut self.nodes[peer.index()];
-            let waits = node.receives.waits_for(rank) || node.accesses.waits_for(rank);
+            let waits = node.receives.waits_for(rank)
+                || node.accesses.waits_for(rank)
+                || node.is_listening && is_dead;
             if waits && self.knows_gone(peer, rank) {
                 self.lose(peer, rank, Error::PeerLost { rank });
             }

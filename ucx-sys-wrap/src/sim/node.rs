@@ -43,6 +43,8 @@ pub(super) struct Node {
     pub(super) has_changed: bool,
     /// It has posted or ended an operation since its turn began.
     pub(super) has_acted: bool,
+    /// It has probed in vain since its turn began: it waits for messages of any rank.
+    pub(super) is_listening: bool,
     pub(super) stalled_until: u64,
     /// Its peers know that it has left.
     pub(super) is_gone: bool,

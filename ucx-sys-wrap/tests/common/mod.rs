@@ -4,6 +4,7 @@
 mod contexts;
 mod endings;
 mod epochs;
+mod found;
 mod messages;
 mod remote;
 mod woken;
@@ -44,6 +45,12 @@ const CASES: &[Case] = &[
     ("peers that are none", &[2], messages::no_such_peer),
     ("statistics", &[2], messages::statistics),
     ("tags of other ranks", &[2], messages::foreign_tags),
+    ("messages that are found in turn", &[3], found::in_turn),
+    ("messages that are found by source and tag", &[2], found::picked),
+    ("found messages of all lengths", &[2], found::lengths),
+    ("asleep until a message is found", &[2], found::sleep),
+    ("found messages and epochs", &[2], found::epochs),
+    ("withdrawn receives", &[2], found::withdrawn),
     ("canceled receive", &[2], endings::canceled_recv),
     ("canceled send", &[2], endings::canceled_send),
     ("receive canceled in the middle", &[2], endings::canceled_in_the_middle),
