@@ -143,6 +143,10 @@ pub enum Error {
         after: Duration,
     },
 
+    /// A message was given up by [`Handle::cancel`](crate::engine::Handle::cancel). Nothing is closed.
+    #[error("the message was canceled by this rank")]
+    Canceled,
+
     /// A message is longer than its receiver allows. It is taken and dropped; nothing is closed.
     #[error("rank {rank} sent {bytes} bytes with tag {tag}, expected at most {limit}: allow for more")]
     MessageTooLong {

@@ -66,6 +66,15 @@ impl Deadline {
         Self { grace: Some(grace), tell_at: Duration::MAX, ..self }
     }
 
+    /// Lets it pass now if that closes nothing. Returns whether it has.
+    pub(super) fn cancel(&mut self, now: Duration) -> bool {
+        let grace = self.grace.take();
+        if let Some(grace) = grace {
+            self.end = now.saturating_add(grace);
+        }
+        grace.is_some()
+    }
+
     /// A deadline `timeout` after `now`, for a call that is polled at the caller's discretion.
     pub(super) fn in_background(now: Duration, timeout: Duration, is_simulated: bool) -> Self {
         Self { longest: Some(Duration::ZERO), ..Self::after(now, timeout, is_simulated) }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -25,11 +26,21 @@ const RESULT_IS_GONE: &str = "a Handle polled or waited for after it has returne
 type Slot<T> = Arc<Outcome<T>>;
 
 /// The place for a call's result, or its panic. A panic that nobody takes is logged.
-struct Outcome<T>(Mutex<Option<thread::Result<T>>>);
+struct Outcome<T> {
+    result: Mutex<Option<thread::Result<T>>>,
+    /// Whether the call is not wanted any more.
+    is_canceled: AtomicBool,
+}
+
+impl<T> Outcome<T> {
+    fn new(result: Option<thread::Result<T>>) -> Slot<T> {
+        Arc::new(Self { result: Mutex::new(result), is_canceled: AtomicBool::new(false) })
+    }
+}
 
 impl<T> Drop for Outcome<T> {
     fn drop(&mut self) {
-        let Some(Err(panic)) = self.0.get_mut() else { return };
+        let Some(Err(panic)) = self.result.get_mut() else { return };
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref().map(String::as_str)).unwrap_or("no text");
         tracing::error!("a call whose handle was dropped has panicked, and closed its group: {text}");
@@ -41,7 +52,8 @@ impl<T> Drop for Outcome<T> {
 /// Each poll of a pending handle polls the engine once and wakes its task at once, so awaiting occupies a
 /// core. To avoid that, enable the progress thread and call [`test`](Self::test) from time to time, or sleep
 /// on [`Engine::prepare_sleep`]. Dropping a handle detaches the call, because its peers still need it: the
-/// call continues whenever the engine is polled. If the call then panics, that is logged.
+/// call continues whenever the engine is polled. If the call then panics, that is logged. Receives of messages
+/// between two ranks, and probes for them, are [canceled](Self::cancel) instead.
 ///
 /// # Panics
 /// Like other futures, a handle panics if it is polled after it was ready.
@@ -51,16 +63,26 @@ pub struct Handle<T> {
     slot: Slot<T>,
     /// Whether a poll has returned the result.
     is_spent: bool,
+    /// Whether dropping it cancels the call.
+    is_receive: bool,
+}
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        if self.is_receive {
+            self.slot.is_canceled.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl<T> Handle<T> {
     /// The handle of a call that has already ended with `value`.
     pub(crate) fn ended(engine: &Arc<Engine>, value: T) -> Self {
-        Self::of(engine, Arc::new(Outcome(Mutex::new(Some(Ok(value))))))
+        Self::of(engine, Outcome::new(Some(Ok(value))))
     }
 
     fn of(engine: &Arc<Engine>, slot: Slot<T>) -> Self {
-        Self { engine: Arc::clone(engine), slot, is_spent: false }
+        Self { engine: Arc::clone(engine), slot, is_spent: false, is_receive: false }
     }
 
     /// Turns the engine once and returns whether the call has ended. Inside the body of another call no call
@@ -71,15 +93,32 @@ impl<T> Handle<T> {
         self.has_ended()
     }
 
+    /// The handle of a receive, which is canceled when it is dropped: nobody else needs it.
+    pub(crate) fn of_receive(mut self) -> Self {
+        self.is_receive = true;
+        self
+    }
+
+    /// Gives up a message that was started, and turns the engine once. A receive or probe that has found no
+    /// message ends with [`Error::Canceled`](crate::Error::Canceled), and takes none; one whose message has
+    /// begun to come goes on. A send that has not ended is given up: its receiver gets the whole message or
+    /// nothing. Does nothing to calls of all ranks, which others need.
+    ///
+    /// The handle must still be waited for.
+    pub fn cancel(&self) {
+        self.slot.is_canceled.store(true, Ordering::Relaxed);
+        self.engine.turn();
+    }
+
     /// Whether the call has ended, without turning the engine.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_spent || self.slot.0.lock().is_some()
+        self.is_spent || self.slot.result.lock().is_some()
     }
 
     /// The result, if the call has ended.
     fn take(&self) -> Option<thread::Result<T>> {
         assert!(!self.is_spent, "{RESULT_IS_GONE}");
-        self.slot.0.lock().take()
+        self.slot.result.lock().take()
     }
 
     /// Blocks until the call has ended, at the latest by its deadline.
@@ -140,7 +179,7 @@ impl<B: Send + 'static, R> Spawned<B, R> {
         (status, kept): (Arc<Status>, Kept),
         deadline: Deadline,
     ) -> (Handle<(B, R)>, Self) {
-        let slot = Arc::new(Outcome(Mutex::new(None)));
+        let slot = Outcome::new(None);
         (Handle::of(engine, Arc::clone(&slot)), Self { task, slot, status, deadline, _kept: kept })
     }
 
@@ -160,9 +199,15 @@ impl<B: Send + 'static, R> Spawned<B, R> {
 
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
+        if self.slot.is_canceled.swap(false, Ordering::Relaxed) {
+            let comm = self.task.comm();
+            if self.deadline.cancel(comm.now()) {
+                comm.time().cancel();
+            }
+        }
         let Some(result) = self.poll_task() else { return false };
         self.status.look(self.task.comm().port());
-        *self.slot.0.lock() = Some(result);
+        *self.slot.result.lock() = Some(result);
         true
     }
 

@@ -174,9 +174,11 @@ impl Group {
         }
     }
 
-    /// Starts a [`recv`](Self::recv); the handle returns `data`.
+    /// Starts a [`recv`](Self::recv); the handle returns `data`. A message that has begun to come when the
+    /// handle is dropped is lost; one that is [probed](Self::start_probe) is not.
     ///
-    /// Of several started receives that fit a message, the one that was started first gets it.
+    /// Of several receives of one source and tag that are posted, the one that was started first gets a
+    /// message.
     pub fn start_recv<T, B>(
         &self,
         data: B,
@@ -188,9 +190,11 @@ impl Group {
         B: AsMut<[T]> + Send + 'static,
     {
         match self.checked_pick(from, tag) {
-            Ok(pick) => self.start_mail(data, move |mail, data| {
-                Box::pin(async move { mail.recv(pick, Place::Fixed(data.as_mut())).await })
-            }),
+            Ok(pick) => self
+                .start_mail(data, move |mail, data| {
+                    Box::pin(async move { mail.recv(pick, Place::Fixed(data.as_mut())).await })
+                })
+                .of_receive(),
             Err(error) => self.ended((data, Err(error))),
         }
     }
@@ -204,9 +208,11 @@ impl Group {
         tag: impl Into<Option<u32>>,
     ) -> Handle<(Vec<T>, Result<Message>)> {
         match self.checked_pick(from, tag) {
-            Ok(pick) => self.start_mail(data, move |mail, data| {
-                Box::pin(async move { mail.recv(pick, Place::Growing(data, limit)).await })
-            }),
+            Ok(pick) => self
+                .start_mail(data, move |mail, data| {
+                    Box::pin(async move { mail.recv(pick, Place::Growing(data, limit)).await })
+                })
+                .of_receive(),
             Err(error) => self.ended((data, Err(error))),
         }
     }
@@ -218,7 +224,9 @@ impl Group {
         tag: impl Into<Option<u32>>,
     ) -> Handle<((), Result<Message>)> {
         match self.checked_pick(from, tag) {
-            Ok(pick) => self.start_mail((), move |mail, ()| Box::pin(async move { mail.probe(pick).await })),
+            Ok(pick) => self
+                .start_mail((), move |mail, ()| Box::pin(async move { mail.probe(pick).await }))
+                .of_receive(),
             Err(error) => self.ended(((), Err(error))),
         }
     }

@@ -120,7 +120,9 @@ impl<'a, 'env> Mail<'a, 'env> {
         }
         let mut polls = 0u32;
         poll_fn(|context| {
-            if let Some(found) = look().transpose() {
+            // What is not wanted any more takes no message.
+            let may_take = !self.comm.time().is_canceled();
+            if let Some(found) = may_take.then(&mut look).unwrap_or(Ok(None)).transpose() {
                 return Poll::Ready(found);
             }
             polls = polls.wrapping_add(1);
@@ -205,6 +207,7 @@ impl<'a, 'env> Mail<'a, 'env> {
     /// What an operation failed for, in words of the group.
     fn error(self, what: &'static str, (rank, tag): About, fault: Fault) -> Error {
         match (fault, self.comm.port().failure(self.ranks.number)) {
+            (Fault::Timeout { .. }, None) if self.comm.time().is_canceled() => Error::Canceled,
             (Fault::Timeout { waited: after, .. }, None) => Error::MessageTimeout { what, rank, tag, after },
             (Fault::Timeout { .. }, Some(cause)) => self.ranks.error(cause.into()),
             (fault, _) => self.ranks.error(fault),
