@@ -24,6 +24,9 @@ pub(crate) use mail::Mail;
 /// The most bytes of messages of a rank to itself that wait for their receives, unless one alone is longer.
 const OWN_BYTES: usize = 64 << 20;
 
+/// What such a message costs beside its bytes, so that empty ones are bounded too.
+const OVERHEAD_BYTES: usize = 128;
+
 /// Receives of messages of any rank between two turns of the transport, if all find one at once.
 const RECEIVES_PER_TURN: u32 = 16;
 
@@ -70,6 +73,7 @@ pub(crate) struct Messages {
 #[derive(Default)]
 struct Own {
     messages: VecDeque<(u32, Vec<u8>)>,
+    /// Their cost.
     bytes: usize,
     /// The sends that wait for room, in order, and the number of the next one.
     waiting: VecDeque<u64>,
@@ -86,10 +90,11 @@ impl ToSelf<'_> {
     /// Adds a message. Returns whether there was room.
     fn put(&self, tag: u32, bytes: &[u8]) -> bool {
         let mut own = self.messages.own.lock();
-        let has_room = own.messages.is_empty() || own.bytes + bytes.len() <= OWN_BYTES;
+        let cost = bytes.len() + OVERHEAD_BYTES;
+        let has_room = own.messages.is_empty() || own.bytes + cost <= OWN_BYTES;
         let may = has_room && own.waiting.front() == Some(&self.number);
         if may {
-            own.bytes += bytes.len();
+            own.bytes += cost;
             // A copy: the sender has its memory back at once.
             own.messages.push_back((tag, bytes.to_vec()));
         }
@@ -124,7 +129,7 @@ impl Messages {
         let mut own = self.own.lock();
         let position = own.messages.iter().position(|(tag, _)| pick.takes(*tag))?;
         let (tag, bytes) = own.messages.remove(position)?;
-        own.bytes -= bytes.len();
+        own.bytes -= bytes.len() + OVERHEAD_BYTES;
         Some((tag, bytes))
     }
 
@@ -202,10 +207,12 @@ mod tests {
     fn messages_to_oneself_are_bounded() {
         let messages = Messages::default();
         let put = |bytes: &[u8]| messages.to_self().put(0, bytes);
-        let half = vec![0; OWN_BYTES / 2];
+        let half = vec![0; OWN_BYTES / 2 - OVERHEAD_BYTES];
         assert!(put(&half) && put(&half));
-        assert!(!put(&[1]), "there is no room");
-        assert!(put(&[]) && messages.take(ANY).is_some() && put(&half));
+        assert!(!put(&[1]) && !put(&[]), "there is no room");
+        assert!(messages.take(ANY).is_some() && put(&half));
+        while messages.take(ANY).is_some() {}
+        assert_eq!((0..).take_while(|_| put(&[])).count(), OWN_BYTES / OVERHEAD_BYTES);
         while messages.take(ANY).is_some() {}
         assert!(put(&vec![0; OWN_BYTES + 1]), "one alone may be longer");
         assert!(!put(&[1]));
