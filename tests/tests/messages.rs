@@ -15,7 +15,7 @@ use brevity::collectives::{Error, Message};
 use brevity::transport::Rank;
 use brevity::{Group, Reduction};
 use brevity_testing::{Wire, on_every_wire};
-use brevity_tests::on_transports;
+use brevity_tests::{on_local, on_transports};
 
 use endings::{asleep, canceled, closed, deaf, left, timeouts};
 
@@ -23,7 +23,7 @@ use endings::{asleep, canceled, closed, deaf, left, timeouts};
 const LAST_TAG: u32 = (1 << 31) - 1;
 
 /// Short enough to be sent eagerly on every wire, long enough for the other ways.
-const LENGTHS: [usize; 7] = [0, 1, 100, 5000, 50_000, 600_000, 3_000_000];
+const LENGTHS: [usize; 7] = [0, 1, 100, 5000, 50_000, 600_000, 1_100_000];
 
 const SOON: Duration = Duration::from_millis(20);
 
@@ -154,7 +154,17 @@ fn to_oneself(group: &Group) {
         group.send(&[1u32, 2], own, 8).unwrap();
         assert_eq!(receiving.join().unwrap(), message(own, 8, 8));
     });
-    // Room for one alone that is longer than 64 MiB, and for no other.
+    sum(group);
+}
+
+#[test]
+fn messages_to_oneself_are_bounded() {
+    on_local(2, bounded);
+}
+
+/// There is room for one alone that is longer than 64 MiB, and for no other.
+fn bounded(group: &Group) {
+    let own = group.rank();
     let long = vec![1u8; (64 << 20) + 1];
     assert!(group.try_send(&long, own, 1).unwrap());
     let full = group.with_timeout(SOON).send(&[1u8], own, 1).unwrap_err();

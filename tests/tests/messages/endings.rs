@@ -23,7 +23,7 @@ pub fn timeouts(group: &Group) {
             "{error}"
         );
     };
-    let mut place = vec![0u8; 4_000_000];
+    let mut place = vec![0u8; LENGTHS[6]];
     timed_out(soft.recv(&mut place, peer, 3), &format!("a receive from rank {peer} with tag 3"));
     timed_out(soft.recv_vec(&mut place, 9, None, None), "a receive from any rank with any tag");
     timed_out(soft.probe(peer, None), &format!("a probe for a message of rank {peer} with any tag"));

@@ -16,7 +16,7 @@ use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_transports;
 
 pub const RANKS: u32 = 5;
-const FEW: usize = 1500;
+const FEW: usize = 1000;
 const TAGS: [u32; 4] = [0, 1, 77, (1 << 31) - 1];
 
 /// The longest message.
