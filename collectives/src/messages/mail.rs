@@ -121,8 +121,9 @@ impl<'a, 'env> Mail<'a, 'env> {
         let mut polls = 0u32;
         poll_fn(|context| {
             // What is not wanted any more takes no message.
-            let may_take = !self.comm.time().is_canceled();
-            if let Some(found) = may_take.then(&mut look).unwrap_or(Ok(None)).transpose() {
+            if !self.comm.time().is_canceled()
+                && let Some(found) = look().transpose()
+            {
                 return Poll::Ready(found);
             }
             polls = polls.wrapping_add(1);
@@ -179,9 +180,14 @@ impl<'a, 'env> Mail<'a, 'env> {
         pick: Pick,
         place: &mut Option<Place<'env, T>>,
     ) -> Outcome<Option<Taken<'a, 'env>>> {
-        self.ranks.check_open(self.comm.port())?;
-        let Some((tag, bytes)) = self.ranks.messages.take(pick) else { return Ok(None) };
-        let place = place.take().and_then(|place| place.open(bytes.len())).ok_or_else(lacks_memory)?;
+        if self.ranks.find_own(self.comm.port(), pick)?.is_none() {
+            return Ok(None);
+        }
+        let taken = self.ranks.messages.take(pick, |bytes| place.take()?.open(bytes));
+        let Some((tag, bytes, place)) = taken else {
+            // Or another thread has taken it.
+            return if place.is_none() { Err(lacks_memory()) } else { Ok(None) };
+        };
         let (sent, capacity) = (bytes.len() as u64, place.len());
         let Some(place) = place.get_mut(..bytes.len()) else {
             return Err(Fault::TooLong { rank: self.own(), part: 0, sent, capacity });
@@ -232,8 +238,7 @@ impl Ranks {
     pub(crate) fn find(&self, port: &Port, pick: Pick) -> Outcome<Option<Message>> {
         for is_own in self.turns(pick) {
             let found = if is_own {
-                self.check_open(port)?;
-                let found = self.messages.find(pick);
+                let found = self.find_own(port, pick)?;
                 found.map(|(tag, bytes)| Message { source: self.own, tag, bytes })
             } else {
                 port.probe(&self.wanted(pick))?.map(|Found { tag, lengths }| {
@@ -245,6 +250,16 @@ impl Ranks {
             }
         }
         Ok(None)
+    }
+
+    /// The tag and the length of the first message of this rank to itself. Whether the context is closed is
+    /// asked where no message of others is looked for.
+    fn find_own(&self, port: &Port, pick: Pick) -> Outcome<Option<(u32, usize)>> {
+        let found = self.messages.find(pick);
+        if found.is_some() || pick.source.is_some() {
+            self.check_open(port)?;
+        }
+        Ok(found)
     }
 
     /// Where to look, and in which order: at the messages of this rank to itself, at those of others. They

@@ -124,13 +124,14 @@ impl Messages {
         own.messages.iter().find(|(tag, _)| pick.takes(*tag)).map(|(tag, bytes)| (*tag, bytes.len()))
     }
 
-    /// Takes the first message of this rank to itself.
-    fn take(&self, pick: Pick) -> Option<(u32, Vec<u8>)> {
+    /// Takes the first message of this rank to itself, if there is a place for its bytes.
+    fn take<P>(&self, pick: Pick, place: impl FnOnce(usize) -> Option<P>) -> Option<(u32, Vec<u8>, P)> {
         let mut own = self.own.lock();
         let position = own.messages.iter().position(|(tag, _)| pick.takes(*tag))?;
+        let place = place(own.messages.get(position)?.1.len())?;
         let (tag, bytes) = own.messages.remove(position)?;
         own.bytes -= bytes.len() + OVERHEAD_BYTES;
-        Some((tag, bytes))
+        Some((tag, bytes, place))
     }
 
     /// Notes the sender of a message that was received, so that others have their turn.
@@ -188,6 +189,10 @@ mod tests {
 
     const ANY: Pick = Pick { source: None, tag: None };
 
+    fn take(messages: &Messages, pick: Pick) -> Option<(u32, Vec<u8>)> {
+        messages.take(pick, |_| Some(())).map(|(tag, bytes, ())| (tag, bytes))
+    }
+
     #[test]
     fn messages_to_oneself_are_received_in_the_order_of_sending() {
         let messages = Messages::default();
@@ -195,10 +200,11 @@ mod tests {
             assert!(messages.to_self().put(tag, &[byte]));
         }
         assert_eq!(messages.find(Pick { tag: Some(2), ..ANY }), Some((2, 1)));
-        assert_eq!(messages.take(Pick { tag: Some(2), ..ANY }), Some((2, vec![20])));
-        assert_eq!(messages.take(Pick { tag: Some(3), ..ANY }), None);
+        assert!(messages.take(ANY, |_| None::<()>).is_none(), "without a place it stays");
+        assert_eq!(take(&messages, Pick { tag: Some(2), ..ANY }), Some((2, vec![20])));
+        assert_eq!(take(&messages, Pick { tag: Some(3), ..ANY }), None);
         assert_eq!(
-            [(); 3].map(|()| messages.take(ANY).map(|(_, bytes)| bytes[0])),
+            [(); 3].map(|()| take(&messages, ANY).map(|(_, bytes)| bytes[0])),
             [Some(10), Some(11), None]
         );
     }
@@ -210,10 +216,10 @@ mod tests {
         let half = vec![0; OWN_BYTES / 2 - OVERHEAD_BYTES];
         assert!(put(&half) && put(&half));
         assert!(!put(&[1]) && !put(&[]), "there is no room");
-        assert!(messages.take(ANY).is_some() && put(&half));
-        while messages.take(ANY).is_some() {}
+        assert!(take(&messages, ANY).is_some() && put(&half));
+        while take(&messages, ANY).is_some() {}
         assert_eq!((0..).take_while(|_| put(&[])).count(), OWN_BYTES / OVERHEAD_BYTES);
-        while messages.take(ANY).is_some() {}
+        while take(&messages, ANY).is_some() {}
         assert!(put(&vec![0; OWN_BYTES + 1]), "one alone may be longer");
         assert!(!put(&[1]));
     }
@@ -225,9 +231,9 @@ mod tests {
         let (long, short) = (messages.to_self(), messages.to_self());
         let bytes = vec![1; OWN_BYTES];
         assert!(!long.put(0, &bytes) && !short.put(0, &[2]));
-        assert!(messages.take(ANY).is_some() && !short.put(0, &[2]) && long.put(0, &bytes));
+        assert!(take(&messages, ANY).is_some() && !short.put(0, &[2]) && long.put(0, &bytes));
         drop(long);
-        assert!(messages.take(ANY).is_some() && short.put(0, &[2]));
+        assert!(take(&messages, ANY).is_some() && short.put(0, &[2]));
         // One that is given up is in nobody's way.
         drop((messages.to_self(), short));
         assert!(messages.to_self().put(0, &[3]));
