@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kills a rank in every way that takes too long for each change: after each message of every collective on a
-# simulated network, and at random times between processes. Then sends 100,000 messages of random lengths among
-# five ranks in random order, on every wire.
+# simulated network, and at random times between processes. Then sends 100,000 messages of random lengths
+# among five ranks in random order, on every wire.
 #
 #   ci/exhaustive.sh
 #

@@ -52,8 +52,8 @@ impl<T> Drop for Outcome<T> {
 /// Each poll of a pending handle polls the engine once and wakes its task at once, so awaiting occupies a
 /// core. To avoid that, enable the progress thread and call [`test`](Self::test) from time to time, or sleep
 /// on [`Engine::prepare_sleep`]. Dropping a handle detaches the call, because its peers still need it: the
-/// call continues whenever the engine is polled. If the call then panics, that is logged. Receives of messages
-/// between two ranks, and probes for them, are [canceled](Self::cancel) instead.
+/// call continues whenever the engine is polled. If the call then panics, that is logged. Receives of
+/// messages between two ranks, and probes for them, are [canceled](Self::cancel) instead.
 ///
 /// # Panics
 /// Like other futures, a handle panics if it is polled after it was ready.

@@ -1,4 +1,5 @@
-//! Messages that end early, or not at all: timeouts, cancels, closed groups, ranks that leave or do not receive.
+//! Messages that end early, or not at all: timeouts, cancels, closed groups, and ranks that leave or do not
+//! receive.
 
 use std::sync::{Arc, Barrier};
 use std::thread;

@@ -1,8 +1,8 @@
 //! Messages of random lengths among five ranks in random order, beside collectives.
 //!
 //! Continuous integration sends a few on every wire; `BREVITY_MESSAGES` sets another number
-//! (`ci/exhaustive.sh`: 100,000). The oracle is the plan: who sends what to whom, in which order, drawn from a
-//! seed by all ranks. A message's bytes follow from its number in the plan.
+//! (`ci/exhaustive.sh`: 100,000). The oracle is the plan: who sends what to whom, in which order. All ranks
+//! draw it from one seed. A message's bytes follow from its number in the plan.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
