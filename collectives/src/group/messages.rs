@@ -29,11 +29,17 @@ use crate::messages::{Mail, Message, Pick, Place};
 /// if it is long (above 1 MiB; 32 KiB over UCX), a message waits in the sender's memory until it is received.
 /// So a receiver that does not receive bounds its memory, and collectives still come through.
 ///
-/// **Timeouts** are those of the handle ([`with_timeout`](Self::with_timeout)), and close nothing
-/// ([`Error::MessageTimeout`]). A receive has taken no message then: one that has begun to come is received
-/// to its end. It gets the group's timeout for that; if the sender does not go on for so long, the group is
-/// closed. A send that has timed out is given up: its receiver gets the whole message or nothing, perhaps
-/// later, and where it knows of the message already, the sender may keep a copy until then.
+/// **Timeouts** are those of the handle ([`with_timeout`](Self::with_timeout), which takes `Duration::MAX`
+/// for a server that waits for ever), and close nothing ([`Error::MessageTimeout`]).
+///
+/// - A receive has taken no message then: one that has begun to come is received to its end.
+/// - A send is given up: its receiver gets the whole message or nothing. Where the receiver knows of it
+///   already, it gets it later, over sockets and shared memory out of a copy that the sender keeps until
+///   then. Over UCX it may be reading the sender's memory: the send returns when the receiver has turned its
+///   transport and let go.
+///
+/// What goes on so gets the group's timeout for that. If the other rank does not go on for so long, the group
+/// is closed.
 ///
 /// **Errors** of a closed group are those of collectives: the loss of any member closes it.
 impl Group {
@@ -136,7 +142,8 @@ impl Group {
     }
 
     /// Waits for a message and leaves it where it is. To receive it, name its source and tag: no other rank
-    /// or tag comes before it then, but another thread may.
+    /// or tag comes before it then. Another thread may take it, and over UCX a sender that gives it up takes
+    /// it back.
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
