@@ -24,6 +24,19 @@ impl Pollable {
         }
         Ok(Self(all))
     }
+
+    /// Sleeps until this or the other one is readable, at most `longest`. Returns whether this is. A signal
+    /// ends it early.
+    #[must_use]
+    pub fn wait(&self, other: BorrowedFd<'_>, longest: Duration) -> bool {
+        let awaited = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
+        let mut both = [awaited(self.0.as_fd()), awaited(other)];
+        poll(&mut both, Some(&timespec(longest))).is_ok() && !both[0].revents().is_empty()
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
 impl AsFd for Pollable {
@@ -34,8 +47,7 @@ impl AsFd for Pollable {
 
 /// Sleeps until one of them is readable, at most `longest` (`None`: forever). A signal ends it early.
 pub fn wait_for(descriptor: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, longest: Option<Duration>) {
-    let timeout = longest
-        .map(|longest| Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() });
+    let timeout = longest.map(timespec);
     let awaited = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
     // After a signal the caller checks again, as after every sleep.
     let _ = match other {

@@ -1,5 +1,7 @@
 //! Messages that are received by whoever finds them: of any source, any tag, or a length that is not known.
 
+use std::sync::atomic::Ordering;
+
 use super::comm::Comm;
 use super::memory::RecvBuffer;
 use super::operation::Recv;
@@ -20,7 +22,7 @@ impl Port {
 
 impl Inner {
     fn probe(&self, wanted: &Wanted) -> Result<Option<Found>> {
-        if self.has_closed.get() {
+        if self.has_closed.load(Ordering::Relaxed) {
             self.check_context(wanted.context)?;
         }
         loop {
