@@ -54,6 +54,10 @@ pub enum Error {
         after: Duration,
     },
 
+    /// The job has a driver already.
+    #[error("this job has a driver already: drop it before making another one")]
+    AlreadyDriven,
+
     /// A peer makes a different call.
     #[error(
         "{}: do all ranks make the same calls in the same order?",

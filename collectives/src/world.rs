@@ -29,7 +29,9 @@ pub(crate) struct World {
 impl Drop for World {
     /// In a forked child, all state belongs to the parent, whose threads do not exist here.
     fn drop(&mut self) {
-        if !self.owner.is_here() {
+        if self.owner.is_here() {
+            self.engine.end_driver();
+        } else {
             std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
         }
     }

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::{Task, next_turn};
 
 use super::deadline::Deadline;
-use super::thread::Blocked;
+use super::parked::Wakes;
+use super::thread::{Blocked, InBody};
 use super::wait::Waiter;
 use super::{Background, Engine, Status};
 
@@ -25,35 +26,52 @@ const RESULT_IS_GONE: &str = "a Handle polled or waited for after it has returne
 
 type Slot<T> = Arc<Outcome<T>>;
 
-/// The place for a call's result, or its panic. A panic that nobody takes is logged.
+/// The place for a call's result, or its panic, and for the waker of the task that awaits it.
 struct Outcome<T> {
-    result: Mutex<Option<thread::Result<T>>>,
+    state: Mutex<State<T>>,
     /// Whether the call is not wanted any more.
     is_canceled: AtomicBool,
 }
 
+struct State<T> {
+    result: Option<thread::Result<T>>,
+    waker: Option<Waker>,
+}
+
 impl<T> Outcome<T> {
     fn new(result: Option<thread::Result<T>>) -> Slot<T> {
-        Arc::new(Self { result: Mutex::new(result), is_canceled: AtomicBool::new(false) })
+        let state = Mutex::new(State { result, waker: None });
+        Arc::new(Self { state, is_canceled: AtomicBool::new(false) })
     }
 }
 
+impl<T: Send> Wakes for Outcome<T> {
+    fn take_waker(&self) -> Option<Waker> {
+        self.state.lock().waker.take()
+    }
+}
+
+/// A panic that nobody takes is logged.
 impl<T> Drop for Outcome<T> {
     fn drop(&mut self) {
-        let Some(Err(panic)) = self.result.get_mut() else { return };
+        let Some(Err(panic)) = &self.state.get_mut().result else { return };
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref().map(String::as_str)).unwrap_or("no text");
         tracing::error!("a call whose handle was dropped has panicked, and closed its group: {text}");
     }
 }
 
+/// Polls of a handle between two looks at the clock, while others turn the engine.
+const POLLS_PER_LOOK: u32 = 64;
+
 /// A non-blocking call: test it, wait for it, or await it in any runtime.
 ///
-/// Each poll of a pending handle polls the engine once and wakes its task at once, so awaiting occupies a
-/// core. To avoid that, enable the progress thread and call [`test`](Self::test) from time to time, or sleep
-/// on [`Engine::prepare_sleep`]. Dropping a handle detaches the call, because its peers still need it: the
-/// call continues whenever the engine is polled. If the call then panics, that is logged. Receives of
-/// messages between two ranks, and probes for them, are [canceled](Self::cancel) instead.
+/// A task that awaits a handle turns the engine itself for the first millisecond of a wait, as a blocking
+/// call does, and yields the processor if others want it. Then it sleeps: the engine's thread wakes it when
+/// something has come. A runtime's other tasks run in between. Dropping a handle detaches the call, because
+/// its peers still need it: the call continues whenever the engine is turned. If the call then panics, that
+/// is logged. Receives of messages between two ranks, and probes for them, are [canceled](Self::cancel)
+/// instead.
 ///
 /// # Panics
 /// Like other futures, a handle panics if it is polled after it was ready.
@@ -61,28 +79,28 @@ impl<T> Drop for Outcome<T> {
 pub struct Handle<T> {
     engine: Arc<Engine>,
     slot: Slot<T>,
+    /// The same as the slot; `None` for a call that was refused, which never waits.
+    parkable: Option<Arc<dyn Wakes>>,
+    waiter: Waiter,
+    /// The turns of the engine at the last poll.
+    turns: u32,
+    /// The polls after turns of others.
+    follows: u32,
     /// Whether a poll has returned the result.
     is_spent: bool,
     /// Whether dropping it cancels the call.
     is_receive: bool,
 }
 
-impl<T> Drop for Handle<T> {
-    fn drop(&mut self) {
-        if self.is_receive {
-            self.slot.is_canceled.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
 impl<T> Handle<T> {
     /// The handle of a call that has already ended with `value`.
     pub(crate) fn ended(engine: &Arc<Engine>, value: T) -> Self {
-        Self::of(engine, Outcome::new(Some(Ok(value))))
+        Self::of(engine, Outcome::new(Some(Ok(value))), None)
     }
 
-    fn of(engine: &Arc<Engine>, slot: Slot<T>) -> Self {
-        Self { engine: Arc::clone(engine), slot, is_spent: false, is_receive: false }
+    fn of(engine: &Arc<Engine>, slot: Slot<T>, parkable: Option<Arc<dyn Wakes>>) -> Self {
+        let (engine, turns, waiter) = (Arc::clone(engine), engine.parked.turns(), Waiter::new());
+        Self { engine, slot, parkable, waiter, turns, follows: 0, is_spent: false, is_receive: false }
     }
 
     /// Turns the engine once and returns whether the call has ended. Inside the body of another call no call
@@ -90,6 +108,7 @@ impl<T> Handle<T> {
     #[must_use]
     pub fn test(&self) -> bool {
         self.engine.turn();
+        self.engine.stop_turning();
         self.has_ended()
     }
 
@@ -108,17 +127,33 @@ impl<T> Handle<T> {
     pub fn cancel(&self) {
         self.slot.is_canceled.store(true, Ordering::Relaxed);
         self.engine.turn();
+        self.engine.stop_turning();
     }
 
     /// Whether the call has ended, without turning the engine.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_spent || self.slot.result.lock().is_some()
+        self.is_spent || self.slot.state.lock().result.is_some()
     }
 
     /// The result, if the call has ended.
     fn take(&self) -> Option<thread::Result<T>> {
         assert!(!self.is_spent, "{RESULT_IS_GONE}");
-        self.slot.result.lock().take()
+        self.slot.state.lock().result.take()
+    }
+
+    /// The result, if the call has ended. Otherwise its end will wake the task of `context`.
+    fn take_or_leave(&self, context: &Context<'_>) -> Option<thread::Result<T>> {
+        assert!(!self.is_spent, "{RESULT_IS_GONE}");
+        let mut state = self.slot.state.lock();
+        let result = state.result.take();
+        if result.is_some() || state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            return result;
+        }
+        let before = state.waker.replace(context.waker().clone());
+        drop(state);
+        // Foreign code: not under the lock.
+        drop(before);
+        None
     }
 
     /// Blocks until the call has ended, at the latest by its deadline.
@@ -127,10 +162,12 @@ impl<T> Handle<T> {
     /// With the call's own panic, if it panicked. Inside the body of another non-blocking call, where this
     /// call can't make progress: await the handle there. If a poll has returned the result already.
     pub fn wait(self) -> T {
-        let _blocked = Blocked::begin(&self.engine);
+        let blocked = Blocked::begin(&self.engine);
         let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());
         loop {
             if let Some(result) = self.take() {
+                drop(blocked);
+                self.engine.stop_turning();
                 return result.unwrap_or_else(|panic| resume_unwind(panic));
             }
             assert!(!self.engine.is_polled_here(), "{WAITS_INSIDE}");
@@ -141,6 +178,36 @@ impl<T> Handle<T> {
             }
         }
     }
+
+    /// What a poll does while the call is pending. Returns whether the task is to be polled again soon;
+    /// otherwise something will wake it.
+    fn await_turn(&mut self) -> bool {
+        let engine = &self.engine;
+        let turns = engine.parked.turns();
+        if turns != self.turns {
+            // Somebody has turned since the last poll, perhaps another handle of this task, which pauses for
+            // all.
+            self.turns = turns;
+            self.follows = self.follows.wrapping_add(1);
+            let is_late =
+                self.follows.is_multiple_of(POLLS_PER_LOOK) && self.waiter.pause(false, &engine.processor);
+            return !(is_late || engine.parked.is_armed()) || !self.park();
+        }
+        let moves = engine.moves();
+        let moved = engine.turn() || engine.moves() != moves;
+        self.turns = engine.parked.turns();
+        let is_late = self.waiter.pause(moved, &engine.processor);
+        if !is_late {
+            return true;
+        }
+        let is_armed = engine.prepare_sleep().is_some();
+        self.turns = engine.parked.turns();
+        !is_armed || !self.park()
+    }
+
+    fn park(&self) -> bool {
+        self.parkable.as_ref().is_some_and(|handle| self.engine.park(handle))
+    }
 }
 
 impl<T> Future for Handle<T> {
@@ -149,13 +216,37 @@ impl<T> Future for Handle<T> {
     /// # Panics
     /// With the call's own panic, if it panicked. If an earlier poll has returned the result.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let result = self.take().or_else(|| {
-            self.engine.turn();
-            self.take()
-        });
-        let Some(result) = result else { return next_turn(context) };
+        let mut result = self.take_or_leave(context);
+        if result.is_none() {
+            self.engine.parked.count_poll();
+            // Inside a body this thread may hold the transport, which others need to go on.
+            let is_again = if self.engine.is_simulated || InBody::is_here() {
+                self.engine.turn();
+                true
+            } else {
+                self.await_turn()
+            };
+            result = self.take();
+            if result.is_none() && is_again {
+                return next_turn(context);
+            }
+        }
+        let Some(result) = result else { return Poll::Pending };
         self.is_spent = true;
+        self.engine.stop_turning();
         Poll::Ready(result.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    /// Its task may own it: the waker would keep both.
+    fn drop(&mut self) {
+        if self.is_receive {
+            self.slot.is_canceled.store(true, Ordering::Relaxed);
+        }
+        let waker = self.slot.state.lock().waker.take();
+        drop(waker);
+        self.engine.stop_turning();
     }
 }
 
@@ -172,7 +263,7 @@ pub(super) struct Spawned<B: Send + 'static, R> {
 /// What stays as long as a task.
 pub(crate) type Kept = Option<Arc<dyn Send + Sync>>;
 
-impl<B: Send + 'static, R> Spawned<B, R> {
+impl<B: Send + 'static, R: Send + 'static> Spawned<B, R> {
     pub(super) fn new(
         engine: &Arc<Engine>,
         task: Task<B, R>,
@@ -180,7 +271,9 @@ impl<B: Send + 'static, R> Spawned<B, R> {
         deadline: Deadline,
     ) -> (Handle<(B, R)>, Self) {
         let slot = Outcome::new(None);
-        (Handle::of(engine, Arc::clone(&slot)), Self { task, slot, status, deadline, _kept: kept })
+        let parkable: Arc<dyn Wakes> = Arc::<Outcome<(B, R)>>::clone(&slot);
+        let handle = Handle::of(engine, Arc::clone(&slot), Some(parkable));
+        (handle, Self { task, slot, status, deadline, _kept: kept })
     }
 
     /// Polls the task, and returns its result if it has ended.
@@ -207,8 +300,12 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
         }
         let Some(result) = self.poll_task() else { return false };
         self.status.look(self.task.comm().port());
-        *self.slot.result.lock() = Some(result);
+        self.slot.state.lock().result = Some(result);
         true
+    }
+
+    fn take_waker(&mut self) -> Option<Waker> {
+        self.slot.state.lock().waker.take()
     }
 
     fn look(&mut self, now: Duration, moved: bool) -> bool {
@@ -218,173 +315,5 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tracing::field::Field;
-    use tracing::span::{Attributes, Id, Record};
-    use tracing::{Event, Level, Metadata, Subscriber};
-    use ucx_sys_wrap::buffer::Port;
-    use ucx_sys_wrap::local::{self, Local};
-    use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
-
-    use super::*;
-
-    const TIMEOUT: Duration = Duration::from_secs(10);
-
-    /// The engine of rank 0, and a rank 1 that does nothing.
-    fn engine() -> (Arc<Engine>, Local) {
-        let [own, peer] = <[Local; 2]>::try_from(local::world(2)).ok().unwrap();
-        (Engine::new(Port::new(Box::new(own)), None, false), peer)
-    }
-
-    /// A call that waits for a message that never arrives.
-    fn receive(engine: &Arc<Engine>, timeout: Duration) -> Handle<(Vec<u8>, ucx_sys_wrap::Result<()>)> {
-        engine.spawn(timeout, vec![0u8; 8], |comm, place| {
-            Box::pin(async move { comm.recv(Rank(1), envelope(0), &mut place[..]).await.map(drop) })
-        })
-    }
-
-    fn envelope(round: u32) -> Envelope {
-        let tag = Tag::new(Rank(1), 0, 0, round);
-        Envelope { tag, signature: Signature::default(), mark: Mark::NONE }
-    }
-
-    /// Skips the first poll, in which the call is started.
-    async fn later() {
-        let mut polls = 0..1;
-        std::future::poll_fn(|_| if polls.next().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
-    }
-
-    #[test]
-    fn who_waits_inside_a_body_is_told_what_to_do() {
-        let (engine, _peer) = engine();
-        let inside = Arc::clone(&engine);
-        let outer = engine.spawn(TIMEOUT, (), move |_, ()| {
-            Box::pin(async move {
-                later().await;
-                receive(&inside, TIMEOUT).wait().1
-            })
-        });
-        let panic = catch_unwind(AssertUnwindSafe(|| outer.wait())).unwrap_err();
-        assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(WAITS_INSIDE));
-        // A thread that waits outside is not mistaken for one inside.
-        assert!(receive(&engine, Duration::ZERO).wait().1.is_err());
-    }
-
-    #[test]
-    fn who_awaits_inside_a_body_gets_the_result() {
-        let (engine, _peer) = engine();
-        let inside = Arc::clone(&engine);
-        let outer = engine.spawn(TIMEOUT, (), move |_, ()| {
-            Box::pin(async move {
-                later().await;
-                receive(&inside, Duration::ZERO).await.1
-            })
-        });
-        assert!(outer.wait().1.is_err());
-    }
-
-    /// Hears the errors that are logged on a thread.
-    #[derive(Clone, Default)]
-    struct Hears(Arc<Mutex<Vec<String>>>);
-
-    impl Subscriber for Hears {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            *metadata.level() == Level::ERROR
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-        fn event(&self, event: &Event<'_>) {
-            event.record(&mut |_: &Field, value: &dyn std::fmt::Debug| {
-                self.0.lock().push(format!("{value:?}"))
-            });
-        }
-
-        fn enter(&self, _: &Id) {}
-
-        fn exit(&self, _: &Id) {}
-    }
-
-    /// A call that panics in its second poll.
-    fn panics(engine: &Arc<Engine>, message: impl Into<String>) -> Handle<((), ())> {
-        let message = message.into();
-        engine.spawn(TIMEOUT, (), |_, ()| {
-            Box::pin(async move {
-                later().await;
-                std::panic::panic_any(message);
-            })
-        })
-    }
-
-    #[test]
-    fn a_panic_that_no_handle_gets_is_logged() {
-        let ((engine, _peer), hears) = (engine(), Hears::default());
-        tracing::subscriber::with_default(hears.clone(), || {
-            let [waited, dropped_after] = ["waited for", "dropped after"].map(|text| panics(&engine, text));
-            drop(panics(&engine, "dropped before"));
-            engine.turn();
-            assert!(waited.test() && dropped_after.test());
-            assert!(catch_unwind(AssertUnwindSafe(|| waited.wait())).is_err());
-            drop(dropped_after);
-        });
-        let heard = hears.0.lock();
-        assert_eq!(heard.len(), 2, "{heard:?}");
-        assert!(heard[0].contains("dropped before") && heard[1].contains("dropped after"), "{heard:?}");
-    }
-
-    /// Polls once, with a waker that does nothing.
-    fn poll<T>(handle: &mut Handle<T>) -> Poll<T> {
-        Pin::new(handle).poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    /// Also if the result was a panic.
-    #[test]
-    fn a_handle_whose_result_was_returned_panics_instead_of_waiting() {
-        let (engine, _peer) = engine();
-        let mut ended = Handle::ended(&engine, 7);
-        let mut panicked = panics(&engine, "on purpose");
-        assert_eq!(poll(&mut ended), Poll::Ready(7));
-        while catch_unwind(AssertUnwindSafe(|| poll(&mut panicked))).is_ok() {}
-        assert!(ended.test() && panicked.test(), "they have ended");
-        let again = [
-            catch_unwind(AssertUnwindSafe(|| poll(&mut ended).is_ready())),
-            catch_unwind(AssertUnwindSafe(|| poll(&mut panicked).is_ready())),
-            catch_unwind(AssertUnwindSafe(|| ended.wait() == 7)),
-        ];
-        for again in again {
-            let panic = again.unwrap_err();
-            assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(RESULT_IS_GONE));
-        }
-    }
-
-    /// Nobody polled the call until its deadline had passed, but its messages were there.
-    #[test]
-    fn a_call_that_has_all_its_bytes_ends_well_after_its_deadline() {
-        let (engine, peer) = engine();
-        let timeout = Duration::from_millis(20);
-        let handle = engine.spawn(timeout, (), |comm, ()| {
-            Box::pin(async move {
-                let mut buffer = vec![0u8; 8];
-                for round in 0..3 {
-                    (buffer, _) = comm.recv(Rank(1), envelope(round), buffer).await?;
-                }
-                ucx_sys_wrap::Result::Ok(buffer)
-            })
-        });
-        let peer = Engine::new(Port::new(Box::new(peer)), None, false);
-        peer.run(TIMEOUT, async |comm| {
-            for round in 0..3 {
-                comm.send(Rank(0), envelope(round), vec![7u8; 8]).await.unwrap();
-            }
-        });
-        std::thread::sleep(2 * timeout);
-        assert_eq!(handle.wait().1.unwrap(), [7; 8]);
-        assert_eq!(engine.port().failure(0), None);
-    }
-}
+#[path = "handle_tests.rs"]
+mod tests;

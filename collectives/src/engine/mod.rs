@@ -6,9 +6,11 @@
 //! the tasks; otherwise it sleeps.
 
 mod deadline;
+mod driver;
 mod handle;
 mod join;
 mod messages;
+mod parked;
 mod sleep;
 mod status;
 mod thread;
@@ -27,6 +29,7 @@ use ucx_sys_wrap::buffer::{CallTime, Comm, Port, Task, TaskFuture, scope_in_turn
 use ucx_sys_wrap::pollable::Pollable;
 use ucx_sys_wrap::shm::LocalGroup;
 
+pub use driver::{Descriptor, Driver, Next};
 pub use handle::Handle;
 pub use join::join;
 pub use sleep::Sleep;
@@ -34,7 +37,9 @@ pub(crate) use status::{AbortUnlessEnded, Course, Status};
 pub use thread::EngineThread;
 
 use deadline::Deadline;
+use driver::Driven;
 use handle::{Kept, Spawned};
+use parked::Parked;
 use thread::{Alarm, InBody};
 use turns::Turns;
 use wait::{Processor, SPINS};
@@ -73,6 +78,9 @@ pub struct Engine {
     world: Arc<Status>,
     /// Wakes the engine's thread, if there is one.
     alarm: OnceLock<Arc<Alarm>>,
+    /// The handles that wait for the engine's thread, or its driver.
+    parked: Parked,
+    driven: Driven,
     /// The descriptor of [`prepare_sleep`](Engine::prepare_sleep), once it was called.
     pollable: OnceLock<Arc<Pollable>>,
 }
@@ -85,6 +93,9 @@ trait Background: Send {
     /// Checks its deadline, after a poll and a turn of the transport that `moved` something or not. Returns
     /// whether the deadline has just passed, so that the next poll ends the task.
     fn look(&mut self, now: Duration, moved: bool) -> bool;
+
+    /// The waker of the task that awaits it, once it has ended.
+    fn take_waker(&mut self) -> Option<Waker>;
 }
 
 impl Engine {
@@ -106,6 +117,8 @@ impl Engine {
             local_group,
             course: Arc::default(),
             alarm: OnceLock::new(),
+            parked: Parked::default(),
+            driven: Driven::default(),
             pollable: OnceLock::new(),
         })
     }
@@ -202,6 +215,7 @@ impl Engine {
                 // A task may wait for another thread, and a thread that yields should block nobody. A task
                 // that is started meanwhile is for the next turn.
                 let has_background = self.has_background();
+                self.parked.count_turn();
                 if has_background || self.processor.is_shared() {
                     turn.leave();
                 }
@@ -218,6 +232,7 @@ impl Engine {
             body,
         );
         status.look(&self.port);
+        self.stop_turning();
         result
     }
 
@@ -249,6 +264,7 @@ impl Engine {
         let mut turns: Option<Turns> = None;
         loop {
             if let Poll::Ready(result) = body.as_mut().poll(&mut context) {
+                self.stop_turning();
                 return result;
             }
             let turns = turns.get_or_insert_with(|| Turns::new(self, timeout, status, time));
@@ -337,6 +353,7 @@ impl Engine {
 
     /// Moves the transport and every task once, without blocking. Returns whether anything happened.
     pub fn turn(&self) -> bool {
+        self.parked.count_turn();
         let moved = self.port.progress();
         moved | (self.has_background() && self.poll_background(moved))
     }
@@ -372,17 +389,27 @@ impl Engine {
         tasks.append(&mut self.started.lock());
         let before = tasks.len();
         let polled = Polled::begin(self);
-        tasks.retain_mut(|task| !task.poll());
+        let mut wakers = Vec::new();
+        let mut poll = |task: &mut Box<dyn Background>| {
+            let has_ended = task.poll();
+            if has_ended {
+                wakers.extend(task.take_waker());
+            }
+            !has_ended
+        };
+        tasks.retain_mut(&mut poll);
         if !tasks.is_empty() {
             let now = self.port.now();
             let is_late = tasks.iter_mut().fold(false, |is_late, task| task.look(now, moved) | is_late);
             if is_late {
-                tasks.retain_mut(|task| !task.poll());
+                tasks.retain_mut(&mut poll);
             }
         }
         drop(polled);
         let ended = before - tasks.len();
         self.background_count.fetch_sub(ended, Ordering::Relaxed);
+        drop(tasks);
+        parked::wake(wakers.into_iter());
         ended > 0
     }
 }

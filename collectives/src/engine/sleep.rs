@@ -1,6 +1,6 @@
 //! Sleeping in the caller's own event loop, on one descriptor.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +10,15 @@ use ucx_sys_wrap::shm::LocalGroup;
 use super::Engine;
 use super::wait::LONGEST_SLEEP;
 
+/// Turns after which a transport that gives no descriptor is taken to have none.
+const ATTEMPTS: u32 = 1000;
+
 /// What to sleep on while an engine has nothing to do; see [`Engine::prepare_sleep`].
 ///
 /// It keeps neither the engine nor the transport alive. The descriptor is the same each time, so that a
 /// reactor can register it once.
 #[must_use = "nobody sleeps by preparing for it"]
-pub struct Sleep(Arc<Pollable>);
+pub struct Sleep(pub(super) Arc<Pollable>);
 
 impl Sleep {
     /// The time after which to turn the engine even if the descriptor has not become readable: deadlines must
@@ -56,14 +59,31 @@ impl Engine {
         if self.turn() || self.moves() != moves {
             return None;
         }
+        // Before the transport is: a turn in between clears this, never the other way round.
+        self.parked.arm();
         let transport = self.port.arm()?;
+        // Without a descriptor, sleeping is impossible.
+        self.join(&transport).map(Sleep)
+    }
+
+    /// The descriptor that becomes readable when a turn may make progress, once it is prepared. `None` if the
+    /// transport or the system has none.
+    pub(super) fn pollable(&self) -> Option<Arc<Pollable>> {
+        (0..ATTEMPTS).find_map(|_| {
+            self.turn();
+            let transport = self.port.arm()?;
+            self.join(&transport)
+        })
+    }
+
+    /// Joins what wakes this rank to one descriptor, the same each time.
+    fn join(&self, transport: &OwnedFd) -> Option<Arc<Pollable>> {
         if let Some(pollable) = self.pollable.get() {
-            return Some(Sleep(Arc::clone(pollable)));
+            return Some(Arc::clone(pollable));
         }
         let wake_receiver = self.local_group().map(LocalGroup::wake_receiver);
         let descriptors: Vec<BorrowedFd<'_>> = [transport.as_fd()].into_iter().chain(wake_receiver).collect();
-        // Without a descriptor, sleeping is impossible.
         let pollable = Arc::new(Pollable::new(&descriptors).ok()?);
-        Some(Sleep(Arc::clone(self.pollable.get_or_init(|| pollable))))
+        Some(Arc::clone(self.pollable.get_or_init(|| pollable)))
     }
 }

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::Error;
 use ucx_sys_wrap::buffer::with_signals_blocked;
-use ucx_sys_wrap::pollable::wait_for;
+use ucx_sys_wrap::pollable::{Pollable, wait_for};
 use ucx_sys_wrap::shm::WakeReceiver;
 
 use super::Engine;
 use super::sleep::Sleep;
+use super::wait::LONGEST_SLEEP;
 
 /// The thread names; the kernel limits them to 15 bytes.
 const MOVER: &str = "brv-progress";
@@ -27,6 +28,12 @@ const WATCHER: &str = "brv-abort";
 
 /// Enough to carry out aborts. Threads that move tasks also run the bodies of calls.
 const WATCHER_STACK_BYTES: usize = 256 << 10;
+
+/// A thread that moves tasks leaves the engine alone while handles are polled this often in a short sleep,
+/// and this many sleeps longer once there is nothing to do: a call that follows soon then need not wake it.
+const FREQUENT_POLLS: u32 = 16;
+const SHORT_SLEEP: Duration = Duration::from_millis(1);
+const KEPT_LOOKS: u32 = 100;
 
 /// How long to keep turning after progress. Short, because the application computes meanwhile.
 const PATIENCE: Duration = Duration::from_micros(20);
@@ -100,6 +107,12 @@ impl InBody {
         BODIES.set(BODIES.get() + 1);
         Self
     }
+
+    /// Whether this thread does.
+    #[inline]
+    pub(super) fn is_here() -> bool {
+        BODIES.get() > 0
+    }
 }
 
 impl Drop for InBody {
@@ -114,9 +127,9 @@ impl Drop for EngineThread {
     /// that body, or wait for the transport that a blocking call holds during its body.
     fn drop(&mut self) {
         self.alarm.has_ended.store(true, Ordering::Relaxed);
-        self.alarm.wake();
+        self.alarm.call();
         if let Some(thread) = self.thread.take()
-            && BODIES.get() == 0
+            && !InBody::is_here()
         {
             // A panic of the thread was reported by its hook. Calls then need other turns of the engine.
             let _ = thread.join();
@@ -138,12 +151,24 @@ impl Alarm {
         self.wake_receiver.ring();
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
     /// The main loop of the thread.
-    fn serve(&self, engine: &Weak<Engine>) {
-        let mut since = None;
-        while let Some(engine) = self.look(engine) {
+    fn serve(&self, weak: &Weak<Engine>) {
+        let _last = WakeParked { alarm: self, engine: weak };
+        let (mut since, mut tick) = (None, None);
+        let mut polls = Polls::default();
+        while let Some(engine) = self.look(weak) {
             if engine.port.is_abort_wanted() {
                 engine.port.progress();
+            }
+            if self.moves_tasks && polls.are_frequent(&engine) {
+                drop(engine);
+                self.wake_receiver.hear();
+                wait_for(self.wake_receiver.as_fd(), None, Some(SHORT_SLEEP));
+                continue;
             }
             if self.is_wanted(&engine) {
                 if engine.turn() {
@@ -160,9 +185,25 @@ impl Alarm {
             match self.prepare(engine) {
                 Prepared::Awake => since = None,
                 Prepared::Until(sleep) => sleep.wait(self.wake_receiver.as_fd()),
+                Prepared::For(pollable) => self.wait_for_parked(weak, &pollable, &mut tick),
                 Prepared::Idle => wait_for(self.wake_receiver.as_fd(), None, None),
             }
             self.is_asleep.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Sleeps until handles that are parked have something to do, and wakes them. Handles that are parked
+    /// meanwhile need not wake this thread.
+    fn wait_for_parked(&self, engine: &Weak<Engine>, pollable: &Pollable, tick: &mut Option<Instant>) {
+        self.is_asleep.store(false, Ordering::Relaxed);
+        let now = Instant::now();
+        let end = *tick.get_or_insert(now + LONGEST_SLEEP);
+        let has_come = pollable.wait(self.wake_receiver.as_fd(), end.saturating_duration_since(now));
+        if has_come || Instant::now() >= end {
+            *tick = None;
+            if let Some(engine) = engine.upgrade() {
+                engine.parked.wake_all();
+            }
         }
     }
 
@@ -188,10 +229,50 @@ impl Alarm {
         if self.has_ended.load(Ordering::Relaxed) || engine.port.is_abort_wanted() {
             return Prepared::Awake;
         }
+        if !self.moves_tasks && engine.parked.has_some() && !engine.driven.has_driver() {
+            return engine.pollable.get().map_or(Prepared::Awake, |pollable| Prepared::For(pollable.clone()));
+        }
         if !self.is_wanted(&engine) {
             return Prepared::Idle;
         }
         engine.prepare_sleep().map_or(Prepared::Awake, Prepared::Until)
+    }
+}
+
+/// Ends with the thread, however it does: nobody watches for parked handles any more.
+struct WakeParked<'a> {
+    alarm: &'a Alarm,
+    engine: &'a Weak<Engine>,
+}
+
+impl Drop for WakeParked<'_> {
+    fn drop(&mut self) {
+        self.alarm.has_ended.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if let Some(engine) = self.engine.upgrade() {
+            engine.parked.wake_all();
+        }
+    }
+}
+
+/// Whether tasks that await handles poll them so often that they turn the engine themselves.
+#[derive(Default)]
+struct Polls {
+    seen: u32,
+    /// Looks for which this stays so, in case the next call is near.
+    kept: u32,
+}
+
+impl Polls {
+    fn are_frequent(&mut self, engine: &Engine) -> bool {
+        let polls = engine.parked.polls();
+        let more = polls.wrapping_sub(std::mem::replace(&mut self.seen, polls));
+        self.kept = match more {
+            FREQUENT_POLLS.. => KEPT_LOOKS,
+            _ if engine.has_background() => 0,
+            _ => self.kept.saturating_sub(1),
+        };
+        self.kept > 0
     }
 }
 
@@ -201,6 +282,8 @@ enum Prepared {
     Awake,
     /// Calls are pending.
     Until(Sleep),
+    /// Handles are parked.
+    For(Arc<Pollable>),
     /// Nothing to do until a wake-up.
     Idle,
 }

@@ -3,6 +3,7 @@
 //! The collectives on plain slices and on shared buffers are in files of their own.
 
 mod collectives;
+mod driving;
 mod messages;
 mod on_host;
 mod settings;
@@ -25,7 +26,7 @@ use crate::calls::Numbered;
 use crate::context::{Agreed, Context, Ranks};
 use crate::description::Description;
 use crate::difference::{CONTROL, explain};
-use crate::engine::{AbortUnlessEnded, Engine, EngineThread, Handle, Sleep, Status};
+use crate::engine::{AbortUnlessEnded, Engine, EngineThread, Handle, Status};
 use crate::error::{Error, Result};
 use crate::host::places;
 use crate::world::{Numbers, World};
@@ -255,38 +256,6 @@ impl Group {
             return;
         }
         self.engine().abort(&self.context.status);
-    }
-
-    /// Moves the transport and all non-blocking calls once, without blocking. Returns whether anything
-    /// happened.
-    pub fn progress(&self) -> bool {
-        self.check_process().is_ok() && self.engine().turn()
-    }
-
-    /// For event loops: moves all non-blocking calls once and prepares for sleeping. Returns the descriptor
-    /// to watch and the longest sleep; `None` if something has moved: check the handles, then call this
-    /// again.
-    ///
-    /// The wake-up is guaranteed only until something turns the engine or starts a call, so call this before
-    /// each sleep. While no handle is pending there is nothing to watch for.
-    ///
-    /// ```
-    /// use brevity_collectives::{Group, Reduction};
-    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    ///
-    /// let group = Group::solo();
-    /// let handle = group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum);
-    /// while !handle.test() {
-    ///     let Some(sleep) = group.prepare_sleep() else { continue };
-    ///     // The runtime's own descriptors may be polled too.
-    ///     let longest = Timespec { tv_sec: 0, tv_nsec: sleep.longest().as_nanos() as i64 };
-    ///     poll(&mut [PollFd::new(&sleep, PollFlags::IN)], Some(&longest)).unwrap();
-    /// }
-    /// let (sum, result) = handle.wait();
-    /// assert!(result.is_ok() && sum == [1.0; 4]);
-    /// ```
-    pub fn prepare_sleep(&self) -> Option<Sleep> {
-        self.engine().prepare_sleep()
     }
 
     /// Runs a custom call to completion on this thread.

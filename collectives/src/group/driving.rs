@@ -1,0 +1,54 @@
+//! Moving the non-blocking calls of a group: by hand, from an event loop, or from a runtime.
+
+use super::Group;
+use crate::engine::{Driver, Sleep};
+use crate::error::Result;
+
+impl Group {
+    /// Moves the transport and all non-blocking calls once, without blocking. Returns whether anything
+    /// happened.
+    pub fn progress(&self) -> bool {
+        if self.check_process().is_err() {
+            return false;
+        }
+        let moved = self.engine().turn();
+        self.engine().stop_turning();
+        moved
+    }
+
+    /// For event loops: moves all non-blocking calls once and prepares for sleeping. Returns the descriptor
+    /// to watch and the longest sleep; `None` if something has moved: check the handles, then call this
+    /// again.
+    ///
+    /// The wake-up is guaranteed only until something turns the engine or starts a call, so call this before
+    /// each sleep. While no handle is pending there is nothing to watch for.
+    ///
+    /// ```
+    /// use brevity_collectives::{Group, Reduction};
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// let group = Group::solo();
+    /// let handle = group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum);
+    /// while !handle.test() {
+    ///     let Some(sleep) = group.prepare_sleep() else { continue };
+    ///     // The runtime's own descriptors may be polled too.
+    ///     let longest = Timespec { tv_sec: 0, tv_nsec: sleep.longest().as_nanos() as i64 };
+    ///     poll(&mut [PollFd::new(&sleep, PollFlags::IN)], Some(&longest)).unwrap();
+    /// }
+    /// let (sum, result) = handle.wait();
+    /// assert!(result.is_ok() && sum == [1.0; 4]);
+    /// ```
+    pub fn prepare_sleep(&self) -> Option<Sleep> {
+        self.engine().prepare_sleep()
+    }
+
+    /// What moves the calls of this job from a runtime or an event loop, and wakes the tasks that await them.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyDriven`]; [`Error::Transport`] where there is no descriptor, as in a simulation;
+    /// [`Error::Forked`].
+    pub fn driver(&self) -> Result<Driver> {
+        self.check_process()?;
+        self.engine().driver()
+    }
+}
