@@ -104,6 +104,14 @@ pub enum Error {
 }
 
 /// A number, in short.
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl Error {
+    pub(crate) fn watching(error: std::io::Error) -> Self {
+        let action = "can't watch the group's descriptor in this runtime";
+        Self::Collective(Collective::Transport(ucx_sys_wrap::Error::system(action, error)))
+    }
+}
+
 fn shown(number: f64) -> String {
     let is_plain = number == 0.0 || (1e-5..1e15).contains(&number.abs());
     if is_plain { format!("{number}") } else { format!("{number:e}") }

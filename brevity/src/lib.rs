@@ -31,12 +31,15 @@ mod exchange;
 #[cfg(feature = "log")]
 pub mod log;
 mod policy;
+#[cfg(feature = "smol")]
+pub mod smol;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use brevity_collectives as collectives;
-pub use brevity_collectives::engine::Handle;
+pub use brevity_collectives::engine::{Driver, Handle};
 pub use brevity_collectives::sparse::PutBack;
-pub use brevity_collectives::{Cost, Element, Group, Join, Joining, Reduction, Settings};
-pub use brevity_collectives::{Cost, Element, Group, Message, Reduction, Settings};
+pub use brevity_collectives::{Cost, Element, Group, Join, Joining, Message, Reduction, Settings};
 pub use brevity_compress as compress;
 pub use error::{Error, Result};
 pub use exchange::{Averaged, Averaging, ExchangeBuilder, GradientExchange};
