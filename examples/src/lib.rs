@@ -8,6 +8,7 @@
 
 pub mod arguments;
 pub mod data;
+pub mod embed;
 pub mod error;
 pub mod exchange;
 pub mod in_process;

@@ -1,0 +1,56 @@
+//! What the programs `embed_*` have in common: they start their ranks, and time calls.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use brevity::launch::Launch;
+use brevity::transport::bootstrap::Launcher;
+
+/// What the work of a rank ends with.
+pub type Ended = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// Calls that are timed.
+pub const CALLS: u32 = 1000;
+
+/// Runs `rank` as a rank of a launcher's job. Started by hand, starts this program as many times as its first
+/// argument says (2 without one).
+pub fn main(rank: impl FnOnce() -> Ended) -> ExitCode {
+    let ended = if Launcher::from_env().is_some() { rank().map(|()| 0) } else { start() };
+    ended.map_or_else(
+        |error| {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        },
+        ExitCode::from,
+    )
+}
+
+fn start() -> Result<u8, Box<dyn Error + Send + Sync>> {
+    let ranks = std::env::args().nth(1).map_or(Ok(2), |ranks| ranks.parse())?;
+    let outcome = Launch::new(std::env::current_exe()?, std::env::args_os().skip(1)).ranks(ranks).spawn()?;
+    let outcome = outcome.wait()?;
+    Ok(outcome.first_failure.map_or(0, |_| 1))
+}
+
+/// Prints what a call took.
+pub fn report(rank: u32, what: &str, begun: Instant, calls: u32) {
+    if rank == 0 {
+        println!("{what}: {:.2} us a call", (begun.elapsed() / calls).as_secs_f64() * 1e6);
+    }
+}
+
+/// How long rank 1 is late for the last call, if the second argument is a number of seconds.
+#[must_use]
+pub fn lateness() -> Duration {
+    let seconds = std::env::args().nth(2).and_then(|seconds| seconds.parse().ok());
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+}
+
+/// Prints the processor time that this process has used.
+pub fn report_processor_time(rank: u32) {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    if rank == 0 {
+        println!("processor time so far: {} ms", used.tv_sec * 1000 + used.tv_nsec / 1_000_000);
+    }
+}
