@@ -192,7 +192,7 @@ impl Description {
         }
     }
 
-    /// What a [`digest`] takes of it.
+    /// What a [`digest`] takes of it: each part times an odd number, or turned to other bits.
     #[inline]
     pub(crate) const fn hash(&self) -> u64 {
         let Self { operation, element, reduction, root, count, detail } = *self;
@@ -200,8 +200,10 @@ impl Description {
             Some(root) => root.0 as u64 + 1,
             None => 0,
         };
-        let first = operation.0 as u64 | (element as u64) << 8 | (reduction as u64) << 16;
-        mix(first << 32 ^ root) ^ mix(count) ^ detail.rotate_left(32)
+        let kind = operation.0 as u64 | (element as u64) << 8 | (reduction as u64) << 16;
+        (kind << 33 ^ root).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ count.wrapping_mul(0xd6e8_feb8_6659_fd93)
+            ^ detail.rotate_left(32)
     }
 }
 

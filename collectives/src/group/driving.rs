@@ -45,8 +45,8 @@ impl Group {
     /// What moves the calls of this job from a runtime or an event loop, and wakes the tasks that await them.
     ///
     /// # Errors
-    /// [`Error::AlreadyDriven`]; [`Error::Transport`] where there is no descriptor, as in a simulation;
-    /// [`Error::Forked`].
+    /// [`AlreadyDriven`](crate::Error::AlreadyDriven); [`Transport`](crate::Error::Transport) where there is
+    /// no descriptor, as in a simulation; [`Forked`](crate::Error::Forked).
     pub fn driver(&self) -> Result<Driver> {
         self.check_process()?;
         self.engine().driver()
