@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Duration;
 
 use async_io::{Async, Timer};
 use brevity_collectives::engine::Next;
@@ -24,20 +25,30 @@ pub fn drive(group: &Group) -> Result<impl Future<Output = ()> + Send + 'static>
         loop {
             match driver.turn() {
                 Next::Again => yield_now().await,
-                Next::Sleep(longest) => {
-                    let (mut readable, mut timer) = (pin!(descriptor.readable()), Timer::after(longest));
-                    poll_fn(|context| {
-                        let is_over = readable.as_mut().poll(context).is_ready()
-                            || Pin::new(&mut timer).poll(context).is_ready();
-                        if is_over { Poll::Ready(()) } else { Poll::Pending }
-                    })
-                    .await;
+                Next::Sleep(longest) => match before(longest, descriptor.readable()).await {
+                    Some(Ok(())) | None => {}
+                    Some(Err(_)) => return,
+                },
+                Next::Idle(longest) => {
+                    let wanted = poll_fn(|context| driver.poll_wanted(context));
+                    if before(longest.unwrap_or(Duration::MAX), wanted).await == Some(false) {
+                        return;
+                    }
                 }
-                Next::Idle if poll_fn(|context| driver.poll_wanted(context)).await => {}
-                Next::Idle | Next::Ended => return,
+                Next::Ended => return,
             }
         }
     })
+}
+
+/// What `future` gives, unless so much time passes before.
+async fn before<T>(longest: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut timer) = (pin!(future), Timer::after(longest));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Pin::new(&mut timer).poll(context).map(|_| None),
+    })
+    .await
 }
 
 /// Lets other tasks run.

@@ -43,14 +43,24 @@ pub fn drive(group: &Group) -> Result<impl Future<Output = ()> + Send + 'static>
         loop {
             match driver.turn() {
                 Next::Again => yield_now().await,
-                Next::Sleep(longest) => {
-                    if let Ok(Ok(mut readable)) = timeout(longest, descriptor.readable()).await {
-                        // Before the next turn, which looks at everything that has come until now.
-                        readable.clear_ready();
+                Next::Sleep(longest) => match timeout(longest, descriptor.readable()).await {
+                    // Before the next turn, which looks at everything that has come until now.
+                    Ok(Ok(mut readable)) => readable.clear_ready(),
+                    // The runtime ends: the group's thread takes over.
+                    Ok(Err(_)) => return,
+                    Err(_) => {}
+                },
+                Next::Idle(longest) => {
+                    let wanted = poll_fn(|context| driver.poll_wanted(context));
+                    let is_wanted = match longest {
+                        Some(longest) => timeout(longest, wanted).await.unwrap_or(true),
+                        None => wanted.await,
+                    };
+                    if !is_wanted {
+                        return;
                     }
                 }
-                Next::Idle if poll_fn(|context| driver.poll_wanted(context)).await => {}
-                Next::Idle | Next::Ended => return,
+                Next::Ended => return,
             }
         }
     })

@@ -222,8 +222,9 @@ fn drive(mut driver: Driver) {
                 let longest = Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
                 poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&longest)).unwrap();
             }
-            Next::Idle if block_on(poll_fn(|context| driver.poll_wanted(context))) => {}
-            Next::Idle | Next::Ended => return,
+            Next::Idle(Some(longest)) => thread::sleep(longest),
+            Next::Idle(None) if block_on(poll_fn(|context| driver.poll_wanted(context))) => {}
+            Next::Idle(None) | Next::Ended => return,
         }
     }
 }
@@ -282,4 +283,31 @@ fn a_driver_that_is_dropped_leaves_nobody_asleep() {
         }
         group.barrier().unwrap();
     });
+}
+
+/// A job may end for a rank, with its threads, while a task sleeps.
+#[test]
+fn a_job_that_ends_wakes_those_who_sleep() {
+    for progress_thread in [false, true] {
+        let mut world = brevity::transport::local::world(2).into_iter();
+        let mut next = || {
+            let settings = Settings { progress_thread, ..Settings::default() };
+            Group::new(Box::new(world.next().unwrap()), settings)
+        };
+        let (own, peer) = (next(), next());
+        let handle = sum(&own, 1.0);
+        let waiting = thread::spawn(move || block_on(handle));
+        // It sleeps by then, mostly.
+        thread::sleep(Duration::from_millis(30));
+        drop(own);
+        let begun = Instant::now();
+        let outcome = block_on(sum(&peer, 1.0));
+        drop(peer);
+        // The call goes on for as long as its handle does, or its peer finds this rank gone.
+        let ended = waiting.join().unwrap();
+        assert!(
+            ended.1.is_ok() == outcome.1.is_ok() && begun.elapsed() < PATIENCE / 2,
+            "{ended:?} {outcome:?}"
+        );
+    }
 }

@@ -11,8 +11,12 @@ use ucx_sys_wrap::Error as Transport;
 use ucx_sys_wrap::pollable::Pollable;
 
 use super::Engine;
+use super::thread::{FREQUENT_POLLS, InBody, KEPT_LOOKS};
 use super::wait::LONGEST_SLEEP;
 use crate::error::{Error, Result};
+
+/// How long the end of a job waits for a turn of its driver.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 /// Moves the calls of a job, and wakes the tasks that await them: [`Group::driver`](crate::Group::driver).
 ///
@@ -20,7 +24,12 @@ use crate::error::{Error, Result};
 /// one, the engine's thread does its work.
 pub struct Driver {
     engine: Weak<Engine>,
+    driven: Arc<Driven>,
     descriptor: Descriptor,
+    /// The polls of handles at the last turn.
+    polls: u32,
+    /// Looks for which it stays near, in case another call is.
+    kept: u32,
 }
 
 /// What to do after a turn of a [`Driver`].
@@ -30,8 +39,9 @@ pub enum Next {
     Again,
     /// Turn when the descriptor is readable, or after so long at the latest.
     Sleep(Duration),
-    /// No call is pending: turn when [`poll_wanted`](Driver::poll_wanted) is ready.
-    Idle,
+    /// Nothing needs the driver: turn when [`poll_wanted`](Driver::poll_wanted) is ready, or after so long, if
+    /// that is set.
+    Idle(Option<Duration>),
     /// The job has ended for this rank.
     Ended,
 }
@@ -49,6 +59,10 @@ pub(super) struct Driven {
     has_ended: AtomicBool,
     /// Whether calls are pending that nobody else moves.
     is_wanted: AtomicBool,
+    /// Whether it waits for the first call after some time.
+    is_idle: AtomicBool,
+    /// Held while the driver uses the engine: the job ends here afterwards, not in the driver.
+    inside: Mutex<()>,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -57,6 +71,14 @@ impl Driven {
     #[inline]
     pub(super) fn has_driver(&self) -> bool {
         self.has_driver.load(Ordering::Relaxed) && !self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// Wakes an idle driver for a call that was started.
+    #[inline]
+    pub(super) fn rouse(&self) {
+        if self.is_idle.load(Ordering::Relaxed) && self.has_driver() {
+            self.want();
+        }
     }
 
     /// Wakes the task of the driver, which is to move calls.
@@ -77,7 +99,8 @@ impl Engine {
         }
         // Those that are parked with the thread go to the driver.
         self.parked.wake_all();
-        Ok(Driver { engine: Arc::downgrade(self), descriptor: Descriptor(pollable) })
+        let (engine, driven) = (Arc::downgrade(self), Arc::clone(&self.driven));
+        Ok(Driver { engine, driven, descriptor: Descriptor(pollable), polls: self.parked.polls(), kept: 0 })
     }
 
     /// The job ends for this rank: its driver is told.
@@ -85,36 +108,58 @@ impl Engine {
         self.driven.has_ended.store(true, Ordering::SeqCst);
         self.driven.want();
         self.parked.wake_all();
+        // Inside a body this thread may be the driver's.
+        if !InBody::is_here() {
+            drop(self.driven.inside.try_lock_for(LONGEST_TURN));
+        }
     }
 }
 
 impl Driver {
     /// Moves everything once, without blocking, and wakes the tasks of calls that have ended.
     pub fn turn(&mut self) -> Next {
-        let Some(engine) = self.engine.upgrade() else { return Next::Ended };
-        if engine.driven.has_ended.load(Ordering::Relaxed) {
+        let driven = Arc::clone(&self.driven);
+        let _inside = driven.inside.lock();
+        if driven.has_ended.load(Ordering::SeqCst) {
             return Next::Ended;
         }
-        if !engine.has_background() {
-            engine.parked.wake_all();
-            return Next::Idle;
+        let Some(engine) = self.engine.upgrade() else { return Next::Ended };
+        driven.is_idle.store(false, Ordering::SeqCst);
+        let polls = engine.parked.polls();
+        let more = polls.wrapping_sub(std::mem::replace(&mut self.polls, polls));
+        if engine.has_background() {
+            self.kept = KEPT_LOOKS;
+            // Tasks that poll their handles so often turn the engine themselves.
+            if more >= FREQUENT_POLLS && !engine.parked.has_some() {
+                return Next::Idle(Some(LONGEST_SLEEP));
+            }
+            return engine.prepare_sleep().map_or(Next::Again, |_| Next::Sleep(LONGEST_SLEEP));
         }
-        engine.prepare_sleep().map_or(Next::Again, |_| Next::Sleep(LONGEST_SLEEP))
+        engine.parked.wake_all();
+        if more > 0 {
+            self.kept = KEPT_LOOKS;
+        }
+        self.kept = self.kept.saturating_sub(1);
+        if self.kept > 0 {
+            return Next::Idle(Some(LONGEST_SLEEP));
+        }
+        driven.is_idle.store(true, Ordering::SeqCst);
+        // A call that was started before has not seen that.
+        if engine.has_background() { Next::Again } else { Next::Idle(None) }
     }
 
-    /// Ready when a call is pending that nobody else moves: true, or false if the job has ended for this
+    /// Ready when calls are pending that nobody else moves: true, or false if the job has ended for this
     /// rank.
     pub fn poll_wanted(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        let Some(engine) = self.engine.upgrade() else { return Poll::Ready(false) };
-        let before = engine.driven.waker.lock().replace(context.waker().clone());
+        let waker = context.waker().clone();
+        let before = self.driven.waker.lock().replace(waker);
         // Foreign code: not under the lock.
         drop(before);
         // After the waker is left: who wants the driver after this look wakes it.
-        if engine.driven.has_ended.load(Ordering::Relaxed) {
+        if self.driven.has_ended.load(Ordering::SeqCst) || self.engine.strong_count() == 0 {
             return Poll::Ready(false);
         }
-        let is_wanted = engine.driven.is_wanted.swap(false, Ordering::SeqCst) || engine.parked.has_some();
-        if is_wanted { Poll::Ready(true) } else { Poll::Pending }
+        if self.driven.is_wanted.swap(false, Ordering::SeqCst) { Poll::Ready(true) } else { Poll::Pending }
     }
 
     /// The descriptor to watch.
@@ -127,11 +172,17 @@ impl Driver {
 impl Drop for Driver {
     /// The engine's thread takes over.
     fn drop(&mut self) {
-        let Some(engine) = self.engine.upgrade() else { return };
-        engine.driven.has_driver.store(false, Ordering::SeqCst);
-        let waker = engine.driven.waker.lock().take();
+        let driven = Arc::clone(&self.driven);
+        let _inside = driven.inside.lock();
+        driven.has_driver.store(false, Ordering::SeqCst);
+        let waker = driven.waker.lock().take();
         drop(waker);
-        engine.parked.wake_all();
+        if !driven.has_ended.load(Ordering::SeqCst)
+            && let Some(engine) = self.engine.upgrade()
+            && !engine.port.has_forked()
+        {
+            engine.parked.wake_all();
+        }
     }
 }
 

@@ -31,6 +31,8 @@ struct Outcome<T> {
     state: Mutex<State<T>>,
     /// Whether the call is not wanted any more.
     is_canceled: AtomicBool,
+    /// Whether the engine keeps it among the parked ones.
+    is_parked: AtomicBool,
 }
 
 struct State<T> {
@@ -41,12 +43,18 @@ struct State<T> {
 impl<T> Outcome<T> {
     fn new(result: Option<thread::Result<T>>) -> Slot<T> {
         let state = Mutex::new(State { result, waker: None });
-        Arc::new(Self { state, is_canceled: AtomicBool::new(false) })
+        Arc::new(Self { state, is_canceled: AtomicBool::new(false), is_parked: AtomicBool::new(false) })
     }
 }
 
 impl<T: Send> Wakes for Outcome<T> {
+    fn begins_to_park(&self) -> bool {
+        !self.is_parked.swap(true, Ordering::SeqCst)
+    }
+
     fn take_waker(&self) -> Option<Waker> {
+        // Before: a task that parks again after this is kept again.
+        self.is_parked.store(false, Ordering::SeqCst);
         self.state.lock().waker.take()
     }
 }
@@ -126,6 +134,7 @@ impl<T> Handle<T> {
     /// The handle must still be waited for.
     pub fn cancel(&self) {
         self.slot.is_canceled.store(true, Ordering::Relaxed);
+        self.engine.cancel();
         self.engine.turn();
         self.engine.stop_turning();
     }
@@ -202,7 +211,12 @@ impl<T> Handle<T> {
         }
         let is_armed = engine.prepare_sleep().is_some();
         self.turns = engine.parked.turns();
-        !is_armed || !self.park()
+        if is_armed && self.park() {
+            return false;
+        }
+        // Nobody would wake it, or something has just moved.
+        thread::yield_now();
+        true
     }
 
     fn park(&self) -> bool {
@@ -241,8 +255,12 @@ impl<T> Future for Handle<T> {
 impl<T> Drop for Handle<T> {
     /// Its task may own it: the waker would keep both.
     fn drop(&mut self) {
-        if self.is_receive {
+        if self.engine.port.has_forked() {
+            return;
+        }
+        if self.is_receive && !self.is_spent {
             self.slot.is_canceled.store(true, Ordering::Relaxed);
+            self.engine.cancel();
         }
         let waker = self.slot.state.lock().waker.take();
         drop(waker);

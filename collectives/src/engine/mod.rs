@@ -19,7 +19,7 @@ mod wait;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -64,6 +64,8 @@ pub struct Engine {
     /// Tasks started since the last poll of tasks, so that starting one never waits for a poll.
     started: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
+    /// Whether a task was canceled since tasks were last polled.
+    has_canceled: AtomicBool,
     /// Blocking calls that were made while others were pending.
     calls_beside: AtomicU32,
     /// The thread that is polling the tasks, if any.
@@ -80,7 +82,7 @@ pub struct Engine {
     alarm: OnceLock<Arc<Alarm>>,
     /// The handles that wait for the engine's thread, or its driver.
     parked: Parked,
-    driven: Driven,
+    driven: Arc<Driven>,
     /// The descriptor of [`prepare_sleep`](Engine::prepare_sleep), once it was called.
     pollable: OnceLock<Arc<Pollable>>,
 }
@@ -110,6 +112,7 @@ impl Engine {
             background: Mutex::default(),
             started: Mutex::default(),
             background_count: AtomicUsize::new(0),
+            has_canceled: AtomicBool::new(false),
             calls_beside: AtomicU32::new(0),
             polled_by: AtomicUsize::new(0),
             processor: Processor::new(is_crowded),
@@ -118,7 +121,7 @@ impl Engine {
             course: Arc::default(),
             alarm: OnceLock::new(),
             parked: Parked::default(),
-            driven: Driven::default(),
+            driven: Arc::default(),
             pollable: OnceLock::new(),
         })
     }
@@ -314,6 +317,7 @@ impl Engine {
         B: Send + 'static,
         R: Send + 'static,
     {
+        self.heed_canceled();
         let now = self.port.now();
         if self.is_late(now, &status) {
             task.comm().time().come_too_late();
@@ -326,6 +330,7 @@ impl Engine {
             if let Some(alarm) = self.mover() {
                 alarm.wake();
             }
+            self.driven.rouse();
         }
         handle
     }
@@ -353,9 +358,34 @@ impl Engine {
 
     /// Moves the transport and every task once, without blocking. Returns whether anything happened.
     pub fn turn(&self) -> bool {
+        self.heed_canceled();
         self.parked.count_turn();
         let moved = self.port.progress();
         moved | (self.has_background() && self.poll_background(moved))
+    }
+
+    /// A task was canceled: it must take no message that comes from now on.
+    fn cancel(&self) {
+        self.has_canceled.store(true, Ordering::SeqCst);
+        // Inside a body, tasks are polled after it.
+        if !InBody::is_here() {
+            self.heed_canceled();
+        }
+    }
+
+    /// Lets canceled tasks withdraw what they wait for, before the transport moves.
+    #[inline]
+    fn heed_canceled(&self) {
+        if self.has_canceled.load(Ordering::Relaxed) && self.has_canceled.swap(false, Ordering::SeqCst) {
+            match self.background.try_lock() {
+                // The thread that polls tasks has perhaps polled this one before.
+                None => self.has_canceled.store(true, Ordering::SeqCst),
+                Some(tasks) => {
+                    drop(tasks);
+                    self.poll_background(false);
+                }
+            }
+        }
     }
 
     /// Turns before some of the blocking calls that are made while others are pending. A blocking call that

@@ -18,7 +18,10 @@ use super::Engine;
 
 /// A handle that may be parked.
 pub(super) trait Wakes: Send + Sync {
-    /// Takes the waker of its task.
+    /// Notes that it is parked. Returns whether it was not before.
+    fn begins_to_park(&self) -> bool;
+
+    /// Takes the waker of its task; it is not parked any more.
     fn take_waker(&self) -> Option<Waker>;
 }
 
@@ -47,8 +50,8 @@ impl Parked {
         self.is_armed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn arm(&self) {
-        self.is_armed.store(true, Ordering::Relaxed);
+    pub(super) fn set_armed(&self, is_armed: bool) {
+        self.is_armed.store(is_armed, Ordering::Relaxed);
     }
 
     /// Counts a turn of the engine, which takes the wake-up of the descriptor.
@@ -76,8 +79,10 @@ impl Parked {
     }
 
     /// Parks a handle whose task has left its waker.
-    fn push(&self, handle: Arc<dyn Wakes>) {
-        self.handles.lock().push(handle);
+    fn push(&self, handle: &Arc<dyn Wakes>) {
+        if handle.begins_to_park() {
+            self.handles.lock().push(Arc::clone(handle));
+        }
         self.has_some.store(true, Ordering::Relaxed);
     }
 
@@ -99,10 +104,13 @@ pub(super) fn wake(wakers: impl Iterator<Item = Waker>) {
 }
 
 impl Engine {
-    /// Parks a handle if a thread watches the descriptor, which is armed. Returns whether it does.
+    /// Parks a handle if a driver or a thread watches the descriptor, which is armed. Returns whether one does.
     pub(super) fn park(&self, handle: &Arc<dyn Wakes>) -> bool {
+        if self.pollable.get().is_none() {
+            return false;
+        }
         if self.driven.has_driver() {
-            self.parked.push(Arc::clone(handle));
+            self.parked.push(handle);
             fence(Ordering::SeqCst);
             // Otherwise it was dropped meanwhile, and perhaps has not seen the handle.
             if self.driven.has_driver() {
@@ -113,9 +121,7 @@ impl Engine {
             return true;
         }
         let Some(alarm) = self.alarm.get().filter(|alarm| !alarm.has_ended()) else { return false };
-        if !alarm.moves_tasks {
-            self.parked.push(Arc::clone(handle));
-        }
+        self.parked.push(handle);
         // The thread sees the handle before it sleeps, or this wakes it.
         alarm.wake();
         if alarm.has_ended() {

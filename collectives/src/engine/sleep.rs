@@ -60,8 +60,11 @@ impl Engine {
             return None;
         }
         // Before the transport is: a turn in between clears this, never the other way round.
-        self.parked.arm();
-        let transport = self.port.arm()?;
+        self.parked.set_armed(true);
+        let Some(transport) = self.port.arm() else {
+            self.parked.set_armed(false);
+            return None;
+        };
         // Without a descriptor, sleeping is impossible.
         self.join(&transport).map(Sleep)
     }

@@ -31,9 +31,9 @@ const WATCHER_STACK_BYTES: usize = 256 << 10;
 
 /// A thread that moves tasks leaves the engine alone while handles are polled this often in a short sleep,
 /// and this many sleeps longer once there is nothing to do: a call that follows soon then need not wake it.
-const FREQUENT_POLLS: u32 = 16;
+pub(super) const FREQUENT_POLLS: u32 = 16;
 const SHORT_SLEEP: Duration = Duration::from_millis(1);
-const KEPT_LOOKS: u32 = 100;
+pub(super) const KEPT_LOOKS: u32 = 100;
 
 /// How long to keep turning after progress. Short, because the application computes meanwhile.
 const PATIENCE: Duration = Duration::from_micros(20);

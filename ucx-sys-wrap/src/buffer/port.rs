@@ -136,6 +136,13 @@ impl Port {
         self.has_closed.load(Ordering::Relaxed)
     }
 
+    /// Whether this process is a forked child of the one that has made the port.
+    #[inline]
+    #[must_use]
+    pub fn has_forked(&self) -> bool {
+        self.owner.has_forked()
+    }
+
     /// The transport's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
