@@ -39,8 +39,8 @@ pub enum Next {
     Again,
     /// Turn when the descriptor is readable, or after so long at the latest.
     Sleep(Duration),
-    /// Nothing needs the driver: turn when [`poll_wanted`](Driver::poll_wanted) is ready, or after so long, if
-    /// that is set.
+    /// Nothing needs the driver: turn when [`poll_wanted`](Driver::poll_wanted) is ready, or after so long,
+    /// if that is set.
     Idle(Option<Duration>),
     /// The job has ended for this rank.
     Ended,

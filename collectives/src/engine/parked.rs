@@ -104,7 +104,8 @@ pub(super) fn wake(wakers: impl Iterator<Item = Waker>) {
 }
 
 impl Engine {
-    /// Parks a handle if a driver or a thread watches the descriptor, which is armed. Returns whether one does.
+    /// Parks a handle if a driver or a thread watches the descriptor, which is armed. Returns whether one
+    /// does.
     pub(super) fn park(&self, handle: &Arc<dyn Wakes>) -> bool {
         if self.pollable.get().is_none() {
             return false;
