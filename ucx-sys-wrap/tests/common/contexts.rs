@@ -284,6 +284,8 @@ pub fn requested_abort(port: &Arc<Port>) {
     let peer = Rank(1 - port.rank().0);
     block(port, async |comm| {
         exchange(comm, CLOSED, 0).await;
+        // Both have all of that before one aborts: the news may overtake messages.
+        exchange(comm, OPEN, 100).await;
         let pending = recv(comm, (CLOSED, peer, 9), 8);
         if port.rank() == B {
             port.request_abort(CLOSED);
