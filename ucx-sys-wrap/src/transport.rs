@@ -280,8 +280,8 @@ pub trait Transport: Send + sealed::Sealed {
     /// nothing if the peer is lost already.
     fn lose(&mut self, peer: Rank, error: Error);
 
-    /// Tells a peer that this rank has closed a context. Needs no credit and does not block. Does nothing if
-    /// the peer is lost or has left.
+    /// Tells a peer something about a context. Needs no credit and does not block. Does nothing if the peer
+    /// is lost or has left.
     fn tell(&mut self, peer: Rank, notice: Notice);
 
     /// Ends the operations whose tags are of `context` with `error`, as far as they have not ended. As after

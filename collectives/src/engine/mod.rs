@@ -2,8 +2,8 @@
 //!
 //! A blocking call is polled on the calling thread until it has ended ([`Engine::run`]). A non-blocking call
 //! is a task that owns its buffers ([`Engine::spawn`]); every turn of the engine moves all tasks. There is no
-//! global state, and at most one thread ([`EngineThread`]): it carries out aborts and, if requested, moves
-//! the tasks; otherwise it sleeps.
+//! global state, and at most one thread ([`EngineThread`]): it carries out aborts, wakes the tasks that wait
+//! for handles and, if requested, moves the calls; otherwise it sleeps.
 
 mod background;
 mod deadline;

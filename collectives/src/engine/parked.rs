@@ -2,10 +2,11 @@
 //!
 //! A handle that has waited for a millisecond parks: it prepares the engine's descriptor for sleeping, and
 //! leaves waiting on it to the engine's thread, which wakes all parked handles when something has come. The
-//! handles then turn the engine themselves, in the runtimes that poll them.
+//! handles then turn the engine themselves, in the runtimes that poll them. If there is a driver, it waits
+//! and turns in place of the thread.
 //!
 //! Whoever turns the engine takes the wake-up of the descriptor, so it must wake the parked handles when it
-//! stops ([`Engine::stop_turning`]). Should it not, they are woken after [`LONGEST_SLEEP`] at the latest.
+//! stops ([`Engine::stop_turning`]). If it does not, the thread wakes them after 10 ms.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -214,8 +214,8 @@ impl Liveness {
 
     /// Accepts connections and reads notices. Returns the oldest event; call it until there is none.
     ///
-    /// A rank tells its peers before it goes, so what it has told is here when its end is: that is read
-    /// before this returns the end.
+    /// A rank sends its notices before it ends. So this reads the notices of a peer before it returns the
+    /// peer's end.
     pub(super) fn poll(&mut self) -> Option<PeerEvent> {
         self.hear();
         self.events.pop_front()
