@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use brevity::launch::Launch;
@@ -27,10 +28,19 @@ pub fn main(rank: impl FnOnce() -> Ended) -> ExitCode {
 }
 
 fn start() -> Result<u8, Box<dyn Error + Send + Sync>> {
-    let ranks = std::env::args().nth(1).map_or(Ok(2), |ranks| ranks.parse())?;
+    let ranks = number(1, "RANKS")?.unwrap_or(2);
+    // Every rank would refuse the same.
+    number::<f64>(2, "SECONDS")?;
     let outcome = Launch::new(std::env::current_exe()?, std::env::args_os().skip(1)).ranks(ranks).spawn()?;
     let outcome = outcome.wait()?;
     Ok(outcome.first_failure.map_or(0, |_| 1))
+}
+
+/// A number among the arguments.
+fn number<T: FromStr>(place: usize, name: &str) -> Result<Option<T>, String> {
+    let parse =
+        |text: String| text.parse().map_err(|_| format!("{name} is {text:?}: expected a number, as 2"));
+    std::env::args().nth(place).map(parse).transpose()
 }
 
 /// Prints what a call took.
@@ -43,7 +53,7 @@ pub fn report(rank: u32, what: &str, begun: Instant, calls: u32) {
 /// How long rank 1 is late for the last call, if the second argument is a number of seconds.
 #[must_use]
 pub fn lateness() -> Duration {
-    let seconds = std::env::args().nth(2).and_then(|seconds| seconds.parse().ok());
+    let seconds: Option<f64> = number(2, "SECONDS").ok().flatten();
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
 }
 

@@ -34,11 +34,13 @@ fn programs_in_every_runtime_get_their_sums() {
 }
 
 #[test]
-fn a_number_of_ranks_that_is_none_is_refused() {
+fn an_argument_that_is_no_number_is_refused() {
     for program in PROGRAMS {
-        let output = Command::new(program).arg("many").output().unwrap();
-        assert!(
-            !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("invalid digit")
-        );
+        for (words, name) in [(["many", "1"], "RANKS"), (["2", "soon"], "SECONDS")] {
+            let output = Command::new(program).args(words).output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success() && errors.lines().count() == 1, "{errors}");
+            assert!(errors.starts_with(name) && errors.contains("expected a number"), "{errors}");
+        }
     }
 }
