@@ -8,6 +8,9 @@
 brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev make cmake clang pkg-config valgrind iproute2
     libpmix-dev openmpi-bin mpich slurm-wlm)
 
+# Of no use to scripts that build everything once, and gigabytes.
+export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+
 brevity_missing() {
     local package
     for package in "$@"; do
