@@ -34,6 +34,7 @@ mod link;
 pub mod local;
 mod memory;
 mod noise;
+mod on_end;
 mod one_sided;
 pub mod pollable;
 mod process;

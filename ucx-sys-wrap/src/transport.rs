@@ -7,7 +7,8 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::memory::{ReadLease, WriteLease};
-use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result, Signature, Tag};
+use crate::on_end::OnEnd;
+use crate::{AccessId, Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result, Signature, Tag};
 
 pub use crate::wanted::{Found, Wanted};
 
@@ -24,6 +25,17 @@ pub struct SendId(pub u64);
 /// A posted receive, valid until [`Transport::test_recv`] or [`Transport::recv_outcome`] has ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecvId(pub u64);
+
+/// An operation in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationId {
+    /// A send.
+    Send(SendId),
+    /// A receive.
+    Recv(RecvId),
+    /// A put, get or flush.
+    Access(AccessId),
+}
 
 /// A send that has ended: the transport no longer accesses its memory.
 #[derive(Debug)]
@@ -236,6 +248,14 @@ pub trait Transport: Send + sealed::Sealed {
     /// May first poll up to `spins` times for the message, which is faster than returning in between.
     fn recv_outcome(&mut self, id: RecvId, _spins: u32) -> Option<Result<Arrival>> {
         self.test_recv(id).map(|done| done.result)
+    }
+
+    /// The place for the waker of the task that waits for an operation, which has not ended. The transport
+    /// tells it at the latest when the operation ends. `None` for an operation that must be tested in every
+    /// turn instead: the transport finds out in a test that it has ended.
+    fn on_end(&mut self, operation: OperationId) -> Option<&mut OnEnd> {
+        let _ = operation;
+        None
     }
 
     /// Asks a send to end early. The peer still gets the whole message or nothing. It must still be tested.

@@ -59,6 +59,13 @@ impl<'env> Comm<'env> {
     /// Lets the deadline pass: every pending operation of this scope fails with [`Error::Timeout`].
     pub fn expire(&self) {
         self.time.expire();
+        self.port.wake_scope(self.scope);
+    }
+
+    /// Lets the deadline pass because the call is not wanted any more; see [`CallTime::cancel`].
+    pub fn cancel(&self) {
+        self.time.cancel();
+        self.port.wake_scope(self.scope);
     }
 
     /// Whether the deadline has passed.

@@ -55,7 +55,7 @@ pub use scope::{Turn, scope, scope_in_turns};
 pub use shared::SharedBuffer;
 pub use signals::with_signals_blocked;
 pub use task::{Task, TaskFuture};
-pub use waking::next_turn;
+pub use waking::{is_for_next_turn, next_turn};
 
 /// Lends buffers to transports in tests that use no scope and keep the buffers themselves.
 #[cfg(any(test, feature = "fuzzing"))]

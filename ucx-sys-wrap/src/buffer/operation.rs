@@ -2,13 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::comm::Comm;
 use super::memory::Buffer;
-use super::port::{Inner, KeptBuffer, OperationId};
+use super::port::{Inner, KeptBuffer};
 use super::waking::next_turn;
-use crate::transport::{RecvId, SendId, Transport};
+use crate::transport::{OperationId, RecvId, SendId, Transport};
 use crate::{Arrival, Error, Failure, Rank, Result, Tag};
 
 /// A send in flight; see [`Comm::send`].
@@ -117,6 +117,24 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> PostedOperation<'comm, 'env, 
         self.state = State::failed(error);
     }
 
+    /// Returns pending, and arranges that the task is woken when the operation has ended. A scope or engine
+    /// that polls every turn has a no-op waker and needs no waking.
+    #[inline]
+    fn wait<T>(&self, inner: &Inner, id: Id, context: &Context<'_>) -> Poll<T> {
+        if context.waker().will_wake(Waker::noop()) { Poll::Pending } else { self.leave(inner, id, context) }
+    }
+
+    #[cold]
+    fn leave<T>(&self, inner: &Inner, id: Id, context: &Context<'_>) -> Poll<T> {
+        let mut transport = inner.transport.borrow_mut();
+        let Some(on_end) = transport.on_end(id.operation()) else {
+            drop(transport);
+            return next_turn(context);
+        };
+        on_end.set(context.waker(), &self.comm.port().woken);
+        Poll::Pending
+    }
+
     /// Returns the buffer and the outcome of an operation that has ended.
     #[inline(always)]
     fn resolve(&mut self, outcome: Id::Outcome) -> Poll<Result<(B, Id::Outcome)>> {
@@ -142,7 +160,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for PostedOperation<'_, 'env,
             let spins = if Id::LOOKS { comm.spins(&inner) } else { 0 };
             let ended = id.test(&mut **inner.transport.borrow_mut(), spins);
             match ended {
-                None if !comm.has_expired() => return next_turn(context),
+                None if !comm.has_expired() => return self.wait(&inner, id, context),
                 Some(Ok(outcome)) => {
                     inner.scopes.borrow_mut().all[comm.scope_key()].ended(id.operation());
                     return self.resolve(outcome);
@@ -158,7 +176,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for PostedOperation<'_, 'env,
             }
             State::Pending(id) => {
                 self.state = State::Pending(id);
-                next_turn(context)
+                self.wait(&self.comm.port().enter(), id, context)
             }
             State::Taken => unreachable!("an operation is not polled after it has resolved"),
         }

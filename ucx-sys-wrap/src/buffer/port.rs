@@ -14,10 +14,11 @@ use super::contexts::{Contexts, OnLoss};
 use super::operation::Direction;
 use super::orphans::OrphanedScope;
 use crate::exit;
+use crate::on_end::Woken;
 use crate::pollable::wait_for;
 use crate::told::{self, TellLast};
-use crate::transport::{RecvId, SendId, Transport};
-use crate::{AccessId, Error, Failure, Owner, Rank, Statistics};
+use crate::transport::{OperationId, Transport};
+use crate::{Error, Failure, Owner, Rank, Statistics};
 
 /// How long a scope waits for canceled operations before it abandons the transport.
 pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
@@ -36,6 +37,8 @@ pub struct Port {
     pub(super) abort: AbortRequests,
     /// The same as inside.
     has_closed: Arc<AtomicBool>,
+    /// The tasks to wake once the transport has been left.
+    pub(super) woken: Arc<Woken>,
     owner: Owner,
     name: &'static str,
     rank: Rank,
@@ -77,13 +80,6 @@ struct InFlight {
     buffer: Option<Box<dyn KeptBuffer>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum OperationId {
-    Send(SendId),
-    Recv(RecvId),
-    Access(AccessId),
-}
-
 /// A buffer that is kept until its operation has ended, and then freed.
 pub(super) trait KeptBuffer: Send {}
 
@@ -116,6 +112,7 @@ impl Port {
             waiting: AtomicU32::new(0),
             abort: AbortRequests::default(),
             has_closed,
+            woken: Arc::default(),
             owner: Owner::here(),
             name,
             rank,
@@ -189,11 +186,40 @@ impl Port {
         moved
     }
 
-    /// Emits events, unless this thread is still inside: a subscriber may wait for a thread that waits for
-    /// the port.
+    /// Emits events and wakes the tasks whose operations have ended, unless this thread is still inside: a
+    /// subscriber may wait for a thread that waits for the port.
     pub(super) fn tell(&self) {
         if !self.inner.is_owned_by_current_thread() {
             told::tell();
+            self.wake();
+        }
+    }
+
+    /// Whether operations have ended whose tasks were not woken yet.
+    #[inline]
+    #[must_use]
+    pub fn has_woken(&self) -> bool {
+        self.woken.has_some()
+    }
+
+    /// Wakes the tasks whose operations have ended, unless this thread is inside. [`progress`](Self::progress)
+    /// does so too.
+    #[inline]
+    pub fn wake(&self) {
+        if self.woken.has_some() && !self.inner.is_owned_by_current_thread() {
+            self.woken.wake();
+        }
+    }
+
+    /// Wakes the tasks that wait for operations of a scope, so that they test them.
+    pub(super) fn wake_scope(&self, scope: usize) {
+        let inner = self.enter();
+        let scopes = inner.scopes.borrow();
+        let mut transport = inner.transport.borrow_mut();
+        for operation in &scopes.all[scope].in_flight {
+            if let Some(on_end) = transport.on_end(operation.id) {
+                on_end.tell();
+            }
         }
     }
 

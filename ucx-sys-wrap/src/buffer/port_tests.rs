@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use super::*;
 use crate::buffer::Task;
 use crate::local;
-use crate::transport::{Posted, RecvParts};
+use crate::transport::{OperationId, Posted, RecvParts};
 use crate::{Envelope, Mark, Signature, Tag};
 
 /// A buffer that runs a function when it is dropped.

@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 use super::comm::Comm;
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::operation::{Direction, PostedOperation};
-use super::port::{OperationId, Port};
+use super::port::Port;
 use crate::one_sided::{AccessId, AccessParts, RegionKey, Remote};
-use crate::transport::{Posted, RecvParts, SendParts, Transport, check_peer};
+use crate::transport::{OperationId, Posted, RecvParts, SendParts, Transport, check_peer};
 use crate::{Error, Rank, Result, Tag};
 
 /// An opened [`Region`](super::Region) of a peer.

@@ -98,11 +98,13 @@ impl Turn<'_> {
         let inside = self.inside.get_or_insert_with(|| self.port.enter());
         self.moved = inside.transport.borrow_mut().progress();
         inside.heed_news(self.port.rank());
-        if inside.has_orphans() || told::has_some() {
-            // Freed buffers and subscribers may wait for a thread that wants to enter.
+        if inside.has_orphans() || told::has_some() || self.port.has_woken() {
+            // Freed buffers, subscribers and wakers may wait for a thread that wants to enter.
+            self.moved |= self.port.has_woken();
             self.inside = None;
             self.port.end_orphans();
             told::tell();
+            self.port.wake();
         }
     }
 }

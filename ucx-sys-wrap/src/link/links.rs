@@ -4,10 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::Link;
+use crate::on_end::OnEnd;
 use crate::shm::LocalGroup;
 use crate::tick::tick;
 use crate::transport::{
-    Found, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Wanted, Which, join, split,
+    Found, OperationId, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Wanted, Which,
+    join, split,
 };
 use crate::{Arrival, Envelope, Error, Rank, Result, Statistics};
 
@@ -161,6 +163,19 @@ impl Links {
     pub(crate) fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
         let (index, key) = split(id.0);
         self.links.get_mut(index)?.as_mut()?.receiver.receives.take_ended(key)
+    }
+
+    /// As [`Transport::on_end`](crate::Transport::on_end).
+    pub(crate) fn on_end(&mut self, operation: OperationId) -> Option<&mut OnEnd> {
+        let (OperationId::Send(SendId(number)) | OperationId::Recv(RecvId(number))) = operation else {
+            return None;
+        };
+        let (index, key) = split(number);
+        let link = self.links.get_mut(index)?.as_mut()?;
+        match operation {
+            OperationId::Send(_) => link.sender.on_end(key),
+            _ => link.receiver.receives.on_end(key),
+        }
     }
 
     pub(crate) fn cancel_send(&mut self, id: SendId, counts: &mut Statistics) {

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 
 use super::descriptor::{Header, Rts};
 use super::payload::PartCursor;
+use crate::on_end::OnEnd;
 use crate::tag::{Posted, may_have_later, take_first};
 use crate::transport::{Found, RecvDone, RecvParts, Wanted, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
@@ -39,6 +40,7 @@ struct Receive {
     envelope: Envelope,
     parts: RecvParts,
     state: State,
+    on_end: OnEnd,
 }
 
 enum State {
@@ -107,7 +109,8 @@ impl Receives {
             receive.state = State::Pending;
             return key;
         }
-        self.operations.push(Receive { number: self.posted, envelope, parts, state: State::Pending });
+        let (number, state, on_end) = (self.posted, State::Pending, OnEnd::default());
+        self.operations.push(Receive { number, envelope, parts, state, on_end });
         self.operations.len() - 1
     }
 
@@ -149,6 +152,7 @@ impl Receives {
             fill(slice);
             let lengths = ArrayVec::from_iter([bytes]);
             receive.state = State::Ended(Ok(Arrival { mark, lengths }));
+            receive.on_end.tell();
             self.pending -= 1;
             return Delivery::Delivered;
         }
@@ -169,8 +173,15 @@ impl Receives {
             && matches!(receive.state, State::Pending)
         {
             receive.state = State::Ended(result);
+            receive.on_end.tell();
             self.pending -= 1;
         }
+    }
+
+    /// The place for the waker of the task that waits for a receive.
+    pub(super) fn on_end(&mut self, key: usize) -> Option<&mut OnEnd> {
+        let receive = self.operations.get_mut(key)?;
+        matches!(receive.state, State::Pending).then_some(&mut receive.on_end)
     }
 
     #[inline]
@@ -225,6 +236,7 @@ impl Receives {
         for receive in &mut self.operations {
             if matches!(receive.state, State::Pending) {
                 receive.state = State::Ended(Err(error.clone()));
+                receive.on_end.tell();
             }
         }
         self.pending = 0;

@@ -18,6 +18,7 @@ use super::descriptor::{
 use super::payload::{Payload, RingWriter, write_ring_block};
 use super::{DESCRIPTORS_AT, FAST_BOX_AT, Reply, STALLED_AT};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
+use crate::on_end::OnEnd;
 use crate::shm::{LINE_BYTES, LocalGroup, OwnArea, PeerArea};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
@@ -67,6 +68,7 @@ struct Operation {
     context: u16,
     /// `None` while the send is in progress.
     done: Option<SendDone>,
+    on_end: OnEnd,
 }
 
 /// A descriptor that waits for room.
@@ -230,6 +232,11 @@ impl Sender {
         self.pending > 0
     }
 
+    /// The place for the waker of the task that waits for a send.
+    pub(super) fn on_end(&mut self, key: usize) -> Option<&mut OnEnd> {
+        Some(&mut self.operations.get_mut(key)?.on_end)
+    }
+
     #[inline]
     pub(super) fn test(&mut self, key: usize) -> Option<SendDone> {
         self.operations.get(key)?.done.as_ref()?;
@@ -251,7 +258,8 @@ impl Sender {
     ) -> Posted<usize, SendDone> {
         let bytes = header.bytes();
         self.pending += 1;
-        let operation = self.operations.insert(Operation { context: header.tag.group(), done: None });
+        let context = header.tag.group();
+        let operation = self.operations.insert(Operation { context, done: None, on_end: OnEnd::default() });
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
         if self.should_send_eagerly(bytes) {
             self.eager_sent += cost(bytes);
@@ -398,6 +406,7 @@ impl Sender {
     fn finish(&mut self, key: usize, parts: SendParts, result: Result<()>) {
         if let Some(slot) = self.operations.get_mut(key) {
             slot.done = Some(SendDone { parts, result });
+            slot.on_end.tell();
             self.pending -= 1;
         }
     }

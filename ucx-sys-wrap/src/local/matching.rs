@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::on_end::OnEnd;
 use crate::table::Table;
 use crate::transport::{
     Found, RecvDone, RecvId, RecvParts, SendParts, Statistics, Wanted, check_message, count_copy,
@@ -77,6 +78,7 @@ struct Slot {
     signature: Signature,
     parts: RecvParts,
     result: Option<Result<Arrival>>,
+    on_end: OnEnd,
 }
 
 impl Receives {
@@ -84,7 +86,8 @@ impl Receives {
     pub(crate) fn post(&mut self, from: Rank, envelope: &Envelope, parts: RecvParts) -> RecvId {
         self.posted += 1;
         let key = Key { source: from, tag: envelope.tag, sequence: self.posted };
-        let id = RecvId(self.slots.insert(Slot { key, signature: envelope.signature, parts, result: None }));
+        let (signature, result, on_end) = (envelope.signature, None, OnEnd::default());
+        let id = RecvId(self.slots.insert(Slot { key, signature, parts, result, on_end }));
         self.waiting.insert(key, id);
         id
     }
@@ -123,8 +126,14 @@ impl Receives {
     ) {
         if let Some(slot) = self.slots.get_mut(id.0) {
             let from = slot.key.source;
-            slot.result = Some(accept(from, slot.signature, &mut slot.parts, header, payload, statistics));
+            let result = accept(from, slot.signature, &mut slot.parts, header, payload, statistics);
+            slot.end(result);
         }
+    }
+
+    /// The place for the waker of the task that waits for a receive.
+    pub(crate) fn on_end(&mut self, id: RecvId) -> Option<&mut OnEnd> {
+        Some(&mut self.slots.get_mut(id.0)?.on_end)
     }
 
     /// Removes a receive that has ended.
@@ -138,7 +147,7 @@ impl Receives {
         if let Some(slot) = self.slots.get_mut(id.0)
             && slot.result.is_none()
         {
-            slot.result = Some(Err(Error::Canceled));
+            slot.end(Err(Error::Canceled));
             self.waiting.remove(&slot.key);
         }
     }
@@ -156,11 +165,18 @@ impl Receives {
         self.waiting.retain(|key, id| {
             let is_over = is_meant(key.source, key.tag);
             if is_over && let Some(slot) = self.slots.get_mut(id.0) {
-                slot.result = Some(Err(error.clone()));
+                slot.end(Err(error.clone()));
             }
             !is_over
         });
         self.waiting.len() < before
+    }
+}
+
+impl Slot {
+    fn end(&mut self, result: Result<Arrival>) {
+        self.result = Some(result);
+        self.on_end.tell();
     }
 }
 

@@ -22,10 +22,11 @@ use parking_lot::RwLock;
 use self::mailbox::{Mail, Mailbox, Message, Payload, Returned, Taken};
 use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, copy_parts};
 use self::remote::Tables;
+use crate::on_end::OnEnd;
 use crate::table::Table;
 use crate::transport::{
-    Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics,
-    Transport, Wanted, Which, check_peer,
+    Found, News, Notice, OperationId, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts,
+    Statistics, Transport, Wanted, Which, check_peer,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
@@ -108,6 +109,7 @@ struct Outgoing {
     to: Rank,
     key: Key,
     done: Option<SendDone>,
+    on_end: OnEnd,
 }
 
 impl crate::transport::sealed::Sealed for Local {}
@@ -179,6 +181,14 @@ impl Transport for Local {
 
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
         self.receives.test(id)
+    }
+
+    fn on_end(&mut self, operation: OperationId) -> Option<&mut OnEnd> {
+        match operation {
+            OperationId::Send(id) => Some(&mut self.sends.get_mut(id.0)?.on_end),
+            OperationId::Recv(id) => self.receives.on_end(id),
+            OperationId::Access(_) => None,
+        }
     }
 
     /// Takes the message back if it is unmatched. Otherwise the receiver is copying it and the send ends
@@ -318,7 +328,7 @@ impl Local {
     }
 
     fn lend(&mut self, to: Rank, key: Key, header: Header, parts: SendParts) -> Posted<SendId, SendDone> {
-        let id = SendId(self.sends.insert(Outgoing { to, key, done: None }));
+        let id = SendId(self.sends.insert(Outgoing { to, key, done: None, on_end: OnEnd::default() }));
         let message = Message { header, payload: Payload::Lent(id, parts) };
         let Some(refused) = self.world.mailboxes[to.index()].put(key, message) else {
             return Posted::Pending(id);
@@ -347,7 +357,7 @@ impl Local {
             let Some(to) = self.sends.get_mut(id.0).map(|send| send.to) else { continue };
             let result = if taken { Ok(()) } else { Err(self.lose_left(to)) };
             if let Some(send) = self.sends.get_mut(id.0) {
-                send.done = Some(SendDone { parts, result });
+                send.end(SendDone { parts, result });
             }
         }
         any
@@ -408,12 +418,17 @@ impl World {
 }
 
 impl Outgoing {
+    fn end(&mut self, done: SendDone) {
+        self.done = Some(done);
+        self.on_end.tell();
+    }
+
     /// Ends the send with `error` if its message is unmatched.
     fn take_back(&mut self, world: &World, error: &Error) {
         if self.done.is_none()
             && let Some(parts) = world.mailboxes[self.to.index()].take_back(&self.key)
         {
-            self.done = Some(SendDone { parts, result: Err(error.clone()) });
+            self.end(SendDone { parts, result: Err(error.clone()) });
         }
     }
 }

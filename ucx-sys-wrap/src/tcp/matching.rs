@@ -11,6 +11,7 @@ use slab::Slab;
 
 use super::frame::Header;
 use super::sizes::Sizes;
+use crate::on_end::OnEnd;
 use crate::tag::{Posted, may_have_later, take_first};
 use crate::transport::{Found, RecvDone, RecvParts, Wanted, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Statistics, Tag};
@@ -40,6 +41,7 @@ struct Receive {
     parts: RecvParts,
     /// `None` while it goes on.
     outcome: Option<Outcome>,
+    on_end: OnEnd,
 }
 
 /// The outcome of a receive: the mark and the bytes of each part of the message.
@@ -69,7 +71,7 @@ impl Receives {
     ) -> bool {
         let Some(&(tag, key)) = self.waiting.front() else { return false };
         let Some(receive) = self.operations.get_mut(key) else { return false };
-        let Receive { envelope, parts, outcome, .. } = receive;
+        let Receive { envelope, parts, outcome, on_end, .. } = receive;
         let lengths = &header.lengths;
         if tag != header.tag || envelope.signature != header.signature || parts.len() != lengths.len() {
             return false;
@@ -87,6 +89,7 @@ impl Receives {
         }
         statistics.messages_received += 1;
         *outcome = Some(Ok((header.mark, *lengths)));
+        on_end.tell();
         self.pending -= 1;
         self.waiting.pop_front();
         true
@@ -103,7 +106,8 @@ impl Receives {
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         self.pending += 1;
         self.posted += 1;
-        self.operations.insert(Receive { number: self.posted, envelope, parts, outcome: None })
+        let (number, on_end) = (self.posted, OnEnd::default());
+        self.operations.insert(Receive { number, envelope, parts, outcome: None, on_end })
     }
 
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
@@ -139,8 +143,14 @@ impl Receives {
             && receive.outcome.is_none()
         {
             receive.outcome = Some(outcome);
+            receive.on_end.tell();
             self.pending -= 1;
         }
+    }
+
+    /// The place for the waker of the task that waits for a receive.
+    pub(super) fn on_end(&mut self, key: usize) -> Option<&mut OnEnd> {
+        Some(&mut self.operations.get_mut(key)?.on_end)
     }
 
     #[inline]
@@ -182,6 +192,7 @@ impl Receives {
         self.waiting.clear();
         for (_, receive) in &mut self.operations {
             receive.outcome.get_or_insert_with(|| Err(error.clone()));
+            receive.on_end.tell();
         }
         self.pending = 0;
     }

@@ -9,9 +9,10 @@ use super::connection::Connection;
 use crate::buffer::ReadLease;
 use crate::limits::{MAX_MESSAGE_BYTES, check_length};
 use crate::link::Links;
+use crate::on_end::OnEnd;
 use crate::transport::{
-    Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics,
-    Transport, Wanted, Which, join, one, split,
+    Found, News, Notice, OperationId, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts,
+    Statistics, Transport, Wanted, Which, join, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -113,6 +114,21 @@ impl Transport for Tcp {
         }
         let (index, key) = split(id.0);
         self.connections.get_mut(index)?.as_mut()?.incoming.receives.take_outcome(key)
+    }
+
+    fn on_end(&mut self, operation: OperationId) -> Option<&mut OnEnd> {
+        let (OperationId::Send(SendId(number)) | OperationId::Recv(RecvId(number))) = operation else {
+            return None;
+        };
+        let (index, key) = split(number);
+        if self.links_of(index).is_some() {
+            return self.links.as_mut()?.on_end(operation);
+        }
+        let connection = self.connections.get_mut(index)?.as_mut()?;
+        match operation {
+            OperationId::Send(_) => connection.outgoing.on_end(key),
+            _ => connection.incoming.receives.on_end(key),
+        }
     }
 
     fn cancel_send(&mut self, id: SendId) {

@@ -4,6 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::header::{Header, INLINE_BYTES};
 use super::ucp_request::UcpRequest;
+use crate::on_end::OnEnd;
 use crate::transport::{RecvParts, Statistics, count_copy};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
@@ -17,6 +18,7 @@ pub(super) struct Incoming {
     pub(super) parts: RecvParts,
     stage: Stage,
     posted_in: u32,
+    on_end: OnEnd,
 }
 
 enum Stage {
@@ -66,7 +68,8 @@ impl Incoming {
     #[inline]
     pub(super) fn new(from: Rank, envelope: &Envelope, parts: RecvParts, posted_in: u32) -> Self {
         let Envelope { tag, signature, .. } = *envelope;
-        Self { from, tag, signature, parts, stage: Stage::Waiting, posted_in }
+        let (stage, on_end) = (Stage::Waiting, OnEnd::default());
+        Self { from, tag, signature, parts, stage, posted_in, on_end }
     }
 
     /// Takes the payload of a checked message that is not fragmented; ends the receive.
@@ -89,6 +92,7 @@ impl Incoming {
         // A copy: as above.
         self.parts[0].bytes_mut()[..payload.len()].copy_from_slice(payload);
         self.stage = Stage::Plain(payload.len());
+        self.on_end.tell();
     }
 
     /// Takes the inline parts of a checked fragmented message.
@@ -121,6 +125,7 @@ impl Incoming {
                 let (requests, error, has_failed) = (Fetches::new(), None, false);
                 let fetch = Fetch { arrival, requests, missing, is_fetched, error, has_failed };
                 self.stage = Stage::Fetching(fetch);
+                self.on_end.tell();
             }
         }
     }
@@ -222,6 +227,11 @@ impl Incoming {
         matches!(self.stage, Stage::Waiting)
     }
 
+    /// The place for the waker of the task that waits for its message.
+    pub(super) fn on_end(&mut self) -> Option<&mut OnEnd> {
+        self.is_waiting().then_some(&mut self.on_end)
+    }
+
     /// Whether it waits for nothing any more.
     pub(super) fn is_over(&self) -> bool {
         match &self.stage {
@@ -254,6 +264,7 @@ impl Incoming {
     #[inline]
     fn ended(&mut self, result: Result<Arrival>, is_fetched: bool) {
         self.stage = Stage::Ended(Ended { from: self.from, result, is_fetched });
+        self.on_end.tell();
     }
 
     #[inline]

@@ -9,9 +9,10 @@ use super::incoming::{Ended, Finished};
 use super::local_peers::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
 use crate::buffer::ReadLease;
+use crate::on_end::OnEnd;
 use crate::transport::{
-    Found, News, Notice, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics,
-    Transport, Wanted, Which, check_peer, one, split,
+    Found, News, Notice, OperationId, Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts,
+    Statistics, Transport, Wanted, Which, check_peer, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -113,6 +114,25 @@ impl Transport for Ucx {
             return Some(Ok(arrival));
         }
         self.test_recv(id).map(|done| done.result)
+    }
+
+    /// UCX itself tells of no end: only a receive whose message has not come waits for something that this
+    /// rank is told of. Then it is fetched, or has ended.
+    fn on_end(&mut self, operation: OperationId) -> Option<&mut OnEnd> {
+        match operation {
+            OperationId::Send(id) => {
+                let (links, number) = self.linked(id.0)?;
+                links.on_end(OperationId::Send(SendId(number)))
+            }
+            OperationId::Recv(id) => {
+                if linked(id.0).is_none() {
+                    return self.engine.inbox().receive(id.0)?.on_end();
+                }
+                let (links, number) = self.linked(id.0)?;
+                links.on_end(OperationId::Recv(RecvId(number)))
+            }
+            OperationId::Access(_) => None,
+        }
     }
 
     /// Asks the peer to discard a rendezvous message that it has not matched: UCX itself can't take one back.

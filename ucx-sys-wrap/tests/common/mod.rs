@@ -69,6 +69,8 @@ const CASES: &[Case] = &[
     ("puts and gets left in a scope", &[2], remote::left_in_a_scope),
     ("puts and gets asleep", &[2], remote::sleep),
     ("futures that are polled when they wake", &[2], woken::every_operation),
+    ("receives that are polled only when they end", &[2], woken::few_polls),
+    ("futures that are woken by ends of all kinds", &[2], woken::every_end),
     ("one of two contexts aborted", &[3], contexts::one_aborted),
     ("one of two contexts timed out", &[3], contexts::one_timed_out),
     ("one of two contexts aborted on request", &[2], contexts::requested_abort),

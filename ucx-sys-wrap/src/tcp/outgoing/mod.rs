@@ -15,6 +15,7 @@ use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};
 use super::wire::Wire;
 use crate::buffer::ReadLease;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
+use crate::on_end::OnEnd;
 use crate::tcp::sizes::Sizes;
 use crate::transport::{Posted, SendDone, SendParts, one};
 use crate::{Envelope, Error, MAX_PARTS, Rank, Result, Statistics, Tag};
@@ -55,6 +56,7 @@ struct Operation {
     context: u16,
     /// `None` while the send goes on.
     done: Option<SendDone>,
+    on_end: OnEnd,
 }
 
 /// Of what is sent for puts and gets.
@@ -258,6 +260,11 @@ impl Outgoing {
         true
     }
 
+    /// The place for the waker of the task that waits for a send.
+    pub(super) fn on_end(&mut self, key: usize) -> Option<&mut OnEnd> {
+        Some(&mut self.operations.get_mut(key)?.on_end)
+    }
+
     pub(super) fn take_ended(&mut self, key: usize) -> Option<SendDone> {
         self.operations.get(key)?.done.as_ref()?;
         self.operations.remove(key).done
@@ -297,7 +304,7 @@ impl Outgoing {
 
     fn begin(&mut self, context: u16) -> usize {
         self.pending += 1;
-        self.operations.insert(Operation { context, done: None })
+        self.operations.insert(Operation { context, done: None, on_end: OnEnd::default() })
     }
 
     /// The sends of a context that have not ended.
@@ -405,6 +412,7 @@ impl Outgoing {
     fn end(&mut self, frame: Queued, result: Result<()>) {
         if let Some(slot) = frame.operation.and_then(|key| self.operations.get_mut(key)) {
             slot.done = Some(SendDone { parts: frame.into_parts(), result });
+            slot.on_end.tell();
             self.pending -= 1;
         }
     }
