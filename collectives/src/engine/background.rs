@@ -1,19 +1,35 @@
 //! The tasks of an engine: who polls them, and when.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use slab::Slab;
+
+use super::ready::Wakeup;
 use super::thread::InBody;
 use super::{Engine, parked};
 
 /// Blocking calls between two turns before a call, while others are pending.
 const CALLS_PER_TURN: u32 = 16;
 
-/// A task that every turn of the engine moves.
+/// The time between two looks at the deadlines of all tasks, if none ends before.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// A task whose future does not wake it is polled this often all the same.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// A task that turns of the engine move.
 pub(super) trait Background: Send {
     /// Polls it. Returns whether the task has ended and handed over its result.
     fn poll(&mut self) -> bool;
+
+    /// Its waker.
+    fn wakeup(&self) -> &Arc<Wakeup>;
+
+    /// When its deadline passes; never if it has passed.
+    fn end(&self) -> Duration;
 
     /// Checks its deadline, after a poll and a turn of the transport that `moved` something or not. Returns
     /// whether the deadline has just passed, so that the next poll ends the task.
@@ -21,6 +37,70 @@ pub(super) trait Background: Send {
 
     /// The waker of the task that awaits it, once it has ended.
     fn take_waker(&mut self) -> Option<Waker>;
+}
+
+/// The tasks of an engine.
+#[derive(Default)]
+pub(super) struct Tasks {
+    all: Slab<Box<dyn Background>>,
+    /// Scratch: the keys of the tasks that a turn polls.
+    batch: Vec<usize>,
+    /// When to look at the deadlines of all tasks, and when to poll all of them.
+    next_look: Duration,
+    next_poll: Duration,
+}
+
+impl Tasks {
+    /// Takes in tasks that were started; they are ready.
+    fn take_in(&mut self, started: &mut Vec<Box<dyn Background>>) {
+        for task in started.drain(..) {
+            self.next_look = self.next_look.min(task.end());
+            let wakeup = Arc::clone(task.wakeup());
+            wakeup.begin(self.all.insert(task));
+        }
+    }
+
+    /// Wakes all tasks if that is due.
+    fn wake_all(&mut self, now: Duration, is_simulated: bool) {
+        if now >= self.next_poll || is_simulated {
+            self.next_poll = now.saturating_add(POLL_EVERY);
+            for (_, task) in &self.all {
+                task.wakeup().wake_by_ref();
+            }
+        }
+    }
+
+    /// Looks at the deadlines of all tasks if that is due, and wakes those that are late. Returns whether
+    /// there are any.
+    fn look(&mut self, now: Duration, moved: bool, is_simulated: bool) -> bool {
+        if now < self.next_look && !is_simulated {
+            return false;
+        }
+        let mut is_late = false;
+        self.next_look = now.saturating_add(LOOK_EVERY);
+        for (_, task) in &mut self.all {
+            if task.look(now, moved) {
+                task.wakeup().wake_by_ref();
+                is_late = true;
+            }
+            self.next_look = self.next_look.min(task.end());
+        }
+        is_late
+    }
+
+    /// Polls the tasks that are ready, and removes those that have ended.
+    fn poll(&mut self, engine: &Engine, wakers: &mut Vec<Waker>) {
+        engine.ready.take(&mut self.batch);
+        for key in self.batch.drain(..) {
+            let Some(task) = self.all.get_mut(key).filter(|task| task.wakeup().begin_poll()) else {
+                continue;
+            };
+            if task.poll() {
+                wakers.extend(task.take_waker());
+                drop(self.all.remove(key));
+            }
+        }
+    }
 }
 
 impl Engine {
@@ -72,35 +152,36 @@ impl Engine {
         self.polled_by.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Polls every task, then checks their deadlines: a task that has all that it needs ends first. Only one
-    /// thread at a time does, and never from inside a task. `moved` tells whether the transport has moved.
+    /// Polls the tasks that are ready, then checks the deadlines: a task that has all that it needs ends first.
+    /// Only one thread at a time does, and never from inside a task. `moved` tells whether the transport has
+    /// moved. Returns whether a task has ended or is ready again.
+    ///
+    /// So a turn costs what has moved, not what is pending, but for a look at all deadlines once in a
+    /// millisecond.
     pub(super) fn poll_background(&self, moved: bool) -> bool {
-        let Some(mut tasks) = self.background.try_lock() else { return false };
-        tasks.append(&mut self.started.lock());
-        let before = tasks.len();
+        let Some(mut guard) = self.background.try_lock() else { return self.ready.has_some() };
+        let tasks = &mut *guard;
+        tasks.take_in(&mut self.started.lock());
+        let before = tasks.all.len();
         let polled = Polled::begin(self);
         let mut wakers = Vec::new();
-        let mut poll = |task: &mut Box<dyn Background>| {
-            let has_ended = task.poll();
-            if has_ended {
-                wakers.extend(task.take_waker());
-            }
-            !has_ended
-        };
-        tasks.retain_mut(&mut poll);
-        if !tasks.is_empty() {
+        if !tasks.all.is_empty() {
             let now = self.port.now();
-            let is_late = tasks.iter_mut().fold(false, |is_late, task| task.look(now, moved) | is_late);
-            if is_late {
-                tasks.retain_mut(&mut poll);
+            tasks.wake_all(now, self.is_simulated);
+            tasks.poll(self, &mut wakers);
+            if tasks.look(now, moved, self.is_simulated) {
+                // The operations of late tasks wake futures inside them.
+                self.port.wake();
+                tasks.wake_all(now, self.is_simulated);
+                tasks.poll(self, &mut wakers);
             }
         }
         drop(polled);
-        let ended = before - tasks.len();
+        let ended = before - tasks.all.len();
         self.background_count.fetch_sub(ended, Ordering::Relaxed);
-        drop(tasks);
+        drop(guard);
         parked::wake(wakers.into_iter());
-        ended > 0
+        ended > 0 || self.ready.has_some() || self.port.has_woken()
     }
 }
 

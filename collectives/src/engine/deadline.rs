@@ -123,6 +123,11 @@ impl Deadline {
         self.quiet_looks < enough && now.saturating_sub(since) < STANDSTILL
     }
 
+    /// When it passes; never if it has ended its call.
+    pub(super) fn end(&self) -> Duration {
+        if self.is_over { Duration::MAX } else { self.end }
+    }
+
     /// Notes a reading of the clock.
     fn see(&mut self, now: Duration) {
         let unseen = now.saturating_sub(std::mem::replace(&mut self.seen, now));

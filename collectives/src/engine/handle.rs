@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use ucx_sys_wrap::buffer::{Task, next_turn};
 
 use super::deadline::Deadline;
 use super::parked::Wakes;
+use super::ready::Wakeup;
 use super::thread::{Blocked, InBody};
 use super::wait::Waiter;
 use super::{Background, Engine, Status};
@@ -33,6 +34,8 @@ struct Outcome<T> {
     is_canceled: AtomicBool,
     /// Whether the engine keeps it among the parked ones.
     is_parked: AtomicBool,
+    /// The waker of the call, if it has not ended at once.
+    wakeup: Option<Arc<Wakeup>>,
 }
 
 struct State<T> {
@@ -41,9 +44,19 @@ struct State<T> {
 }
 
 impl<T> Outcome<T> {
-    fn new(result: Option<thread::Result<T>>) -> Slot<T> {
+    fn new(result: Option<thread::Result<T>>, wakeup: Option<Arc<Wakeup>>) -> Slot<T> {
         let state = Mutex::new(State { result, waker: None });
-        Arc::new(Self { state, is_canceled: AtomicBool::new(false), is_parked: AtomicBool::new(false) })
+        let (is_canceled, is_parked) = Default::default();
+        Arc::new(Self { state, is_canceled, is_parked, wakeup })
+    }
+
+    /// The call is not wanted any more.
+    fn cancel(&self, engine: &Engine) {
+        self.is_canceled.store(true, Ordering::SeqCst);
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.wake_by_ref();
+        }
+        engine.cancel();
     }
 }
 
@@ -103,7 +116,7 @@ pub struct Handle<T> {
 impl<T> Handle<T> {
     /// The handle of a call that has already ended with `value`.
     pub(crate) fn ended(engine: &Arc<Engine>, value: T) -> Self {
-        Self::of(engine, Outcome::new(Some(Ok(value))), None)
+        Self::of(engine, Outcome::new(Some(Ok(value)), None), None)
     }
 
     fn of(engine: &Arc<Engine>, slot: Slot<T>, parkable: Option<Arc<dyn Wakes>>) -> Self {
@@ -133,8 +146,7 @@ impl<T> Handle<T> {
     ///
     /// The handle must still be waited for.
     pub fn cancel(&self) {
-        self.slot.is_canceled.store(true, Ordering::Relaxed);
-        self.engine.cancel();
+        self.slot.cancel(&self.engine);
         self.engine.turn();
         self.engine.stop_turning();
     }
@@ -233,8 +245,11 @@ impl<T> Future for Handle<T> {
         let mut result = self.take_or_leave(context);
         if result.is_none() {
             self.engine.parked.count_poll();
-            // Inside a body this thread may hold the transport, which others need to go on.
-            let is_again = if self.engine.is_simulated || InBody::is_here() {
+            // Inside a body this thread may hold the transport, which others need to go on. Inside a task of
+            // this engine, its end alone wakes the task.
+            let is_again = if !self.engine.is_simulated && self.engine.is_polled_here() {
+                false
+            } else if self.engine.is_simulated || InBody::is_here() {
                 self.engine.turn();
                 true
             } else {
@@ -259,8 +274,7 @@ impl<T> Drop for Handle<T> {
             return;
         }
         if self.is_receive && !self.is_spent {
-            self.slot.is_canceled.store(true, Ordering::Relaxed);
-            self.engine.cancel();
+            self.slot.cancel(&self.engine);
         }
         let waker = self.slot.state.lock().waker.take();
         drop(waker);
@@ -272,6 +286,8 @@ impl<T> Drop for Handle<T> {
 pub(super) struct Spawned<B: Send + 'static, R> {
     task: Task<B, R>,
     slot: Slot<(B, R)>,
+    wakeup: Arc<Wakeup>,
+    waker: Waker,
     status: Arc<Status>,
     deadline: Deadline,
     /// Dropped after the task, whose operations may end after its body.
@@ -288,15 +304,16 @@ impl<B: Send + 'static, R: Send + 'static> Spawned<B, R> {
         (status, kept): (Arc<Status>, Kept),
         deadline: Deadline,
     ) -> (Handle<(B, R)>, Self) {
-        let slot = Outcome::new(None);
+        let wakeup = Wakeup::new(&engine.ready);
+        let (slot, waker) = (Outcome::new(None, Some(Arc::clone(&wakeup))), Arc::clone(&wakeup).into());
         let parkable: Arc<dyn Wakes> = Arc::<Outcome<(B, R)>>::clone(&slot);
         let handle = Handle::of(engine, Arc::clone(&slot), Some(parkable));
-        (handle, Self { task, slot, status, deadline, _kept: kept })
+        (handle, Self { task, slot, wakeup, waker, status, deadline, _kept: kept })
     }
 
     /// Polls the task, and returns its result if it has ended.
     fn poll_task(&mut self) -> Option<thread::Result<(B, R)>> {
-        let mut context = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(&self.waker);
         match catch_unwind(AssertUnwindSafe(|| self.task.poll(&mut context))) {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(Ok(result)),
@@ -310,16 +327,26 @@ impl<B: Send + 'static, R: Send + 'static> Spawned<B, R> {
 
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
-        if self.slot.is_canceled.swap(false, Ordering::Relaxed) {
+        if self.slot.is_canceled.swap(false, Ordering::SeqCst) {
             let comm = self.task.comm();
             if self.deadline.cancel(comm.now()) {
-                comm.time().cancel();
+                comm.cancel();
+                // Futures inside the body are polled only when they are woken.
+                comm.port().wake();
             }
         }
         let Some(result) = self.poll_task() else { return false };
         self.status.look(self.task.comm().port());
         self.slot.state.lock().result = Some(result);
         true
+    }
+
+    fn wakeup(&self) -> &Arc<Wakeup> {
+        &self.wakeup
+    }
+
+    fn end(&self) -> Duration {
+        self.deadline.end()
     }
 
     fn take_waker(&mut self) -> Option<Waker> {

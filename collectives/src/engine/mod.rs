@@ -12,6 +12,7 @@ mod handle;
 mod join;
 mod messages;
 mod parked;
+mod ready;
 mod sleep;
 mod status;
 mod thread;
@@ -37,11 +38,12 @@ pub use sleep::Sleep;
 pub(crate) use status::{AbortUnlessEnded, Course, Status};
 pub use thread::EngineThread;
 
-use background::Background;
+use background::{Background, Tasks};
 use deadline::Deadline;
 use driver::Driven;
 use handle::{Kept, Spawned};
 use parked::Parked;
+use ready::Ready;
 use thread::{Alarm, InBody};
 use turns::Turns;
 use wait::{Processor, SPINS};
@@ -59,10 +61,12 @@ const RECENT: Duration = Duration::from_millis(1);
 /// Moves the collectives of one transport.
 pub struct Engine {
     port: Arc<Port>,
-    background: Mutex<Vec<Box<dyn Background>>>,
+    background: Mutex<Tasks>,
     /// Tasks started since the last poll of tasks, so that starting one never waits for a poll.
     started: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
+    /// Which tasks to poll.
+    ready: Arc<Ready>,
     /// Whether a task was canceled since tasks were last polled.
     has_canceled: AtomicBool,
     /// Blocking calls that were made while others were pending.
@@ -77,8 +81,6 @@ pub struct Engine {
     course: Arc<Course>,
     /// The context of all ranks.
     world: Arc<Status>,
-    /// Wakes the engine's thread, if there is one.
-    alarm: OnceLock<Arc<Alarm>>,
     /// The handles that wait for the engine's thread, or its driver.
     parked: Parked,
     driven: Arc<Driven>,
@@ -98,6 +100,7 @@ impl Engine {
             background: Mutex::default(),
             started: Mutex::default(),
             background_count: AtomicUsize::new(0),
+            ready: Arc::default(),
             has_canceled: AtomicBool::new(false),
             calls_beside: AtomicU32::new(0),
             polled_by: AtomicUsize::new(0),
@@ -105,7 +108,6 @@ impl Engine {
             looked_at: AtomicU64::new(0),
             local_group,
             course: Arc::default(),
-            alarm: OnceLock::new(),
             parked: Parked::default(),
             driven: Arc::default(),
             pollable: OnceLock::new(),
@@ -321,10 +323,16 @@ impl Engine {
         handle
     }
 
+    /// The alarm of the engine's thread, if there is one.
+    #[inline]
+    fn alarm(&self) -> Option<&Arc<Alarm>> {
+        self.ready.alarm.get()
+    }
+
     /// Wakes a thread that moves tasks.
     #[inline]
     fn mover(&self) -> Option<&Alarm> {
-        self.alarm.get().map(|alarm| &**alarm).filter(|alarm| alarm.moves_tasks)
+        self.alarm().map(|alarm| &**alarm).filter(|alarm| alarm.moves_tasks)
     }
 
     /// Closes a context on all its ranks. May be called anywhere, including in a signal handler that has
@@ -336,13 +344,13 @@ impl Engine {
     pub(crate) fn abort(&self, status: &Status) {
         let is_in_use = self.port.request_abort(status.number);
         status.close();
-        if let Some(alarm) = self.alarm.get() {
+        if let Some(alarm) = self.alarm() {
             alarm.call();
             self.port.await_abort(if is_in_use { ABORT_PATIENCE_INSIDE } else { ABORT_PATIENCE });
         }
     }
 
-    /// Moves the transport and every task once, without blocking. Returns whether anything happened.
+    /// Moves the transport and the tasks that are ready once, without blocking. Returns whether anything happened.
     pub fn turn(&self) -> bool {
         self.heed_canceled();
         self.parked.count_turn();

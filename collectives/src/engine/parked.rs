@@ -122,7 +122,7 @@ impl Engine {
             }
             return true;
         }
-        let Some(alarm) = self.alarm.get().filter(|alarm| !alarm.has_ended()) else { return false };
+        let Some(alarm) = self.alarm().filter(|alarm| !alarm.has_ended()) else { return false };
         self.parked.push(handle);
         // The thread sees the handle before it sleeps, or this wakes it.
         alarm.wake();

@@ -91,7 +91,7 @@ impl EngineThread {
         });
         let thread = thread.map_err(|error| Error::system("can't start the engine's thread", error))?;
         // Nothing is pending yet, so no wake-up was missed.
-        engine.alarm.get_or_init(|| Arc::clone(&alarm));
+        engine.ready.alarm.get_or_init(|| Arc::clone(&alarm));
         Ok(Self { alarm, thread: Some(thread) })
     }
 }
@@ -149,6 +149,11 @@ impl Alarm {
     /// Wakes the thread unconditionally. Async-signal-safe: one system call.
     pub(super) fn call(&self) {
         self.wake_receiver.ring();
+    }
+
+    /// Whether the thread moves tasks and no blocked call turns the engine.
+    pub(super) fn is_alone(&self) -> bool {
+        self.moves_tasks && self.blocked.load(Ordering::Relaxed) == 0
     }
 
     pub(super) fn has_ended(&self) -> bool {
