@@ -90,14 +90,15 @@ impl Tasks {
 
     /// Polls the tasks that are ready, and removes those that have ended.
     fn poll(&mut self, engine: &Engine, wakers: &mut Vec<Waker>) {
-        engine.ready.take(&mut self.batch);
-        for key in self.batch.drain(..) {
-            let Some(task) = self.all.get_mut(key).filter(|task| task.wakeup().begin_poll()) else {
-                continue;
-            };
+        let Self { all, batch, .. } = self;
+        engine.ready.take(batch);
+        // Before any is polled: a task that was woken twice is in the batch twice.
+        batch.retain(|key| all.get(*key).is_some_and(|task| task.wakeup().begin_poll()));
+        for key in batch.drain(..) {
+            let Some(task) = all.get_mut(key) else { continue };
             if task.poll() {
                 wakers.extend(task.take_waker());
-                drop(self.all.remove(key));
+                drop(all.remove(key));
             }
         }
     }
