@@ -285,6 +285,22 @@ fn a_driver_that_is_dropped_leaves_nobody_asleep() {
     });
 }
 
+/// Tasks of other runtimes go on although nobody turns the driver.
+#[test]
+fn a_driver_that_is_never_turned_keeps_nobody_waiting() {
+    on_local(2, |group| {
+        let driver = (group.rank() == 0).then(|| group.driver().unwrap());
+        for _ in 0..3 {
+            if group.rank() == 1 {
+                thread::sleep(Duration::from_millis(50));
+            }
+            block_on(async { assert_sum(sum(group, 1.0).await, 2.0) });
+        }
+        drop(driver);
+        group.barrier().unwrap();
+    });
+}
+
 /// A job may end for a rank, with its threads, while a task sleeps.
 #[test]
 fn a_job_that_ends_wakes_those_who_sleep() {

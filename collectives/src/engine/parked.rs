@@ -3,7 +3,7 @@
 //! A handle that has waited for a millisecond parks: it prepares the engine's descriptor for sleeping, and
 //! leaves waiting on it to the engine's thread, which wakes all parked handles when something has come. The
 //! handles then turn the engine themselves, in the runtimes that poll them. If there is a driver, it waits
-//! and turns in place of the thread.
+//! and turns in place of the thread, which takes over if the driver makes no turn for 20 ms.
 //!
 //! Whoever turns the engine takes the wake-up of the descriptor, so it must wake the parked handles when it
 //! stops ([`Engine::stop_turning`]). If it does not, the thread wakes them after 10 ms.
@@ -117,6 +117,10 @@ impl Engine {
             // Otherwise it was dropped meanwhile, and perhaps has not seen the handle.
             if self.driven.has_driver() {
                 self.driven.want();
+                // It does not rely on the driver.
+                if let Some(alarm) = self.alarm() {
+                    alarm.wake();
+                }
             } else {
                 self.parked.wake_all();
             }

@@ -38,6 +38,9 @@ pub(super) const KEPT_LOOKS: u32 = 100;
 /// How long to keep turning after progress. Short, because the application computes meanwhile.
 const PATIENCE: Duration = Duration::from_micros(20);
 
+/// A driver that does not turn for so long is not relied on: longer than it may sleep.
+const DRIVER_PATIENCE: Duration = LONGEST_SLEEP.saturating_mul(2);
+
 /// State shared by an engine's thread and the users of the engine.
 pub(super) struct Alarm {
     wake_receiver: WakeReceiver,
@@ -123,13 +126,15 @@ impl Drop for InBody {
 }
 
 impl Drop for EngineThread {
-    /// Waits for the thread to end, unless a body of a call held the last group. The thread may be polling
-    /// that body, or wait for the transport that a blocking call holds during its body.
+    /// Waits for the thread to end, unless a body of a call held the last group: the thread may be polling
+    /// that body, or wait for the transport that a blocking call holds during its body. Nor does the thread
+    /// wait for itself, if a waker that it has called held the last group.
     fn drop(&mut self) {
         self.alarm.has_ended.store(true, Ordering::Relaxed);
         self.alarm.call();
         if let Some(thread) = self.thread.take()
             && !InBody::is_here()
+            && thread.thread().id() != thread::current().id()
         {
             // A panic of the thread was reported by its hook. Calls then need other turns of the engine.
             let _ = thread.join();
@@ -191,6 +196,7 @@ impl Alarm {
                 Prepared::Awake => since = None,
                 Prepared::Until(sleep) => sleep.wait(self.wake_receiver.as_fd()),
                 Prepared::For(pollable) => self.wait_for_parked(weak, &pollable, &mut tick),
+                Prepared::Driven(turns) => self.watch_driver(weak, turns),
                 Prepared::Idle => wait_for(self.wake_receiver.as_fd(), None, None),
             }
             self.is_asleep.store(false, Ordering::Relaxed);
@@ -209,6 +215,18 @@ impl Alarm {
             if let Some(engine) = engine.upgrade() {
                 engine.parked.wake_all();
             }
+        }
+    }
+
+    /// Wakes the handles that are parked with a driver if nobody turns the engine for a while. Handles that are
+    /// parked meanwhile need not wake this thread.
+    fn watch_driver(&self, engine: &Weak<Engine>, turns: u32) {
+        self.is_asleep.store(false, Ordering::Relaxed);
+        wait_for(self.wake_receiver.as_fd(), None, Some(DRIVER_PATIENCE));
+        if let Some(engine) = engine.upgrade()
+            && engine.parked.turns() == turns
+        {
+            engine.parked.wake_all();
         }
     }
 
@@ -234,7 +252,10 @@ impl Alarm {
         if self.has_ended.load(Ordering::Relaxed) || engine.port.is_abort_wanted() {
             return Prepared::Awake;
         }
-        if !self.moves_tasks && engine.parked.has_some() && !engine.driven.has_driver() {
+        if !self.moves_tasks && engine.parked.has_some() {
+            if engine.driven.has_driver() {
+                return Prepared::Driven(engine.parked.turns());
+            }
             return engine.pollable.get().map_or(Prepared::Awake, |pollable| Prepared::For(pollable.clone()));
         }
         if !self.is_wanted(&engine) {
@@ -289,6 +310,8 @@ enum Prepared {
     Until(Sleep),
     /// Handles are parked.
     For(Arc<Pollable>),
+    /// Handles are parked with a driver; the turns so far.
+    Driven(u32),
     /// Nothing to do until a wake-up.
     Idle,
 }
