@@ -1,9 +1,9 @@
 //! The progress engine: polls collectives, moves the transport, and enforces deadlines.
 //!
 //! A blocking call is polled on the calling thread until it has ended ([`Engine::run`]). A non-blocking call
-//! is a task that owns its buffers ([`Engine::spawn`]); every turn of the engine moves all tasks. There is no
-//! global state, and at most one thread ([`EngineThread`]): it carries out aborts, wakes the tasks that wait
-//! for handles and, if requested, moves the calls; otherwise it sleeps.
+//! is a task that owns its buffers ([`Engine::spawn`]); every turn of the engine moves those that are ready.
+//! There is no global state, and at most one thread ([`EngineThread`]): it carries out aborts, wakes the tasks
+//! that wait for handles and, if requested, moves the calls; otherwise it sleeps.
 
 mod background;
 mod deadline;
