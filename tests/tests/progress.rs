@@ -6,12 +6,12 @@ use std::fs::read_to_string;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::task::Poll;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Result, dense};
 use brevity::transport::bootstrap::Opened;
+use brevity::transport::buffer::next_turn;
 use brevity::transport::shm::LocalGroup;
 use brevity::transport::tcp::Tcp;
 use brevity::transport::ucx::Options;
@@ -345,9 +345,9 @@ fn what_is_published_after_the_last_look_ends_the_sleep() {
         let description = Description::new(Operation::BARRIER, 0, 0);
         // A call that finds nothing, and whose peer publishes something right after the check.
         let pending = groups[0].start(description, Arc::clone(&here[1]), |_: &Call<'_, '_>, peer| {
-            Box::pin(poll_fn(|_| {
+            Box::pin(poll_fn(|context| {
                 peer.wake(0);
-                Poll::<()>::Pending
+                next_turn::<()>(context)
             }))
         });
         for sleeps in 0..3 {

@@ -153,9 +153,9 @@ impl Engine {
         self.polled_by.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Polls the tasks that are ready, then checks the deadlines: a task that has all that it needs ends first.
-    /// Only one thread at a time does, and never from inside a task. `moved` tells whether the transport has
-    /// moved. Returns whether a task has ended or is ready again.
+    /// Polls the tasks that are ready, then checks the deadlines: a task that has all that it needs ends
+    /// first. Only one thread at a time does, and never from inside a task. `moved` tells whether the
+    /// transport has moved. Returns whether a task has ended or is ready again.
     ///
     /// So a turn costs what has moved, not what is pending, but for a look at all deadlines once in a
     /// millisecond.

@@ -2,8 +2,8 @@
 //!
 //! A blocking call is polled on the calling thread until it has ended ([`Engine::run`]). A non-blocking call
 //! is a task that owns its buffers ([`Engine::spawn`]); every turn of the engine moves those that are ready.
-//! There is no global state, and at most one thread ([`EngineThread`]): it carries out aborts, wakes the tasks
-//! that wait for handles and, if requested, moves the calls; otherwise it sleeps.
+//! There is no global state, and at most one thread ([`EngineThread`]): it carries out aborts, wakes the
+//! tasks that wait for handles and, if requested, moves the calls; otherwise it sleeps.
 
 mod background;
 mod deadline;
@@ -350,7 +350,8 @@ impl Engine {
         }
     }
 
-    /// Moves the transport and the tasks that are ready once, without blocking. Returns whether anything happened.
+    /// Moves the transport and the tasks that are ready once, without blocking. Returns whether anything
+    /// happened.
     pub fn turn(&self) -> bool {
         self.heed_canceled();
         self.parked.count_turn();

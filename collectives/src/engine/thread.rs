@@ -218,8 +218,8 @@ impl Alarm {
         }
     }
 
-    /// Wakes the handles that are parked with a driver if nobody turns the engine for a while. Handles that are
-    /// parked meanwhile need not wake this thread.
+    /// Wakes the handles that are parked with a driver if nobody turns the engine for a while. Handles that
+    /// are parked meanwhile need not wake this thread.
     fn watch_driver(&self, engine: &Weak<Engine>, turns: u32) {
         self.is_asleep.store(false, Ordering::Relaxed);
         wait_for(self.wake_receiver.as_fd(), None, Some(DRIVER_PATIENCE));

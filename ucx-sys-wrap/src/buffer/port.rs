@@ -202,8 +202,8 @@ impl Port {
         self.woken.has_some()
     }
 
-    /// Wakes the tasks whose operations have ended, unless this thread is inside. [`progress`](Self::progress)
-    /// does so too.
+    /// Wakes the tasks whose operations have ended, unless this thread is inside.
+    /// [`progress`](Self::progress) does so too.
     #[inline]
     pub fn wake(&self) {
         if self.woken.has_some() && !self.inner.is_owned_by_current_thread() {
