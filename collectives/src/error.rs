@@ -147,6 +147,18 @@ pub enum Error {
         after: Duration,
     },
 
+    /// A put, get or flush did not end before its timeout. Nothing is closed. A put may still reach its
+    /// memory.
+    #[error("{what} rank {rank} did not end within {:.3} s: nothing is closed", .after.as_secs_f64())]
+    OneSidedTimeout {
+        /// What was to be done, as "a put to".
+        what: &'static str,
+        /// The owner of the memory.
+        rank: Rank,
+        /// How long this rank has waited.
+        after: Duration,
+    },
+
     /// A message was given up by [`Handle::cancel`](crate::engine::Handle::cancel). Nothing is closed.
     #[error("the message was canceled by this rank")]
     Canceled,

@@ -23,6 +23,7 @@ pub(crate) struct World {
     pub(crate) owner: Owner,
     pub(crate) engine: Arc<Engine>,
     pub(crate) local_group: Option<Arc<LocalGroup>>,
+    pub(crate) is_encrypted: bool,
     pub(crate) contexts: Numbers,
 }
 

@@ -17,7 +17,7 @@ use brevity::{Group, Reduction};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_local, on_transports};
 
-use endings::{asleep, canceled, closed, deaf, left, timeouts};
+use endings::{asleep, at_once, canceled, closed, deaf, left, timeouts};
 
 /// Tags have 31 bits.
 const LAST_TAG: u32 = (1 << 31) - 1;
@@ -37,6 +37,7 @@ on_every_wire! {
     groups_of_some_ranks => |wire: Wire| drop(on_transports(wire.world(4), parts));
     misuse => |wire: Wire| drop(on_transports(wire.world(2), misuse));
     a_rank_that_does_not_receive_stops_its_senders => |wire: Wire| drop(on_transports(wire.world(2), deaf));
+    sends_of_two_threads_without_waiting => |wire: Wire| drop(on_transports(wire.world(2), at_once));
     closed_groups => closed;
     ranks_that_leave => left;
 }

@@ -13,6 +13,8 @@ mod room;
 mod saved;
 mod sparse;
 
+use std::time::Duration;
+
 use brevity_collectives::{Call, Cost, Description, Error as Collective, Group, Operation};
 use brevity_compress::{Density, in_standard_float_mode};
 
@@ -101,10 +103,17 @@ impl GradientExchange {
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
-        let Self { group, parts: Parts { tensors, lanes, description, .. } } = self;
-        let cost = group.settings().cost;
-        note_plan(group, description, tensors, lanes);
-        group.run_in_order(*description, async |call| step(call, tensors, lanes, &mut slices, &cost).await)
+        self.parts.average(&self.group, &mut slices)
+    }
+
+    /// Like [`average`](Self::average), with another timeout than that of the group.
+    ///
+    /// # Errors
+    /// As for [`average`](Self::average).
+    pub fn average_within<G: AsMut<[f32]>>(&mut self, gradients: &mut [G], timeout: Duration) -> Result<()> {
+        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+        self.check(&slices)?;
+        self.parts.average(&self.group.with_timeout(timeout), &mut slices)
     }
 
     /// Starts an [`average`](Self::average) without blocking. The call owns the exchange and the gradients
@@ -113,8 +122,29 @@ impl GradientExchange {
     ///
     /// Every error of [`average`](Self::average) comes out of [`Averaging::wait`], together with the
     /// exchange. This includes gradients of wrong lengths, of which nothing is sent.
-    pub fn start(self, mut gradients: Vec<Vec<f32>>) -> Averaging {
-        let slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
+    pub fn start<G>(self, gradients: Vec<G>) -> Averaging<G>
+    where
+        G: AsMut<[f32]> + Send + 'static,
+    {
+        let group = self.group.clone();
+        self.start_on(&group, gradients)
+    }
+
+    /// Like [`start`](Self::start), with another timeout than that of the group.
+    pub fn start_within<G>(self, gradients: Vec<G>, timeout: Duration) -> Averaging<G>
+    where
+        G: AsMut<[f32]> + Send + 'static,
+    {
+        let group = self.group.with_timeout(timeout);
+        self.start_on(&group, gradients)
+    }
+
+    /// Starts an average with the timeout of this handle of the group.
+    fn start_on<G>(self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
+    where
+        G: AsMut<[f32]> + Send + 'static,
+    {
+        let slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         let checked = self.check(&slices);
         let Self { group, parts } = self;
         if let Err(error) = checked {
@@ -123,9 +153,9 @@ impl GradientExchange {
         note_plan(&group, &parts.description, &parts.tensors, &parts.lanes);
         let cost = group.settings().cost;
         let handle =
-            group.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
+            timed.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
                 Box::pin(async move {
-                    let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
+                    let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
                     step(call, &parts.tensors, &mut parts.lanes, &mut slices, &cost).await
                 })
             });
@@ -238,6 +268,14 @@ impl Parts {
     fn new(tensors: Vec<Tensor>, lanes: Vec<Lane>, number: u32) -> Self {
         let description = describe(&tensors, &lanes, number);
         Self { tensors, lanes, number, description }
+    }
+
+    /// Averages gradients whose lengths were checked.
+    fn average(&mut self, group: &Group, slices: &mut [&mut [f32]]) -> Result<()> {
+        let Self { tensors, lanes, description, .. } = self;
+        let cost = group.settings().cost;
+        note_plan(group, description, tensors, lanes);
+        group.run_in_order(*description, async |call| step(call, tensors, lanes, slices, &cost).await)
     }
 
     /// Must be called whenever a lane's own description, or the exchange's number, has changed.

@@ -1,5 +1,6 @@
 //! The tasks of an engine: who polls them, and when.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Wake, Waker};
@@ -96,9 +97,13 @@ impl Tasks {
         batch.retain(|key| all.get(*key).is_some_and(|task| task.wakeup().begin_poll()));
         for key in batch.drain(..) {
             let Some(task) = all.get_mut(key) else { continue };
-            if task.poll() {
+            // A panic of the body was caught inside. One of foreign code beside it, as of a buffer's drop,
+            // must not take the turn of the other tasks.
+            let ended = catch_unwind(AssertUnwindSafe(|| task.poll()));
+            if ended.unwrap_or(true) {
                 wakers.extend(task.take_waker());
-                drop(all.remove(key));
+                let task = all.remove(key);
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
             }
         }
     }
@@ -112,6 +117,11 @@ impl Engine {
         if !InBody::is_here() {
             self.heed_canceled();
         }
+    }
+
+    /// Likewise, in the next turn.
+    pub(super) fn cancel_in_next_turn(&self) {
+        self.has_canceled.store(true, Ordering::SeqCst);
     }
 
     /// Lets canceled tasks withdraw what they wait for, before the transport moves.
@@ -144,8 +154,8 @@ impl Engine {
 
     /// Whether non-blocking calls are pending.
     #[inline]
-    pub(super) fn has_background(&self) -> bool {
-        self.background_count.load(Ordering::Relaxed) > 0
+    pub(crate) fn has_background(&self) -> bool {
+        self.background_count.load(Ordering::Acquire) > 0
     }
 
     /// Whether this thread is polling a task.
@@ -179,7 +189,8 @@ impl Engine {
         }
         drop(polled);
         let ended = before - tasks.all.len();
-        self.background_count.fetch_sub(ended, Ordering::Relaxed);
+        // Whoever sees none pending sees all results.
+        self.background_count.fetch_sub(ended, Ordering::Release);
         drop(guard);
         parked::wake(wakers.into_iter());
         ended > 0 || self.ready.has_some() || self.port.has_woken()

@@ -60,6 +60,12 @@ impl Deadline {
         Self { is_soft: true, ..self }
     }
 
+    /// The same deadline, for an operation of this rank alone: when it passes, nothing is closed, and this
+    /// rank tells nobody that it waits.
+    pub(super) fn one_sided(self) -> Self {
+        Self { is_soft: true, tell_at: Duration::MAX, ..self }
+    }
+
     /// The same deadline, for messages: when it passes, nothing is closed, and what has begun has the `grace`
     /// to end. They are no call, so this rank tells nobody that it waits.
     pub(super) fn with_grace(self, grace: Duration) -> Self {

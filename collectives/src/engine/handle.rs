@@ -15,13 +15,9 @@ use ucx_sys_wrap::buffer::{Task, next_turn};
 use super::deadline::Deadline;
 use super::parked::Wakes;
 use super::ready::Wakeup;
-use super::thread::{Blocked, InBody};
+use super::thread::InBody;
 use super::wait::Waiter;
 use super::{Background, Engine, Status};
-
-const WAITS_INSIDE: &str = "Handle::wait inside the body of a non-blocking call, during which no other \
-    call moves: await the \
-                            handle instead";
 
 const RESULT_IS_GONE: &str = "a Handle polled or waited for after it has returned its result";
 
@@ -50,12 +46,17 @@ impl<T> Outcome<T> {
         Arc::new(Self { state, is_canceled, is_parked, wakeup })
     }
 
-    /// The call is not wanted any more.
-    fn cancel(&self, engine: &Engine) {
+    /// Notes that the call is not wanted any more.
+    fn mark_canceled(&self) {
         self.is_canceled.store(true, Ordering::SeqCst);
         if let Some(wakeup) = &self.wakeup {
             wakeup.wake_by_ref();
         }
+    }
+
+    /// The call is not wanted any more.
+    fn cancel(&self, engine: &Engine) {
+        self.mark_canceled();
         engine.cancel();
     }
 }
@@ -151,9 +152,31 @@ impl<T> Handle<T> {
         self.engine.stop_turning();
     }
 
+    /// Like [`cancel`](Self::cancel), but leaves turning the engine to the caller: for one that holds a lock,
+    /// because a turn runs wakers.
+    pub fn cancel_in_next_turn(&self) {
+        self.slot.mark_canceled();
+        self.engine.cancel_in_next_turn();
+    }
+
     /// Whether the call has ended, without turning the engine.
-    pub(crate) fn has_ended(&self) -> bool {
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         self.is_spent || self.slot.state.lock().result.is_some()
+    }
+
+    /// Leaves a waker to wake when the call ends, for a handle that nobody polls. Returns whether the call
+    /// has ended already; then the waker is not kept. A later poll, or another waker, replaces it.
+    pub fn wake_at_end(&self, waker: &Waker) -> bool {
+        let mut state = self.slot.state.lock();
+        if state.result.is_some() || self.is_spent {
+            return true;
+        }
+        let before = state.waker.replace(waker.clone());
+        drop(state);
+        // Foreign code: not under the lock.
+        drop(before);
+        false
     }
 
     /// The result, if the call has ended.
@@ -182,22 +205,13 @@ impl<T> Handle<T> {
     /// # Panics
     /// With the call's own panic, if it panicked. Inside the body of another non-blocking call, where this
     /// call can't make progress: await the handle there. If a poll has returned the result already.
-    pub fn wait(self) -> T {
-        let blocked = Blocked::begin(&self.engine);
-        let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());
-        loop {
-            if let Some(result) = self.take() {
-                drop(blocked);
-                self.engine.stop_turning();
-                return result.unwrap_or_else(|panic| resume_unwind(panic));
-            }
-            assert!(!self.engine.is_polled_here(), "{WAITS_INSIDE}");
-            let moved = self.engine.turn();
-            let before = std::mem::replace(&mut moves, self.engine.moves());
-            if waiter.pause(moved || moves != before, &self.engine.processor) {
-                waiter.sleep(Duration::MAX, &self.engine.port, self.engine.local_group());
-            }
-        }
+    pub fn wait(mut self) -> T {
+        // The call's own deadline ends it.
+        self.engine.turn_until(Duration::MAX, || self.has_ended());
+        let result = self.take().unwrap_or_else(|| unreachable!("it waits for ever"));
+        // Nothing to cancel.
+        self.is_spent = true;
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// What a poll does while the call is pending. Returns whether the task is to be polled again soon;
@@ -290,6 +304,8 @@ pub(super) struct Spawned<B: Send + 'static, R> {
     waker: Waker,
     status: Arc<Status>,
     deadline: Deadline,
+    /// The waker of the task that awaits it, once it has ended.
+    left: Option<Waker>,
     /// Dropped after the task, whose operations may end after its body.
     _kept: Kept,
 }
@@ -308,7 +324,7 @@ impl<B: Send + 'static, R: Send + 'static> Spawned<B, R> {
         let (slot, waker) = (Outcome::new(None, Some(Arc::clone(&wakeup))), Arc::clone(&wakeup).into());
         let parkable: Arc<dyn Wakes> = Arc::<Outcome<(B, R)>>::clone(&slot);
         let handle = Handle::of(engine, Arc::clone(&slot), Some(parkable));
-        (handle, Self { task, slot, wakeup, waker, status, deadline, _kept: kept })
+        (handle, Self { task, slot, wakeup, waker, status, deadline, left: None, _kept: kept })
     }
 
     /// Polls the task, and returns its result if it has ended.
@@ -337,7 +353,9 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
         }
         let Some(result) = self.poll_task() else { return false };
         self.status.look(self.task.comm().port());
-        self.slot.state.lock().result = Some(result);
+        // At once: whoever sees the result may drop the handle, and the waker with it.
+        let mut state = self.slot.state.lock();
+        (state.result, self.left) = (Some(result), state.waker.take());
         true
     }
 
@@ -350,7 +368,7 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     }
 
     fn take_waker(&mut self) -> Option<Waker> {
-        self.slot.state.lock().waker.take()
+        self.left.take()
     }
 
     fn look(&mut self, now: Duration, moved: bool) -> bool {

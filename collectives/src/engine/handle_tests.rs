@@ -46,7 +46,7 @@ fn who_waits_inside_a_body_is_told_what_to_do() {
         })
     });
     let panic = catch_unwind(AssertUnwindSafe(|| outer.wait())).unwrap_err();
-    assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(WAITS_INSIDE));
+    assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(crate::engine::until::WAITS_INSIDE));
     // A thread that waits outside is not mistaken for one inside.
     assert!(receive(&engine, Duration::ZERO).wait().1.is_err());
 }

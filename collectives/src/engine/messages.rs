@@ -1,10 +1,11 @@
-//! Messages between two ranks: their deadlines close nothing.
+//! Messages between two ranks, and one-sided operations: their deadlines close nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ucx_sys_wrap::buffer::{Comm, Task, TaskFuture};
 
+use super::deadline::Deadline;
 use super::handle::Kept;
 use super::{Engine, Handle, Status};
 
@@ -27,6 +28,17 @@ impl Engine {
                 body(comm).await
             },
         )
+    }
+
+    /// Like [`run_in`](Self::run_in), for puts, gets and flushes, of which no other rank knows. After
+    /// `timeout` they end, and nothing is closed.
+    pub(crate) fn run_one_sided<'env, R>(
+        &self,
+        status: &Status,
+        timeout: Duration,
+        body: impl AsyncFnOnce(&Comm<'env>) -> R,
+    ) -> R {
+        self.run_with(status, Deadline::one_sided, timeout, body)
     }
 
     /// Like [`spawn_in`](Self::spawn_in), for messages; see [`run_messages`](Self::run_messages).

@@ -17,6 +17,7 @@ mod sleep;
 mod status;
 mod thread;
 mod turns;
+mod until;
 mod wait;
 
 use std::future::Future;

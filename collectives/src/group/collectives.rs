@@ -10,7 +10,6 @@ use ucx_sys_wrap::buffer::Chunk;
 use super::Group;
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
-use crate::engine::Handle;
 use crate::error::{Error, Result};
 use crate::host::{self, SlotTurn};
 use crate::sparse::{Gtopk, PutBack};
@@ -32,11 +31,8 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::NoSuchRoot`].
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: u32) -> Result<()> {
         self.check_process()?;
-        if root >= self.world_size() {
-            return Err(Error::NoSuchRoot { root: Rank(root), world_size: self.world_size() });
-        }
-        let description = Description::new(Operation::BROADCAST, T::NUMBER, data.len());
-        let description = Description { root: Some(Rank(root)), ..description };
+        self.check_root(root)?;
+        let description = describe_broadcast::<T>(data.len(), root);
         if let Some(host) = self.host_for(size_of_val(data)) {
             return self.run_on_host(host, description, data, nothing_at_once, async |call, data, ()| {
                 host::broadcast(call, data, root).await
@@ -66,30 +62,6 @@ impl Group {
         })
     }
 
-    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle
-    /// returns it with the result, whose errors are as there. An average of integers starts nothing.
-    pub fn start_all_reduce<T: Element>(
-        &self,
-        data: Vec<T>,
-        reduction: Reduction,
-    ) -> Handle<(Vec<T>, Result<()>)> {
-        if let Err(error) = reduction.check::<T>().and_then(|()| self.check_process()) {
-            return self.ended((data, Err(error)));
-        }
-        let description = dense::describe_all_reduce::<T>(data.len(), reduction);
-        let cost = self.settings().cost;
-        if let Some(host) = self.host_for(size_of_val(&data[..])) {
-            return self.start_on_host(host, description, data, move |call, data| {
-                Box::pin(host::all_reduce(call, data, reduction))
-            });
-        }
-        self.start(description, data, move |call, data| {
-            Box::pin(async move {
-                dense::all_reduce(call, Chunk::from(&mut data[..]), reduction, &cost).await.map(drop)
-            })
-        })
-    }
-
     /// Gathers vectors of equal length: `all` gets rank 0's `own`, then rank 1's, and so on.
     ///
     /// # Errors
@@ -103,8 +75,27 @@ impl Group {
         let start = own.len() * self.rank() as usize;
         // Copy: this rank's own part, the only copy of gathering in place.
         all[start..start + own.len()].copy_from_slice(own);
-        let description = Description::new(Operation::ALL_GATHER, T::NUMBER, own.len());
-        if let Some(host) = self.host_for(size_of_val(own)) {
+        self.gather_in_place(all, own.len())
+    }
+
+    /// Like [`all_gather`](Self::all_gather), without a copy: this rank's part is in its place in `all`,
+    /// which has `P` parts of equal length.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::Length`] if the length is no multiple of `P`.
+    pub fn all_gather_in_place<T: Element>(&self, all: &mut [T]) -> Result<()> {
+        self.check_process()?;
+        let (parts, found) = (self.world_size() as usize, all.len());
+        if !found.is_multiple_of(parts) {
+            let expected = found.next_multiple_of(parts);
+            return Err(Error::Length { what: "the gathered vector", found, expected });
+        }
+        self.gather_in_place(all, found / parts)
+    }
+
+    fn gather_in_place<T: Element>(&self, all: &mut [T], length: usize) -> Result<()> {
+        let description = describe_all_gather::<T>(length);
+        if let Some(host) = self.host_for(length * size_of::<T>()) {
             return self.run_on_host(host, description, all, nothing_at_once, async |call, all, ()| {
                 host::all_gather(call, all).await
             });
@@ -194,6 +185,16 @@ fn check_limit(local: SparseView<'_>, limit: usize) -> Result<()> {
         return Err(Error::Length { what: "the sparse vector", found: local.len(), expected: limit });
     }
     Ok(())
+}
+
+/// The description of a broadcast of `count` elements.
+pub(super) fn describe_broadcast<T: Element>(count: usize, root: u32) -> Description {
+    Description { root: Some(Rank(root)), ..Description::new(Operation::BROADCAST, T::NUMBER, count) }
+}
+
+/// The description of an all-gather of `count` elements of each rank.
+pub(super) fn describe_all_gather<T: Element>(count: usize) -> Description {
+    Description::new(Operation::ALL_GATHER, T::NUMBER, count)
 }
 
 #[cfg(test)]

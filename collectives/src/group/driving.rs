@@ -1,5 +1,7 @@
 //! Moving the non-blocking calls of a group: by hand, from an event loop, or from a runtime.
 
+use std::time::Duration;
+
 use super::Group;
 use crate::engine::{Driver, Sleep};
 use crate::error::Result;
@@ -14,6 +16,12 @@ impl Group {
         let moved = self.engine().turn();
         self.engine().stop_turning();
         moved
+    }
+
+    /// Whether non-blocking calls of this job are pending.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.engine().has_background()
     }
 
     /// For event loops: moves all non-blocking calls once and prepares for sleeping. Returns the descriptor
@@ -40,6 +48,27 @@ impl Group {
     /// ```
     pub fn prepare_sleep(&self) -> Option<Sleep> {
         self.engine().prepare_sleep()
+    }
+
+    /// Moves the transport and all non-blocking calls until `is_done`, at most for `longest`, and returns
+    /// whether it is. Sleeps while there is nothing to do, and asks at least every few milliseconds.
+    ///
+    /// ```
+    /// use brevity_collectives::Group;
+    /// use std::time::Duration;
+    ///
+    /// let group = Group::solo();
+    /// let calls = [group.start_barrier(), group.start_barrier()];
+    /// assert!(group.wait_until(Duration::from_secs(1), || calls.iter().any(|call| call.has_ended())));
+    /// ```
+    ///
+    /// # Panics
+    /// If it would wait inside the body of a non-blocking call, in which no call moves.
+    pub fn wait_until(&self, longest: Duration, is_done: impl Fn() -> bool) -> bool {
+        if self.check_process().is_err() {
+            return is_done();
+        }
+        self.engine().turn_until(longest, is_done)
     }
 
     /// What moves the calls of this job from a runtime or an event loop, and wakes the tasks that await them.

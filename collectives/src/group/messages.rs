@@ -10,7 +10,7 @@ use super::{CallFuture, Group};
 use crate::element::Element;
 use crate::engine::{Handle, join};
 use crate::error::{Error, Result};
-use crate::messages::{Mail, Message, Pick, Place};
+use crate::messages::{Mail, Message, Pick, Place, Turn};
 
 /// # Messages between two ranks
 ///
@@ -64,7 +64,7 @@ impl Group {
     }
 
     /// Sends a copy of `data` to rank `to`, without waiting. Returns false, and sends nothing, if this rank
-    /// has no credit: if `to` has not yet taken what was sent so before.
+    /// has no credit: if `to` has not yet taken what was sent so before, or another thread is sending so now.
     ///
     /// So at most one such message to each rank waits in this rank's memory. It moves on when the engine is
     /// turned, as by later calls, and is lost if the group is dropped before.
@@ -73,11 +73,11 @@ impl Group {
     /// As for [`send`](Self::send); also the error of an earlier message to `to`.
     pub fn try_send<T: Element>(&self, data: &[T], to: u32, tag: u32) -> Result<bool> {
         self.check_message(Pick { source: Some(to), tag: Some(tag) })?;
-        let before = self.context.tried.lock().remove(&to);
-        if let Some(before) = before {
+        let Some(turn) = Turn::take(&self.context.tried, to) else { return Ok(false) };
+        if let Some(before) = turn.before {
             // Turns the engine, which may run other calls of this group: nothing is locked.
             if !before.test() {
-                self.context.tried.lock().insert(to, before);
+                turn.place.leave(before);
                 return Ok(false);
             }
             before.wait().1?;
@@ -87,7 +87,7 @@ impl Group {
         if sending.has_ended() {
             return sending.wait().1.map(|()| true);
         }
-        self.context.tried.lock().insert(to, sending);
+        turn.place.leave(sending);
         Ok(true)
     }
 

@@ -6,9 +6,11 @@ mod collectives;
 mod driving;
 mod messages;
 mod on_host;
+mod one_sided;
 mod settings;
 mod shared;
 mod split;
+mod started;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +21,7 @@ use std::time::Duration;
 use ucx_sys_wrap::bootstrap::Opened;
 use ucx_sys_wrap::buffer::{Comm, OnLoss, Port};
 use ucx_sys_wrap::shm::{LocalGroup, SlotSet};
-use ucx_sys_wrap::{Owner, Rank, Signature, Statistics, Transport};
+use ucx_sys_wrap::{Failure, Owner, Rank, Signature, Statistics, Transport};
 
 use crate::call::{Call, Shared};
 use crate::calls::Numbered;
@@ -91,7 +93,7 @@ impl Group {
     /// # Errors
     /// When the system has no thread or descriptor left.
     pub(crate) fn try_opened(opened: Opened, settings: Settings) -> Result<Self> {
-        let Opened { transport, local_group, is_crowded } = opened;
+        let Opened { transport, local_group, is_crowded, is_encrypted } = opened;
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), local_group.clone(), is_crowded);
         // A single rank has no peer to tell of an abort, and a simulated network allows no other thread.
@@ -101,7 +103,8 @@ impl Group {
         let members: Arc<[Rank]> = Rank::all(port.world_size()).collect();
         port.open_context(CONTROL, 0, Arc::clone(&members), OnLoss::Continue);
         let contexts = Numbers::new();
-        let world = Arc::new(World { thread, owner: Owner::here(), engine, local_group, contexts });
+        let owner = Owner::here();
+        let world = Arc::new(World { thread, owner, engine, local_group, is_encrypted, contexts });
         let slots = places(&world, &members).map(|_| SlotSet::default());
         let agreed = Agreed { number: 0, epoch: 0, members, slots };
         Ok(Self::of(Context::open(&world, agreed, settings)))
@@ -158,11 +161,31 @@ impl Group {
     /// transport once.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        if self.check_process().is_err() {
-            return true;
+        self.failure().is_some()
+    }
+
+    /// Why the group is closed, as far as this rank knows: the loss or the abort of a rank, or that ranks
+    /// make different calls. After a timeout it is the abort of the rank whose call has timed out. `None`
+    /// while the group is open. Turns the transport once, and so finds what came up outside of a call.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        if let Err(error) = self.check_process() {
+            return Some(error);
         }
+        // Without an operation that waits for them, a transport checks only the peers that it is told to.
+        for member in self.members().iter().filter(|member| **member != self.port().rank()) {
+            // One that has left normally is no failure.
+            let _has_left = self.port().watch(*member);
+        }
+        drop(self.port().arm());
         self.progress();
-        self.context.status.look(self.port())
+        if !self.context.status.look(self.port()) {
+            return None;
+        }
+        let ranks = &self.context.ranks;
+        // An abort that is not carried out yet is this rank's own.
+        let cause = self.port().failure(ranks.number).unwrap_or(Failure::Aborted(self.port().rank()));
+        Some(ranks.error(cause.into()))
     }
 
     /// Sets the timeout of later calls on this group. Ranks may have different ones: the first that passes

@@ -99,15 +99,16 @@ impl Group {
     }
 
     /// Starts a non-blocking call over slots on `data`, which the handle returns.
-    pub(super) fn start_on_host<T, F>(
+    pub(super) fn start_on_host<T, B, F>(
         &self,
         host: &Arc<Host>,
         description: Description,
-        data: Vec<T>,
+        data: B,
         body: F,
-    ) -> Handle<(Vec<T>, Result<()>)>
+    ) -> Handle<(B, Result<()>)>
     where
         T: Element,
+        B: AsMut<[T]> + Send + 'static,
         F: for<'a, 'b> FnOnce(&'a mut SlotTurn<'b>, &'a mut [T]) -> CallFuture<'a, Result<()>>
             + Send
             + 'static,
@@ -132,7 +133,7 @@ impl Group {
                     spins: 0,
                 };
                 let result = match SlotTurn::begin(&mut ticket, &terms).await {
-                    Ok(mut turn) => body(&mut turn, data).await,
+                    Ok(mut turn) => body(&mut turn, data.as_mut()).await,
                     Err(error) => Err(error),
                 };
                 if shared.has_differed() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Group;
 use crate::choose::Cost;
 
 /// The default timeout of calls. Dead peers are detected at once, so this is for live peers that hang.
@@ -21,5 +22,65 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { timeout: DEFAULT_TIMEOUT, cost: Cost::default(), progress_thread: false }
+    }
+}
+
+impl Group {
+    /// The settings that are in force for this group, and what has come of them, as names and values: for
+    /// logs and reports. Names may be added.
+    ///
+    /// `rank` and `world_size` are those of the group, `world_rank` and `job_size` those of all ranks.
+    /// `timeout` is in seconds. `host_ranks` counts the ranks that share memory with this one, itself
+    /// included. `latency` (seconds for a message) and `bandwidth` (bytes per second) are those that
+    /// algorithms are chosen for. Switches are 0 or 1.
+    ///
+    /// ```
+    /// let settings = brevity_collectives::Group::solo().settings_in_force();
+    /// assert!(settings.contains(&("timeout", "300".to_owned())));
+    /// ```
+    #[must_use]
+    pub fn settings_in_force(&self) -> Vec<(&'static str, String)> {
+        let Settings { cost, progress_thread, .. } = *self.settings();
+        let switch = |is_on: bool| u8::from(is_on).to_string();
+        let host = self.local_group().map(|local_group| local_group.ranks());
+        let timeout = self.timeout();
+        vec![
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("rank", self.rank().to_string()),
+            ("world_size", self.world_size().to_string()),
+            ("world_rank", self.port().rank().to_string()),
+            ("job_size", self.port().world_size().to_string()),
+            ("transport", self.transport().to_owned()),
+            (
+                "timeout",
+                if timeout == Duration::MAX { "inf".into() } else { timeout.as_secs_f64().to_string() },
+            ),
+            ("progress_thread", switch(progress_thread)),
+            ("encrypt", switch(self.context.world.is_encrypted)),
+            ("shared_memory", switch(host.is_some())),
+            ("host_ranks", host.map_or(1, <[_]>::len).to_string()),
+            ("latency", cost.alpha.to_string()),
+            ("bandwidth", (1.0 / cost.beta).round().to_string()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_those_in_force() {
+        let group = Group::solo();
+        let of = |group: &Group, name: &str| {
+            let settings = group.settings_in_force();
+            settings.into_iter().find_map(|(found, value)| (found == name).then_some(value)).unwrap()
+        };
+        assert_eq!((of(&group, "rank"), of(&group, "world_size")), ("0".into(), "1".into()));
+        assert_eq!((of(&group, "transport"), of(&group, "host_ranks")), ("local".into(), "1".into()));
+        group.set_timeout(Duration::from_millis(1500));
+        assert_eq!(of(&group, "timeout"), "1.5");
+        assert_eq!(of(&group.with_timeout(Duration::MAX), "timeout"), "inf");
+        assert_eq!((of(&group, "latency"), of(&group, "bandwidth")), ("0.00002".into(), "2000000000".into()));
     }
 }

@@ -7,7 +7,7 @@ use super::Group;
 use crate::dense;
 use crate::description::{Description, Operation};
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 impl Group {
     /// Broadcasts the buffer of rank `root`: every rank gets its elements in the memory that it passed in,
@@ -23,13 +23,11 @@ impl Group {
     /// [`broadcast`](Self::broadcast) needs no messages and is often faster.
     ///
     /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::Mismatch`] also if lengths differ; [`Error::NoSuchRoot`].
+    /// As for [`broadcast`](Self::broadcast); [`Mismatch`](crate::Error::Mismatch) also if lengths differ.
     /// The buffer is dropped: its memory goes back to its pool when the transport has released it.
     pub fn broadcast_shared<T: Element>(&self, buffer: PoolBuffer<T>, root: u32) -> Result<SharedBuffer<T>> {
         self.check_process()?;
-        if root >= self.world_size() {
-            return Err(Error::NoSuchRoot { root: Rank(root), world_size: self.world_size() });
-        }
+        self.check_root(root)?;
         let description = describe::<T>(buffer.len(), root);
         self.run(description, async |call| dense::broadcast_shared(call, buffer, root).await)
     }

@@ -4,6 +4,7 @@ mod awaited;
 mod gather;
 mod naming;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use ucx_sys_wrap::bootstrap::{Choice, Identity, JobId, JobKey, Master, Ports, op
 use ucx_sys_wrap::{Error as Transport, Rank};
 
 pub use awaited::Joining;
-use naming::{in_words_of_the_caller, name_of};
+use naming::{METHODS, Names, in_words_of_the_caller, name_of};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
@@ -63,8 +64,9 @@ const PLACE: &str = "only one of the two";
 pub struct Join {
     identity: Identity,
     settings: Settings,
-    /// Whether messages name variables of the environment.
     is_from_env: bool,
+    /// What messages call settings that have variables.
+    names: Cow<'static, Names>,
     /// The setting that names the place to meet, beside the environment.
     place: Option<&'static str>,
     /// The first setting that was wrong.
@@ -90,7 +92,15 @@ impl Join {
     }
 
     fn of(identity: Identity, settings: Settings, is_from_env: bool) -> Self {
-        Self { identity, settings, is_from_env, place: None, fault: None }
+        let names: &'static Names = if is_from_env { &[] } else { METHODS };
+        let names = Cow::Borrowed(names);
+        Self { identity, settings, is_from_env, names, place: None, fault: None }
+    }
+
+    /// The number of ranks in the job.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.identity.world_size
     }
 
     /// Where rank 0 listens and the others call it: `host:port`, with an IPv6 address in brackets. The same
@@ -217,6 +227,14 @@ impl Join {
         self
     }
 
+    /// What errors call settings, in pairs of a variable of the environment and a name, as `("BREVITY_KEY",
+    /// "--key")`. By default they are named as the methods here, or as variables where the environment is
+    /// read. A variable that is not listed is named as such.
+    pub fn names(mut self, names: &[(&'static str, &'static str)]) -> Self {
+        self.names = names.to_vec().into();
+        self
+    }
+
     /// The settings of the group.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -284,7 +302,7 @@ impl Join {
         if let Some(other) = self.place.replace(place)
             && other != place
         {
-            self.refuse(place, format!("set beside {}", name_of(other)), PLACE);
+            self.refuse(place, format!("set beside {}", name_of(other, METHODS)), PLACE);
         }
     }
 
@@ -294,7 +312,6 @@ impl Join {
 
     /// Names settings in an error as the caller knows them.
     fn told(&self) -> impl Fn(Transport) -> Error {
-        let is_from_env = self.is_from_env;
-        move |error| Error::Transport(if is_from_env { error } else { in_words_of_the_caller(error) })
+        |error| Error::Transport(in_words_of_the_caller(error, &self.names))
     }
 }

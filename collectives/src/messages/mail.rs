@@ -12,10 +12,15 @@ use crate::description::{Description, Operation};
 use crate::element::Element;
 use crate::error::{Error, Result};
 
-/// A receive without a posted operation looks after a sender once in so many polls, and in each poll after so
-/// many, when it mostly sleeps in between.
+/// A receive without a posted operation looks after senders once in so many polls, and in each poll after so
+/// many, when it mostly sleeps in between. Before it sleeps, it has had few polls if others want the
+/// processor: so it looks early too, in polls that are powers of two.
 const POLLS_PER_LOOK: u32 = 64;
 const POLLS_AWAKE: u32 = 2048;
+const FIRST_LOOK: u32 = 8;
+
+/// How many senders a receive from any rank looks after at once. The others have their turns.
+const WATCHED_AT_ONCE: u32 = 8;
 
 /// The result of an operation, before it is told in words of the group.
 type Outcome<T> = std::result::Result<T, Fault>;
@@ -28,6 +33,26 @@ enum Taken<'a, 'env> {
     /// One of this rank to itself, of this tag and so many bytes, which are in their place.
     Own(u32, usize),
     Posted(Found, Recv<'a, 'env, &'env mut [u8]>),
+}
+
+/// The polls of a receive without a posted operation.
+#[derive(Default)]
+struct Polls {
+    count: u32,
+    looks: u32,
+}
+
+impl Polls {
+    /// Counts a poll. Returns the number of its look after senders, if it is to look.
+    fn next_look(&mut self) -> Option<u32> {
+        self.count = self.count.saturating_add(1);
+        let is_early = self.count >= FIRST_LOOK && self.count.is_power_of_two();
+        let is_due = is_early || self.count.is_multiple_of(POLLS_PER_LOOK) || self.count >= POLLS_AWAKE;
+        is_due.then(|| {
+            self.looks = self.looks.wrapping_add(1);
+            self.looks
+        })
+    }
 }
 
 /// Sends and receives of one scope, on one group.
@@ -118,7 +143,7 @@ impl<'a, 'env> Mail<'a, 'env> {
         if pick.source.is_none() && self.ranks.messages.is_turn_due() {
             self.comm.port().progress();
         }
-        let mut polls = 0u32;
+        let mut polls = Polls::default();
         poll_fn(|context| {
             // What is not wanted any more takes no message.
             if !self.comm.time().is_canceled()
@@ -126,8 +151,7 @@ impl<'a, 'env> Mail<'a, 'env> {
             {
                 return Poll::Ready(found);
             }
-            polls = polls.wrapping_add(1);
-            self.wait(context, pick, polls, &mut look)
+            self.wait(context, pick, polls.next_look(), &mut look)
         })
         .await
     }
@@ -136,7 +160,7 @@ impl<'a, 'env> Mail<'a, 'env> {
         self,
         context: &Context<'_>,
         pick: Pick,
-        polls: u32,
+        round: Option<u32>,
         look: impl FnOnce() -> Outcome<Option<R>>,
     ) -> Poll<Outcome<R>> {
         let port = self.comm.port();
@@ -145,13 +169,8 @@ impl<'a, 'env> Mail<'a, 'env> {
             let waited = self.comm.time().waited(port.now());
             return Poll::Ready(Err(Fault::Timeout { rank, tag: Tag(0), waited }));
         }
-        if polls < POLLS_AWAKE && !polls.is_multiple_of(POLLS_PER_LOOK) {
-            return next_turn(context);
-        }
-        let Some(left) = self.ranks.who_has_left(port, pick, polls.wrapping_add(polls / POLLS_PER_LOOK))
-        else {
-            return next_turn(context);
-        };
+        let left = round.and_then(|round| self.ranks.who_has_left(port, pick, round));
+        let Some(left) = left else { return next_turn(context) };
         // It may have sent something before it left.
         port.progress();
         Poll::Ready(look().transpose().unwrap_or_else(|| {
@@ -272,16 +291,22 @@ impl Ranks {
         [own_first, !own_first].into_iter().filter(move |is_own| is_meant(is_own, own))
     }
 
-    /// Watches a member that a receive waits for, of any rank another one in each `look`: no operation tells
-    /// the transport. Returns it if the receive waits in vain: it has left, or it and all others have.
-    fn who_has_left(&self, port: &Port, pick: Pick, look: u32) -> Option<Rank> {
+    /// Watches the member that a receive waits for, or if that is any, some others in each round: no
+    /// operation tells the transport. Returns a member if the receive waits in vain: it has left, or it and
+    /// all others have.
+    fn who_has_left(&self, port: &Port, pick: Pick, round: u32) -> Option<Rank> {
         let own = self.member(self.own);
-        let watched = self.member(pick.source.unwrap_or(look % self.size()));
-        let has_left = |member: Rank| member == own || port.watch(member);
-        let is_vain = has_left(watched)
-            && watched != own
-            && (pick.source.is_some() || self.members.iter().copied().all(has_left));
-        is_vain.then_some(watched)
+        let has_left = |member: &Rank| *member == own || port.watch(*member);
+        if let Some(source) = pick.source {
+            let member = self.member(source);
+            return (member != own && has_left(&member)).then_some(member);
+        }
+        let first = round.wrapping_mul(WATCHED_AT_ONCE);
+        let watched = (0..WATCHED_AT_ONCE.min(self.size()))
+            .map(|place| self.member(first.wrapping_add(place) % self.size()))
+            .filter(|member| *member != own);
+        let left = watched.filter(has_left).last()?;
+        self.members.iter().all(has_left).then_some(left)
     }
 
     /// Fails if the context is closed.
@@ -321,5 +346,18 @@ impl Ranks {
             Fault::Differs { rank } => Error::Differs { rank, difference: self.difference.clone() },
             other => Error::Transport(other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receives_look_early_then_now_and_then_then_in_every_poll() {
+        let mut polls = Polls::default();
+        let looks: Vec<u32> = (1..=POLLS_AWAKE + 1).filter(|_| polls.next_look().is_some()).collect();
+        assert_eq!(looks[..6], [8, 16, 32, 64, 128, 192]);
+        assert_eq!(looks[looks.len() - 3..], [POLLS_AWAKE - 64, POLLS_AWAKE, POLLS_AWAKE + 1]);
     }
 }

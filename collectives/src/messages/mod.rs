@@ -8,18 +8,18 @@
 //! for both, so that no two receives find the same. Messages of a rank to itself stay in a queue.
 
 mod mail;
+mod tried;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use ucx_sys_wrap::Rank;
 
 use crate::element::Element;
-use crate::engine::Handle;
-use crate::error::Result;
 
 pub(crate) use mail::Mail;
+pub(crate) use tried::{Tried, Turn};
 
 /// The most bytes of messages of a rank to itself that wait for their receives, unless one alone is longer.
 const OWN_BYTES: usize = 64 << 20;
@@ -55,9 +55,6 @@ impl Pick {
         self.tag.is_none_or(|wanted| wanted == tag)
     }
 }
-
-/// What [`Group::try_send`](crate::Group::try_send) has sent and a rank has not taken, by rank of the group.
-pub(crate) type Tried = Mutex<BTreeMap<u32, Handle<(Vec<u8>, Result<()>)>>>;
 
 /// What a context keeps for messages.
 #[derive(Default)]

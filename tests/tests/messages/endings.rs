@@ -149,6 +149,34 @@ pub fn deaf(group: &Group) {
     }
 }
 
+/// Of several threads that send without waiting, one at a time has its message waiting in memory.
+pub fn at_once(group: &Group) {
+    const THREADS: usize = 4;
+    let data = bytes(LENGTHS[6], 1);
+    for _ in 0..20 {
+        if group.rank() == 0 {
+            let all_there = Barrier::new(THREADS);
+            let sent: u32 = thread::scope(|scope| {
+                let send = || {
+                    all_there.wait();
+                    group.try_send(&data, 1, 6).unwrap()
+                };
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(send)).collect();
+                threads.into_iter().map(|thread| u32::from(thread.join().unwrap())).sum()
+            });
+            assert_eq!(sent, 1);
+        }
+        sum(group);
+        if group.rank() == 1 {
+            let mut place = vec![0u8; data.len()];
+            assert_eq!(group.recv(&mut place, 0, 6).unwrap(), message(0, 6, data.len()));
+            assert!(place == data);
+        }
+        sum(group);
+    }
+    assert!(group.try_probe(None, None).unwrap().is_none());
+}
+
 /// The abort of one rank ends the messages of all, pending and later ones.
 pub fn closed(wire: Wire) {
     let groups = wire.world(3).into_iter().map(|transport| Group::new(transport, Settings::default()));

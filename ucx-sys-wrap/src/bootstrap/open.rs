@@ -38,6 +38,8 @@ pub struct Opened {
     pub local_group: Option<Arc<LocalGroup>>,
     /// Whether the ranks of this host outnumber their processors.
     pub is_crowded: bool,
+    /// Whether what ranks send through sockets is encrypted.
+    pub is_encrypted: bool,
 }
 
 impl Opened {
@@ -45,7 +47,7 @@ impl Opened {
     #[must_use]
     pub fn in_process(transport: Box<dyn Transport>, local_group: Option<Arc<LocalGroup>>) -> Self {
         let is_crowded = outnumber_processors(transport.world_size() as usize, []);
-        Self { transport, local_group, is_crowded }
+        Self { transport, local_group, is_crowded, is_encrypted: false }
     }
 }
 
@@ -117,7 +119,9 @@ fn open_by(identity: &Identity, deadline: Deadline) -> Result<Opened> {
             Box::new(tcp)
         }
     };
-    Ok(Opened { transport, local_group, is_crowded })
+    // Only tcp can.
+    let is_encrypted = agreed.encrypt;
+    Ok(Opened { transport, local_group, is_crowded, is_encrypted })
 }
 
 /// This rank's UCX worker, or why it has none.

@@ -19,6 +19,7 @@ mod call_time;
 mod chunk;
 mod comm;
 mod contexts;
+mod lent;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
@@ -42,6 +43,7 @@ pub use call_time::CallTime;
 pub use chunk::Chunk;
 pub use comm::Comm;
 pub use contexts::{CallLog, MAX_CONTEXTS, OnLoss};
+pub use lent::LentMemory;
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use operation::{Direction, PostedOperation, Recv, Send};
 pub(crate) use pages::HUGE_PAGE_BYTES;

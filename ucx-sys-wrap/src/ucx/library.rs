@@ -65,6 +65,11 @@ pub(super) fn load() -> Result<&'static Ucp, &'static LoadError> {
     static LIBRARY: OnceLock<Result<Ucp, LoadError>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let path = std::env::var_os("BREVITY_UCX_LIB").filter(|path| !path.is_empty());
+        if is_static() {
+            let looked_for = path.unwrap_or("libucp.so.0".into()).into();
+            let reason = "this program is linked statically, and can't load libraries".into();
+            return Err(LoadError::NotLoaded { looked_for, reason });
+        }
         // SAFETY: whoever installs a libucp.so.0, or names one in BREVITY_UCX_LIB, vouches that it is UCX;
         // nothing else in the process loads it.
         let library = unsafe { Ucp::load(path.as_deref().map(Path::new)) };
@@ -78,4 +83,41 @@ pub(super) fn load() -> Result<&'static Ucp, &'static LoadError> {
         library
     });
     library.as_ref()
+}
+
+/// Whether this program is linked statically. A library that it loads would come with a libc of its own, and
+/// crash: threads and allocations of one are unknown to the other.
+#[cfg(target_os = "linux")]
+fn is_static() -> bool {
+    use std::ffi::{c_int, c_void};
+
+    unsafe extern "C" fn of_program(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+        // SAFETY: `dl_iterate_phdr` passes a valid object, and `found` as it was given.
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<bool>()) };
+        // SAFETY: an object has as many headers, which live as long as it is loaded.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        *found = headers.iter().any(|header| header.p_type == libc::PT_INTERP);
+        // The first object is the program; the others are not asked.
+        1
+    }
+
+    let mut has_interpreter = true;
+    // SAFETY: the function has the type that is expected, and the place outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(of_program), (&raw mut has_interpreter).cast()) };
+    !has_interpreter
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_static() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_linked_dynamically() {
+        assert_eq!(is_static(), cfg!(target_feature = "crt-static"));
+    }
 }
