@@ -4,7 +4,9 @@
 #   cargo build --release -p brevity-capi && capi/install.sh PREFIX [BUILT]
 #
 # BUILT is the folder with libbrevity_capi.so and .a: by default what the command above builds. DESTDIR, where
-# set, is put before PREFIX. What is installed finds its own place, so the tree may be moved.
+# set, is put before PREFIX. What is installed finds its own place, so the tree may be moved. Debug
+# information is beside the shared library, as libbrevity.so.ABI.debug, where debuggers find it; it may be
+# deleted.
 set -eu
 
 fail() {
@@ -34,7 +36,7 @@ root=${DESTDIR:-}$1
 # file SOURCE TARGET: by way of a second name, so that a program that runs with the old file keeps it.
 file() {
     cp "$1" "$2.new"
-    chmod "${3:-644}" "$2.new"
+    chmod 644 "$2.new"
     mv -f "$2.new" "$2"
 }
 
@@ -45,9 +47,20 @@ template() {
     mv -f "$2.new" "$2"
 }
 
+# shared SOURCE TARGET: without debug information, which goes to TARGET.debug.
+shared() {
+    objcopy --only-keep-debug "$1" "$2.debug.new"
+    chmod 644 "$2.debug.new"
+    mv -f "$2.debug.new" "$2.debug"
+    objcopy --strip-unneeded --add-gnu-debuglink="$2.debug" "$1" "$2.new"
+    chmod 755 "$2.new"
+    mv -f "$2.new" "$2"
+}
+
+command -v objcopy >/dev/null || fail "no objcopy: install binutils first" 1
 mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/lib/cmake/brevity"
 file "$header" "$root/include/brevity.h"
-file "$built/libbrevity_capi.so" "$root/lib/libbrevity.so.$abi" 755
+shared "$built/libbrevity_capi.so" "$root/lib/libbrevity.so.$abi"
 ln -sf "libbrevity.so.$abi" "$root/lib/libbrevity.so"
 file "$built/libbrevity_capi.a" "$root/lib/libbrevity.a"
 template "$here/install/brevity.pc.in" "$root/lib/pkgconfig/brevity.pc"

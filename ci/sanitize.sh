@@ -54,6 +54,9 @@ thread() {
     cargo test --locked --target "$host" -p ucx-sys-wrap --test battery --test tcp -- --nocapture \
         --skip ucx battery
     cargo test --locked --target "$host" -p ucx-sys-wrap --test stress -- --nocapture --skip ucx
+    # Programs in C with requests of several threads and callbacks, compiled with the sanitizer as well.
+    CAPI_THREAD_SANITIZED=1 \
+        cargo test --locked --target "$host" -p brevity-capi --test capi -- --nocapture over_tcp_with_threads
 }
 
 case ${1:-both} in

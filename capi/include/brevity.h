@@ -6,43 +6,57 @@
  *
  *     brv_group *group = NULL;
  *     brv_feedback *feedback = NULL;
- *     if (brv_group_from_env(&group) != BRV_OK) { fputs(brv_last_error(), stderr); return 1; }
- *     brv_all_reduce(group, gradient, gradient, n, BRV_F32, BRV_AVERAGE);
+ *     if (brv_group_join(NULL, &group) != BRV_OK) { fputs(brv_last_error(), stderr); return 1; }
+ *     brv_all_reduce(group, gradient, gradient, n, BRV_F32, BRV_AVERAGE, NULL);
  *     brv_feedback_new(&feedback);
- *     brv_gtopk_all_reduce(group, feedback, gradient, n, 0.001);
- *     brv_barrier(group);
+ *     brv_gtopk_average(group, feedback, gradient, n, 0.001, NULL);
+ *     brv_barrier(group, NULL);
  *     brv_feedback_free(feedback);
  *     brv_group_free(group);
  *
- * Ranks       All ranks make the same calls on a group in the same order, with the same n, type, reduction,
- *             root and shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT if no
- *             rank was waiting for it.
- * Blocking    Every call on a group that sends something (barrier to low_rank_all_reduce, exchange_average,
- *             from_env) blocks until it is done on this rank, fails, or the deadline passes (BREVITY_TIMEOUT
- *             in seconds, 300 by default; 60 for joining). It never hangs.
- * Ownership   The library uses memory that is passed to a call only until the call returns. Objects that a
+ * Ranks       All ranks make the same collective calls on a group in the same order, with the same n, type,
+ *             reduction, root and shape. A rank that makes another call gets BRV_ERR_MISMATCH, or
+ *             BRV_ERR_TIMEOUT if no rank was waiting for it. A non-blocking call and its blocking form are
+ *             the same call. Messages between two ranks take no part in this.
+ * Blocking    Every collective has a blocking function, and one that starts it and gives a brv_request. A
+ *             blocking call returns when it is done on this rank, fails, or its timeout passes
+ *             (BREVITY_TIMEOUT in seconds, 300 by default; 60 for joining). It never hangs.
+ * Ownership   The library uses memory that is passed to a blocking call only until the call returns, and
+ *             memory that is passed to a call with a request until the request has ended. Objects that a
  *             function makes belong to the caller, who frees them with the free function of the same prefix.
  *             Strings belong to the library.
- * NULL        NULL is refused with BRV_ERR_ARGUMENT, except in three cases: the free functions do nothing for
- *             NULL; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1, -1
- *             and "". Pointers must be aligned for their type.
- * Results     brv_all_reduce, brv_gtopk_all_reduce, brv_low_rank_all_reduce and brv_exchange_average give the
- *             same bits on every rank, in any floating-point mode (rounding, flushed denormals) of the
- *             calling thread; the thread keeps its mode. A sum of brv_all_reduce that involves NaN is NaN on
- *             every rank, but its bits depend on the processor.
+ * Options     The last argument of a call that sends is a brv_options, or NULL for none.
+ * NULL        NULL is refused with BRV_ERR_ARGUMENT, except in these cases: the free functions do nothing
+ *             for NULL; an array of 0 elements may be NULL; a place for a result that is marked "may be
+ *             NULL"; functions that return no status say what they return for NULL. Pointers must be aligned
+ *             for their type.
+ * Results     brv_all_reduce and the averages give the same bits on every rank, in any floating-point mode
+ *             (rounding, flushed denormals) of the calling thread; the thread keeps its mode. A sum of
+ *             brv_all_reduce that involves NaN is NaN on every rank, but its bits depend on the processor.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make
- *             their calls in the same order. A feedback or an exchange is used by one thread at a time;
- *             another gets BRV_ERR_ARGUMENT. Free an object only when no thread uses it any more.
- *             brv_last_error is per thread. Do not cancel a thread (pthread_cancel) that is in a call.
+ *             their collective calls in the same order. A feedback, an exchange or a request is used by one
+ *             thread at a time; for a feedback or an exchange another gets BRV_ERR_ARGUMENT. Free an object
+ *             only when no thread uses it any more. brv_last_error is per thread. Do not cancel a thread
+ *             (pthread_cancel) that is in a call.
+ * Callbacks   A callback runs on a thread that is in a call of this library, or on a thread of the library,
+ *             which holds no lock meanwhile. It may start calls, and test and free requests. A call that
+ *             waits is refused there with BRV_ERR_ARGUMENT, also brv_request_wait for 0 seconds and
+ *             brv_group_prepare_sleep; a wait for requests that have ended is not. It must not throw or jump
+ *             out.
+ * Signals     In a signal handler only brv_group_abort may be called.
  * Processes   In a forked child, calls that need a peer are refused with BRV_ERR_ARGUMENT if the parent made
  *             the group; the parent's job goes on. A child may free its copies of the parent's objects, and
  *             move exchanges and feedbacks to a group that it has made itself.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
  *             brv_last_error_rank. BRV_ERR_ARGUMENT is returned before anything is sent: the other ranks do
  *             not know of it and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED,
- *             BRV_ERR_TIMEOUT, BRV_ERR_MISMATCH, BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT that is due to lack
- *             of memory, the group is closed on all ranks: every further call fails with BRV_ERR_ABORTED or
- *             BRV_ERR_PEER_LOST. After BRV_ERR_NON_FINITE the group stays usable.
+ *             BRV_ERR_TIMEOUT of a collective, BRV_ERR_MISMATCH, BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT that
+ *             is due to lack of memory, the group is closed on all ranks: every further call fails with
+ *             that error again, BRV_ERR_ABORTED or BRV_ERR_PEER_LOST; of a call that is started its request
+ *             does. An event loop asks brv_group_status. After other errors the group stays usable.
+ * Structs     Structs that the caller fills in begin with their size and are set by an initialiser macro, as
+ *             in brv_options options = BRV_OPTIONS_INIT. Later versions only give meanings to reserved
+ *             fields, which must be 0, and a value 0 or BRV_UNSET there means what it does today.
  */
 #ifndef BREVITY_H
 #define BREVITY_H
@@ -64,7 +78,7 @@ extern "C" {
 
 /* The interface that this header describes, and the number in the soname. It rises when programs must be
  * recompiled. */
-#define BRV_ABI_VERSION 1
+#define BRV_ABI_VERSION 2
 
 /* The version of the library in use, for example "0.1.0". Never NULL; valid for the life of the process. */
 const char *brv_version(void);
@@ -73,10 +87,16 @@ const char *brv_version(void);
  * BRV_ABI_VERSION before it calls anything else; for other programs the linker does so. */
 uint32_t brv_abi_version(void);
 
+/* The largest value of an enum, so that all of them have 32 bits. */
+#define BRV_ENUM_MAX 0x7fffffff
+
+/* A number in a struct that leaves the choice to the environment or the library. */
+#define BRV_UNSET (-1)
+
 /* ---- Errors -------------------------------------------------------------------------------------------- */
 
-/* What a call returns. Numbers never change; new ones may be added, so treat everything except BRV_OK as a
- * failure. */
+/* What a call returns. Numbers never change; new ones may be added, so treat everything except BRV_OK and
+ * BRV_PENDING as a failure. */
 typedef enum brv_status {
     /* Done. */
     BRV_OK = 0,
@@ -87,8 +107,8 @@ typedef enum brv_status {
     BRV_ERR_PEER_LOST = 2,
     /* A rank called brv_group_abort. The group is closed. Rank: that rank. */
     BRV_ERR_ABORTED = 3,
-    /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: the late rank.
-     */
+    /* A rank did not answer before the timeout, or did not join. The group is closed. Rank: the late rank.
+     * For a message between two ranks or a one-sided operation nothing is closed; see brv_send. */
     BRV_ERR_TIMEOUT = 4,
     /* A rank made another call than this one; brv_last_error says what differs, if ranks have found out. The
      * group is closed. Rank: that rank if this one has met it, else -1. */
@@ -98,7 +118,7 @@ typedef enum brv_status {
      * had the value, or that computed a sum of finite values and found it too large; -1 for a sum that all
      * ranks have computed. */
     BRV_ERR_NON_FINITE = 6,
-    /* An environment variable is missing or invalid. */
+    /* An environment variable, or a field of brv_config, is missing or invalid. */
     BRV_ERR_ENVIRONMENT = 7,
     /* A peer violated the protocol: another version, another job, or not a rank at all. Rank: the peer, if
      * known. */
@@ -113,8 +133,20 @@ typedef enum brv_status {
      * saving. Nothing was sent: the other ranks do not know of it and still wait for this rank's call.
      * Groups: a new one finds no number that is free on all its ranks (a rank can be in 1,007 groups beside
      * that of its job). The same on every rank. Free groups that are not used any more. */
-    BRV_ERR_EXHAUSTED = 11
+    BRV_ERR_EXHAUSTED = 11,
+    /* A message or a one-sided operation was given up by brv_request_cancel. The group stays usable. */
+    BRV_ERR_CANCELED = 12,
+    /* A message was longer than its place, or no whole number of elements. It was taken and is lost; the
+     * group stays usable. Rank: the sender. */
+    BRV_ERR_TRUNCATED = 13,
+    /* Not an error: the request has not ended, no message has come, or nothing could be sent without waiting.
+     * Leaves brv_last_error as it is. */
+    BRV_PENDING = 100,
+    BRV_STATUS_MAX = BRV_ENUM_MAX
 } brv_status;
+
+/* The name of a status, for example "BRV_ERR_PEER_LOST"; "unknown status" for other numbers. Never NULL. */
+const char *brv_status_string(brv_status status);
 
 /* The text of this thread's last failed call, in one line with the remedy; "" if none has failed. Calls that
  * succeed do not change it. Never NULL. Valid until the thread's next failed call, or its end. */
@@ -124,14 +156,36 @@ const char *brv_last_error(void);
  * in texts, it is the number in the world: see brv_group_world_rank. */
 int32_t brv_last_error_rank(void);
 
+/* How much is logged: warnings by default. */
+typedef enum brv_log_level {
+    BRV_LOG_OFF = 0,
+    BRV_LOG_ERROR = 1,
+    BRV_LOG_WARN = 2,
+    BRV_LOG_INFO = 3,
+    BRV_LOG_DEBUG = 4,
+    BRV_LOG_TRACE = 5,
+    BRV_LOG_LEVEL_MAX = BRV_ENUM_MAX
+} brv_log_level;
+
 /* Prints the library's warnings on standard error from now on, one line each: those of the level in
- * BREVITY_LOG (off, error, warn, info, debug, trace; warn by default). brv_group_from_env does the same if
- * BREVITY_LOG is set. Otherwise the library prints nothing. Call it before the first group is made. */
+ * BREVITY_LOG (off, error, warn, info, debug, trace; warn by default). brv_group_join does the same if
+ * BREVITY_LOG is set and brv_log_to_callback was not called. Otherwise the library prints nothing. Call it
+ * before the first group is made. */
 brv_status brv_log_to_stderr(void);
 
-/* ---- Groups -------------------------------------------------------------------------------------------- */
+/* Receives one line of the log, without a line break. It may be called by several threads at once, and must
+ * not call this library. */
+typedef void (*brv_log_function)(brv_log_level level, const char *line, void *user_data);
 
-/* The ranks of a job, or some of them (brv_group_split), for collective calls.
+/* Hands the log up to this level to a function from now on, instead of standard error; NULL ends that, and
+ * nothing is printed then. Another thread may be in the function before for a short time after this has
+ * returned. Call it before the first group is made, so that no line is lost. BRV_ERR_ARGUMENT if a program in
+ * Rust that contains this library has a subscriber of its own. */
+brv_status brv_log_to_callback(brv_log_function function, void *user_data, brv_log_level level);
+
+/* ---- Joining a job ------------------------------------------------------------------------------------- */
+
+/* The ranks of a job, or some of them (brv_group_split), for collective calls and messages.
  *
  * Calls on different groups are independent: they may run at the same time, from several threads, and an
  * error closes only the group of its call. A lost rank closes all groups that it is a member of, and no
@@ -141,18 +195,138 @@ brv_status brv_log_to_stderr(void);
  * there are those that errors name. */
 typedef struct brv_group brv_group;
 
-/* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with
- * BREVITY_RANK, BREVITY_WORLD_SIZE, BREVITY_MASTER, and BREVITY_KEY or BREVITY_JOB) and stores its group in
- * *group. Blocks until all ranks have joined, at most for BREVITY_JOIN_TIMEOUT seconds (60 by default) and
- * 2 more to learn which rank is missing.
- * If the environment describes no job, the group has this process alone. On failure *group is NULL.
- *
- * BRV_ERR_ENVIRONMENT, BRV_ERR_TIMEOUT (naming the first missing rank), BRV_ERR_PROTOCOL,
- * BRV_ERR_TRANSPORT. */
-brv_status brv_group_from_env(brv_group **group);
+/* The length of brv_id. */
+#define BRV_ID_BYTES 128
 
-/* Makes a group of this process alone and stores it in *group: every call works, nothing is sent. */
+/* The identifier of one job. Rank 0 makes it with brv_id_new, and the program's own store (a pipe, a file, a
+ * database, MPI_Bcast) carries its bytes to the other ranks. The store must be trusted: who has the bytes can
+ * join the job, because they contain its key, unless the config of brv_id_new has one. It is for one group:
+ * make another for the next one. A join that has failed may be tried again with it. */
+typedef struct brv_id {
+    uint8_t bytes[BRV_ID_BYTES];
+} brv_id;
+
+/* An all-gather of the program's own: copies the `bytes` bytes at own of every rank to all, in the order of
+ * ranks (`world_size` times `bytes` in all). Returns 0, or another number for a failure. Called once, on the
+ * thread that joins. */
+typedef int (*brv_all_gather_function)(const void *own, void *all, size_t bytes, void *user_data);
+
+#define BRV_CONFIG_MAGIC 0x62727663u
+
+/* How a process joins a job. Set it with BRV_CONFIG_INIT and change what is needed: what is left unset has
+ * the value that the environment variable in brackets has, if rank and world_size are left unset too, or
+ * else its default. Nothing is kept: strings and the id are copied. */
+typedef struct brv_config {
+    uint64_t size;    /* sizeof(brv_config) */
+    uint32_t magic;   /* BRV_CONFIG_MAGIC */
+    uint32_t version; /* BRV_ABI_VERSION */
+
+    /* This rank and the number of ranks: both, or neither for those of the environment. */
+    int32_t rank;
+    int32_t world_size;
+
+    /* Where ranks meet, one of the three; needed if rank and world_size are set and there are several.
+     * address: host:port where rank 0 listens and the others call it [BREVITY_MASTER].
+     * id: from brv_id_new on rank 0, in the process that joins as rank 0.
+     * all_gather: a function of the program's own, called on every rank. */
+    const char *address;
+    const brv_id *id;
+    brv_all_gather_function all_gather;
+    void *all_gather_data;
+
+    /* The job's key: hexadecimal digits of at least 16 bytes, or other text of at least 16 bytes
+     * [BREVITY_KEY]; or a file that contains it [BREVITY_KEY_FILE]. Ranks prove that they have it. With an id
+     * or an all-gather, rank 0 makes one by default. */
+    const char *key;
+    const char *key_file;
+
+    /* The job's name, the same on all ranks, at most 64 bytes [BREVITY_JOB]. */
+    const char *job;
+
+    /* "auto", "ucx" or "tcp"; rank 0's counts [BREVITY_TRANSPORT]. */
+    const char *transport;
+
+    /* The network interface to listen on, by name or address [BREVITY_INTERFACE]. */
+    const char *network_interface;
+
+    /* host or host:port of a forwarded address that others connect to [BREVITY_ANNOUNCE]. */
+    const char *announce;
+
+    /* A name of this host, if the system's own names do not tell hosts apart [BREVITY_HOST_ID]. */
+    const char *host_id;
+
+    /* Seconds that joining and later calls may take [BREVITY_JOIN_TIMEOUT, BREVITY_TIMEOUT]. */
+    double join_timeout;
+    double timeout;
+
+    /* 0 or 1: ranks of one host share memory [BREVITY_SHARED_MEMORY]; tcp is encrypted [BREVITY_ENCRYPT]; a
+     * thread moves requests while no thread is in a call [BREVITY_PROGRESS_THREAD]. */
+    int32_t shared_memory;
+    int32_t encrypt;
+    int32_t progress_thread;
+
+    /* The ports to listen on, both included; 0 for the system's choice [BREVITY_PORT_RANGE]. */
+    uint16_t first_port;
+    uint16_t last_port;
+
+    uint64_t reserved[8];
+} brv_config;
+
+#define BRV_CONFIG_INIT                                                                                     \
+    {sizeof(brv_config), BRV_CONFIG_MAGIC, BRV_ABI_VERSION, BRV_UNSET, BRV_UNSET, NULL, NULL, NULL, NULL,   \
+     NULL, NULL, NULL, NULL, NULL, NULL, NULL, BRV_UNSET, BRV_UNSET, BRV_UNSET, BRV_UNSET, BRV_UNSET, 0, 0, \
+     {0, 0, 0, 0, 0, 0, 0, 0}}
+
+/* Makes the identifier of a new job, with this process as its rank 0, in *id. config may be NULL; of its
+ * fields network_interface, announce, the ports and the key count here, and the environment does not. With a
+ * key of its own the identifier contains none: all ranks must have that key. The process keeps a port
+ * reserved until it joins with the identifier.
+ *
+ * BRV_ERR_ARGUMENT, BRV_ERR_ENVIRONMENT, BRV_ERR_TRANSPORT (no port, or no random bytes). */
+brv_status brv_id_new(const brv_config *config, brv_id *id);
+
+/* Joins a job and stores the group of all its ranks in *group. Blocks until all ranks have joined, at most
+ * for the timeout of joining and 2 seconds more to learn which rank is missing. On failure *group is NULL.
+ *
+ * If config is NULL, the environment describes the job: variables set by `brevity run`, by a launcher, or by
+ * hand (BREVITY_RANK, BREVITY_WORLD_SIZE, BREVITY_MASTER, and BREVITY_KEY or BREVITY_JOB). If it describes
+ * none, the group has this process alone.
+ *
+ * A process may be in several jobs, at the same time and one after another.
+ *
+ * BRV_ERR_ARGUMENT if the config has no valid form; BRV_ERR_ENVIRONMENT for its fields and for variables;
+ * BRV_ERR_TIMEOUT (naming the first missing rank); BRV_ERR_PROTOCOL; BRV_ERR_TRANSPORT, also for an
+ * all-gather that fails and a key file that can't be read. All ranks may try again.
+ *
+ * A program that is linked statically altogether (-static) has no UCX: the dynamic linker must load it. */
+brv_status brv_group_join(const brv_config *config, brv_group **group);
+
+/* Makes a group of this process alone and stores it in *group: every call works, nothing is sent. Memory of a
+ * peer (brv_remote_memory_open) needs one. */
 brv_status brv_group_solo(brv_group **group);
+
+/* ---- Options ------------------------------------------------------------------------------------------- */
+
+/* What one call does differently. Set it with BRV_OPTIONS_INIT. Nothing of it is kept. */
+typedef struct brv_options {
+    uint32_t size; /* sizeof(brv_options) */
+
+    /* How the call is carried out: 0, the library's choice. There are no others yet. */
+    uint32_t algorithm;
+
+    /* Seconds that the call may take instead of the group's timeout: above 0, INFINITY for no limit; 0 for
+     * the group's. Ranks may have different ones. */
+    double timeout;
+
+    /* A name for the texts of errors, such as that of a tensor: UTF-8, at most 255 bytes; may be NULL. */
+    const char *name;
+
+    uint64_t reserved[5];
+} brv_options;
+
+#define BRV_OPTIONS_INIT {sizeof(brv_options), 0, 0.0, NULL, {0, 0, 0, 0, 0}}
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
 
 /* This process's rank, from 0; -1 if group is NULL. */
 int32_t brv_group_rank(const brv_group *group);
@@ -167,11 +341,43 @@ const char *brv_group_transport(const brv_group *group);
 /* The number in the world of rank `rank` of the group; -1 if the group has no such rank, or is NULL. */
 int32_t brv_group_world_rank(const brv_group *group, int32_t rank);
 
-/* Sets how many seconds later calls on the group may take, instead of BREVITY_TIMEOUT: above 0, as 30 or 0.5.
+/* BRV_OK while the group is open, else the error that has closed it, with its text and rank: the one that
+ * later calls fail with, so after a timeout BRV_ERR_ABORTED with the rank whose call has timed out. Also
+ * finds what came up outside a call: a rank that has died, or aborted. Turns the transport once; does not
+ * wait. */
+brv_status brv_group_status(brv_group *group);
+
+/* Sets how many seconds later calls on the group may take, instead of BREVITY_TIMEOUT: above 0, as 30 or 0.5;
+ * INFINITY for no limit.
  * Groups that are made of this one later begin with BREVITY_TIMEOUT again. Ranks may have different timeouts:
  * the first that passes closes the group. Sends nothing. May be called while another thread is in a call on
  * the group, which keeps its own. */
 brv_status brv_group_set_timeout(brv_group *group, double seconds);
+
+/* Receives one setting. Both strings are valid during the call only. */
+typedef void (*brv_setting_function)(const char *name, const char *value, void *user_data);
+
+/* Calls a function for each setting that is in force for the group, such as "transport" with "tcp" and
+ * "timeout" with "300" (seconds). Names may be added. Sends nothing. */
+brv_status brv_group_settings(const brv_group *group, brv_setting_function function, void *user_data);
+
+/* What this rank has sent and received in all its groups of the job, since it has joined. */
+typedef struct brv_statistics {
+    uint64_t size;              /* sizeof(brv_statistics) */
+    uint64_t messages_sent;
+    uint64_t bytes_sent;        /* handed to the network, with headers */
+    uint64_t messages_received;
+    uint64_t bytes_received;
+    uint64_t copies;            /* of data, within this process */
+    uint64_t bytes_copied;
+    uint64_t bytes_shared;      /* through memory that ranks of this host share, in this group only */
+    uint64_t reserved[8];
+} brv_statistics;
+
+#define BRV_STATISTICS_INIT {sizeof(brv_statistics), 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}}
+
+/* Stores the counters in *statistics, which must have been initialised. Sends nothing. */
+brv_status brv_group_statistics(const brv_group *group, brv_statistics *statistics);
 
 /* The colour of a rank that gets no group. */
 #define BRV_NO_COLOUR (-1)
@@ -185,18 +391,20 @@ brv_status brv_group_set_timeout(brv_group *group, double seconds);
  *
  * BRV_ERR_ARGUMENT, also for other negative colours; BRV_ERR_EXHAUSTED; otherwise errors are as for
  * brv_barrier. */
-brv_status brv_group_split(brv_group *group, int32_t colour, int32_t key, brv_group **part);
+brv_status brv_group_split(brv_group *group, int32_t colour, int32_t key, brv_group **part,
+                           const brv_options *options);
 
 /* Makes another group of the same ranks, for calls that are independent of those on this one: a library that
  * uses it does not disturb its caller, and two threads may each have their own. Stores it in *duplicate.
  * Errors are as for brv_group_split. */
-brv_status brv_group_duplicate(brv_group *group, brv_group **duplicate);
+brv_status brv_group_duplicate(brv_group *group, brv_group **duplicate, const brv_options *options);
 
 /* Makes the groups for calls in two levels. *local gets the ranks that share memory with this one; *leaders
  * gets the first rank of each host, on those ranks, and NULL on others. A rank that shares no memory with
  * another (see BREVITY_SHARED_MEMORY) is a host of its own. After a failure both are NULL. Errors are as for
  * brv_group_split. */
-brv_status brv_group_hosts(brv_group *group, brv_group **local, brv_group **leaders);
+brv_status brv_group_hosts(brv_group *group, brv_group **local, brv_group **leaders,
+                           const brv_options *options);
 
 /* Closes the group on all ranks: pending and later calls fail on every rank with BRV_ERR_ABORTED naming this
  * rank; also in a group of one. Other groups go on. The group must still be freed. May be called while
@@ -214,12 +422,83 @@ brv_status brv_group_hosts(brv_group *group, brv_group **local, brv_group **lead
 brv_status brv_group_abort(brv_group *group);
 
 /* Frees a group; does nothing if group is NULL. The connections of a job stay until all its groups are freed,
- * and all exchanges, and feedbacks that were used; the order does not matter. Other ranks then find this rank
- * lost: call brv_barrier before.
+ * and all exchanges, requests, regions of memory, and feedbacks that were used; the order does not matter.
+ * Other ranks then find this rank lost: call brv_barrier before.
+ *
+ * If calls that were started on the group have not ended, also those whose requests were freed, the group is
+ * aborted and this waits until their memory may be reused: usually microseconds, and up to 10 seconds if a
+ * peer that has stopped is reading it. Their requests, if not freed, then say BRV_ERR_ABORTED. May not be
+ * called in a callback while there are such calls: the group is then aborted, and freed with its last
+ * request.
  *
  * A process may exit without freeing, also while another thread is in a call on the group: that call fails or
  * does not return. */
 void brv_group_free(brv_group *group);
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+/* A call that was started. It must be freed.
+ *
+ * It moves while a thread is in any call of this library on a group of the same job, in brv_group_progress,
+ * or on a thread of the library's own if the job has one (progress_thread of brv_config). Its timeout counts
+ * from its start. */
+typedef struct brv_request brv_request;
+
+/* Waits for ever, or until the timeout of the call. */
+#define BRV_FOREVER (-1.0)
+
+/* Moves the calls of the job once. Returns BRV_PENDING, or, when the call has ended, what its blocking form
+ * would have returned, with its text and rank; again and again. */
+brv_status brv_request_test(brv_request *request);
+
+/* Waits at most `seconds` (0 or more), or until the call has ended if that is BRV_FOREVER: the call's own
+ * timeout ends it. Returns as brv_request_test; BRV_PENDING when the time has passed: that closes nothing,
+ * and the call goes on. */
+brv_status brv_request_wait(brv_request *request, double seconds);
+
+/* Waits until one of the requests has ended, and stores its index in *index: the lowest, if several have.
+ * Returns its status. BRV_PENDING when the time has passed; *index is then count. Requests may be of several
+ * groups and jobs. NULL stands for none: put it in place of one that was dealt with. BRV_ERR_ARGUMENT if all
+ * are NULL. */
+brv_status brv_request_wait_any(brv_request *const *requests, size_t count, double seconds, size_t *index);
+
+/* Waits until all requests have ended; NULL stands for none. Returns BRV_OK, or the status of the first in
+ * the list that failed, with its text and rank, when all have ended; or BRV_PENDING when the time has passed.
+ * */
+brv_status brv_request_wait_all(brv_request *const *requests, size_t count, double seconds);
+
+/* Gives up a send, a receive or a probe; collectives go on, because other ranks need them, and one-sided
+ * operations too. A receive or probe that has found no message ends with BRV_ERR_CANCELED and takes none; one
+ * whose message has begun to come goes on. Of a send the receiver gets the whole message or nothing, perhaps
+ * later. The request must still be waited for, and freed. BRV_OK, also if it has ended. */
+brv_status brv_request_cancel(brv_request *request);
+
+/* Called once when a call has ended. */
+typedef void (*brv_request_function)(brv_request *request, void *user_data);
+
+/* Sets the function to call when the call ends. If it has ended already, it is called before this returns; in
+ * a callback, after that has returned. It may test and free the request. BRV_ERR_ARGUMENT if one was set
+ * before. */
+brv_status brv_request_on_end(brv_request *request, brv_request_function function, void *user_data);
+
+/* Frees a request; does nothing if request is NULL. A call that has not ended goes on, except for receives
+ * and probes, which are canceled; its memory stays lent until the group is freed. Its function is not called
+ * any more: if that is running on another thread, this waits for it, except in a callback. */
+void brv_request_free(brv_request *request);
+
+/* Moves the started calls of the job once. BRV_OK if something has moved, BRV_PENDING if not. */
+brv_status brv_group_progress(brv_group *group);
+
+/* For an event loop of the program's own: moves the started calls of the job once, and prepares for sleeping.
+ *
+ * BRV_OK: nothing has moved. Watch *descriptor for reading (poll, epoll), together with the program's own, at
+ * most for *milliseconds; then test the requests, and come back. The descriptor stays the same as long as the
+ * job; do not read or close it. BRV_PENDING: something has moved: test the requests, and call this again
+ * before sleeping.
+ *
+ * The wake-up is promised only until a call is made on a group of the job, a test too: so sleep first. While
+ * no request is pending there is nothing to wait for: *milliseconds is then -1. */
+brv_status brv_group_prepare_sleep(brv_group *group, int *descriptor, int *milliseconds);
 
 /* ---- Dense collectives --------------------------------------------------------------------------------- */
 
@@ -231,7 +510,8 @@ typedef enum brv_type {
     BRV_I64 = 4, /* int64_t */
     BRV_U32 = 5, /* uint32_t */
     BRV_U64 = 6, /* uint64_t */
-    BRV_U8 = 7   /* uint8_t */
+    BRV_U8 = 7,  /* uint8_t */
+    BRV_TYPE_MAX = BRV_ENUM_MAX
 } brv_type;
 
 /* How the elements of all ranks are combined. */
@@ -239,15 +519,24 @@ typedef enum brv_reduction {
     BRV_SUM = 1,     /* the sum; integers wrap */
     BRV_AVERAGE = 2, /* the sum divided by the number of ranks, once; BRV_F32 and BRV_F64 only */
     BRV_MAX = 3,     /* the largest; NaN where any is NaN */
-    BRV_MIN = 4      /* the smallest; NaN where any is NaN */
+    BRV_MIN = 4,     /* the smallest; NaN where any is NaN */
+    BRV_REDUCTION_MAX = BRV_ENUM_MAX
 } brv_reduction;
 
+/* Each function with an i starts the call, stores its request in *request, and returns without waiting:
+ * BRV_OK, or BRV_ERR_ARGUMENT or BRV_ERR_EXHAUSTED if nothing was started; *request is then NULL. Other
+ * errors come from the request. */
+
 /* Waits until all ranks have called this. */
-brv_status brv_barrier(brv_group *group);
+brv_status brv_barrier(brv_group *group, const brv_options *options);
+brv_status brv_ibarrier(brv_group *group, brv_request **request, const brv_options *options);
 
 /* Copies the n elements at data of rank root to all ranks. On the other ranks data need not be set before,
  * and is unspecified after an error. */
-brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, int32_t root);
+brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, int32_t root,
+                         const brv_options *options);
+brv_status brv_ibroadcast(brv_group *group, void *data, size_t n, brv_type type, int32_t root,
+                          brv_request **request, const brv_options *options);
 
 /* Reduces the n elements at in over all ranks, to out on every rank.
  *
@@ -257,12 +546,134 @@ brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, 
  *
  * BRV_ERR_TRANSPORT if there is no memory for received data; a group of one needs none. */
 brv_status brv_all_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
-                          brv_reduction reduction);
+                          brv_reduction reduction, const brv_options *options);
+brv_status brv_iall_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                           brv_reduction reduction, brv_request **request, const brv_options *options);
 
 /* Gathers the n elements at own of every rank, in rank order: all has n * brv_group_size(group) elements,
- * which need not be set before. own and all must not overlap. After an error other than
- * BRV_ERR_ARGUMENT all is unspecified. */
-brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type);
+ * which need not be set before. own may be this rank's place in all (the elements from rank * n on), which
+ * saves a copy; any other overlap is refused. After an error other than BRV_ERR_ARGUMENT all is unspecified.
+ */
+brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type,
+                          const brv_options *options);
+brv_status brv_iall_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type,
+                           brv_request **request, const brv_options *options);
+
+/* ---- Messages between two ranks ------------------------------------------------------------------------ */
+
+/* Any rank, as a source; any tag. */
+#define BRV_ANY (-1)
+
+/* A message that was received, or that has come. */
+typedef struct brv_message {
+    int32_t source; /* the rank of the group that has sent it */
+    int32_t tag;
+    uint64_t bytes; /* its length */
+} brv_message;
+
+/* Sends the n elements at data to rank `to` of the group, which may be this rank. tag is 0 or more. Any rank
+ * may send to any other beside the collectives. Messages of one sender and tag are received in their order.
+ * Returns when the memory may be used again; the receiver may not have the message yet.
+ *
+ * Short messages do not wait for their receive while the receiver has credit for them (64 MiB from each rank
+ * over sockets and shared memory, 1 MiB over UCX). Otherwise the message waits in the sender's memory.
+ *
+ * BRV_ERR_TIMEOUT closes nothing: the receiver gets the whole message or nothing, and may get it later: do
+ * not send it again. Giving up a long message may take as long as copying it. Errors of a closed group
+ * are as for brv_barrier. */
+brv_status brv_send(brv_group *group, const void *data, size_t n, brv_type type, int32_t to, int32_t tag,
+                    const brv_options *options);
+brv_status brv_isend(brv_group *group, const void *data, size_t n, brv_type type, int32_t to, int32_t tag,
+                     brv_request **request, const brv_options *options);
+
+/* Sends a copy of the elements without waiting. BRV_PENDING, and nothing was sent, if rank `to` has not yet
+ * taken what was sent so before, or if another thread is in this call for that rank. */
+brv_status brv_try_send(brv_group *group, const void *data, size_t n, brv_type type, int32_t to, int32_t tag);
+
+/* Receives a message of at most n elements into the beginning of data; the elements behind it are
+ * unspecified. from and tag may be BRV_ANY; of several ranks that have sent, each has its turn. *message
+ * tells which message it was; message may be NULL.
+ *
+ * BRV_ERR_TRUNCATED. BRV_ERR_TIMEOUT: no message was taken, and nothing is closed. After an error data is
+ * unspecified. */
+brv_status brv_recv(brv_group *group, void *data, size_t n, brv_type type, int32_t from, int32_t tag,
+                    brv_message *message, const brv_options *options);
+brv_status brv_irecv(brv_group *group, void *data, size_t n, brv_type type, int32_t from, int32_t tag,
+                     brv_request **request, const brv_options *options);
+
+/* Sends one message and receives another at the same time. message may be NULL. */
+brv_status brv_send_recv(brv_group *group, const void *data, size_t n, int32_t to, int32_t tag, void *place,
+                         size_t place_n, int32_t from, int32_t place_tag, brv_type type,
+                         brv_message *message, const brv_options *options);
+
+/* Waits for a message and leaves it where it is: *message says who has sent it, and how long it is. Receive
+ * it with its source and tag. Another thread may take it before, and over UCX a sender that gives it up. */
+brv_status brv_probe(brv_group *group, int32_t from, int32_t tag, brv_message *message,
+                     const brv_options *options);
+brv_status brv_iprobe(brv_group *group, int32_t from, int32_t tag, brv_request **request,
+                      const brv_options *options);
+
+/* Like brv_probe, without waiting: BRV_PENDING if there is no such message. */
+brv_status brv_try_probe(brv_group *group, int32_t from, int32_t tag, brv_message *message);
+
+/* The message of a receive or probe that has ended with BRV_OK. BRV_PENDING before; BRV_ERR_ARGUMENT for
+ * other requests and after an error. */
+brv_status brv_request_message(const brv_request *request, brv_message *message);
+
+/* ---- Memory that peers read and write ------------------------------------------------------------------ */
+
+/* Memory of this rank that peers put to and get from. */
+typedef struct brv_memory brv_memory;
+
+/* What a peer needs to know of it: send it in a message, as bytes. */
+#define BRV_MEMORY_KEY_BYTES 1024
+typedef struct brv_memory_key {
+    uint32_t length; /* of the bytes that are used */
+    uint8_t bytes[BRV_MEMORY_KEY_BYTES];
+} brv_memory_key;
+
+/* Registers the `bytes` bytes at start, which keep their values and must be set, and stores the region in
+ * *memory and its key in *key. Until the region is freed only peers may write the memory, and this rank may
+ * read it after a message from a peer that has flushed. Where UCX lets peers access it directly, its pages
+ * become resident, which takes time: register long-lived memory, once.
+ *
+ * BRV_ERR_ARGUMENT, BRV_ERR_TRANSPORT if it can't be registered. */
+brv_status brv_memory_register(brv_group *group, void *start, size_t bytes, brv_memory **memory,
+                               brv_memory_key *key);
+
+/* Ends all access and frees the region. BRV_OK: the memory may be freed or reused. BRV_PENDING: peers or
+ * their hardware can still access it, over UCX, and can't be stopped: leave the memory as it is until the
+ * process ends. BRV_OK for NULL. */
+brv_status brv_memory_free(brv_memory *memory);
+
+/* A region of a peer that this rank has opened. */
+typedef struct brv_remote_memory brv_remote_memory;
+
+/* Opens the region of rank `owner` of the group, another than this rank, with this key. Does not contact the
+ * peer. BRV_ERR_PROTOCOL if the bytes are no key of its memory. */
+brv_status brv_remote_memory_open(brv_group *group, int32_t owner, const brv_memory_key *key,
+                                  brv_remote_memory **memory);
+
+/* Closes it; does nothing if memory is NULL. */
+void brv_remote_memory_free(brv_remote_memory *memory);
+
+/* Writes the bytes at data to a peer's memory from byte `offset` on. Returns when data may be used again:
+ * only brv_flush says that the bytes have reached the peer's memory. Puts are not ordered. The peer must make
+ * progress (be in a call) where the transport is "tcp".
+ *
+ * BRV_ERR_ARGUMENT if the range is not inside the region. BRV_ERR_TRANSPORT if it is no longer registered.
+ * BRV_ERR_TIMEOUT closes nothing; the bytes may still arrive. Over UCX with direct access, an operation that
+ * has begun is waited for: its memory is in use. */
+brv_status brv_put(brv_group *group, const void *data, size_t bytes, brv_remote_memory *to, size_t offset,
+                   const brv_options *options);
+
+/* Reads bytes from a peer's memory from byte `offset` on. Errors are as for brv_put. */
+brv_status brv_get(brv_group *group, void *data, size_t bytes, brv_remote_memory *from, size_t offset,
+                   const brv_options *options);
+
+/* Waits until all earlier puts of this rank to rank `to`, another than this rank, have reached its memory: a
+ * message that is sent afterwards finds them there. */
+brv_status brv_flush(brv_group *group, int32_t to, const brv_options *options);
 
 /* ---- Compressed averages with error feedback ----------------------------------------------------------- */
 
@@ -319,7 +730,7 @@ brv_status brv_feedback_load_of(brv_feedback *feedback, brv_group *group, int32_
  * used yet. Sends nothing.
  *
  * The group without the lost rank must have been made before, with brv_group_split, since the old one is
- * closed; or the ranks join a new job (brv_group_from_env, with the variables of that job). */
+ * closed; or the ranks join a new job (brv_group_join, with the variables of that job). */
 brv_status brv_feedback_rejoin(brv_feedback *feedback, brv_group *group);
 
 /* Averages the n elements at gradient over all ranks by gTop-k, in place (Shi et al., ICDCS 2019).
@@ -335,9 +746,14 @@ brv_status brv_feedback_rejoin(brv_feedback *feedback, brv_group *group);
  * After an error gradient is unchanged. After BRV_ERR_ARGUMENT the residual is unchanged too. After
  * BRV_ERR_NON_FINITE the residual is restored up to one rounding: the part of an element that is below half a
  * unit in the last place of the value that was handed in for it is lost. After every other error gradient has
- * been added to the residual: do not hand it in again. */
-brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t n,
-                                double density);
+ * been added to the residual: do not hand it in again.
+ *
+ * While a started call has not ended, the feedback is in use: other calls with it get BRV_ERR_ARGUMENT. It
+ * may be freed then, and goes with the call. */
+brv_status brv_gtopk_average(brv_group *group, brv_feedback *feedback, float *gradient, size_t n,
+                             double density, const brv_options *options);
+brv_status brv_igtopk_average(brv_group *group, brv_feedback *feedback, float *gradient, size_t n,
+                              double density, brv_request **request, const brv_options *options);
 
 /* Averages the row-major matrix at gradient over all ranks by factors of the given rank, in place (PowerSGD:
  * Vogels et al., NeurIPS 2019).
@@ -347,10 +763,12 @@ brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float 
  * a half or less is averaged dense and leaves nothing in the residual. Costs two dense all-reduces, of rows *
  * rank and cols * rank elements.
  *
- * rank is 1 or more, usually 1 to 8. feedback must not be NULL. Errors are as for brv_gtopk_all_reduce. */
-brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows,
-                                   size_t cols,
-                                   uint32_t rank);
+ * rank is 1 or more, usually 1 to 8. feedback must not be NULL. Errors are as for brv_gtopk_average. */
+brv_status brv_low_rank_average(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows,
+                                size_t cols, uint32_t rank, const brv_options *options);
+brv_status brv_ilow_rank_average(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows,
+                                 size_t cols, uint32_t rank, brv_request **request,
+                                 const brv_options *options);
 
 /* ---- The gradients of a whole model -------------------------------------------------------------------- */
 
@@ -368,28 +786,64 @@ brv_status brv_exchange_new(brv_group *group, brv_exchange **exchange);
 /* Frees an exchange and its residuals; does nothing if exchange is NULL. */
 void brv_exchange_free(brv_exchange *exchange);
 
-/* Add a tensor to the list: its name (UTF-8, unique in the list; copied), its length, and how its gradients
- * travel.
+/* How the gradients of one tensor travel. */
+typedef enum brv_method {
+    BRV_DENSE = 1,   /* all of it; all dense tensors of an exchange travel together */
+    BRV_TOPK = 2,    /* every rank's largest density * n entries (at least one), gathered by all */
+    BRV_GTOPK = 3,   /* as in brv_gtopk_average */
+    BRV_LOW_RANK = 4, /* as in brv_low_rank_average, of the first dimension by the product of the others;
+                         vectors, and matrices that would not shrink enough, travel dense */
+    BRV_METHOD_MAX = BRV_ENUM_MAX
+} brv_method;
+
+/* Which part of a rank's contribution to gTop-k returns to which residual. */
+typedef enum brv_put_back {
+    BRV_PUT_BACK_CONSERVING = 0,   /* nothing is lost, and residuals stay with the ranks of their gradients */
+    BRV_PUT_BACK_PUBLISHED = 1,    /* the rule of the paper, by which a part is lost */
+    BRV_PUT_BACK_MERGER_KEEPS = 2, /* nothing is lost; residuals gather at ranks that merge */
+    BRV_PUT_BACK_MAX = BRV_ENUM_MAX
+} brv_put_back;
+
+/* A method with its parameters. Set it with one of the macros below; fields that a method does not use are
+ * ignored. */
+typedef struct brv_policy {
+    uint32_t size; /* sizeof(brv_policy) */
+    brv_method method;
+    double density;         /* above 0 and at most 1: BRV_TOPK, BRV_GTOPK */
+    uint32_t rank;          /* 1 or more: BRV_LOW_RANK */
+    brv_put_back put_back;  /* BRV_GTOPK */
+    double min_compression; /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
+    uint64_t reserved[8];
+} brv_policy;
+
+#define BRV_POLICY_INIT(method, density, rank) \
+    {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, {0, 0, 0, 0, 0, 0, 0, 0}}
+#define BRV_POLICY_DENSE BRV_POLICY_INIT(BRV_DENSE, 0.0, 0)
+#define BRV_POLICY_TOPK(density) BRV_POLICY_INIT(BRV_TOPK, density, 0)
+#define BRV_POLICY_GTOPK(density) BRV_POLICY_INIT(BRV_GTOPK, density, 0)
+#define BRV_POLICY_LOW_RANK(rank) BRV_POLICY_INIT(BRV_LOW_RANK, 0.0, rank)
+
+/* Adds a tensor to the list: its name (UTF-8, unique in the list; copied), the lengths of its dimensions, and
+ * how its gradients travel; NULL for dense.
  *
- *     dense     all of it; all dense tensors of an exchange travel together
- *     topk      every rank's largest density * n entries (at least one), gathered by all
- *     gtopk     as in brv_gtopk_all_reduce
- *     low_rank  as in brv_low_rank_all_reduce
+ *     size_t shape[] = {512, 1024};
+ *     brv_policy policy = BRV_POLICY_LOW_RANK(4);
+ *     brv_exchange_add(exchange, "layer1.weight", shape, 2, &policy);
  *
  * BRV_ERR_ARGUMENT if a value is out of range, if the name exists already, and if the list has ended. Sends
  * nothing; the first other call allocates the residuals, and fails with BRV_ERR_EXHAUSTED without memory. */
-brv_status brv_exchange_add_dense(brv_exchange *exchange, const char *name, size_t n);
-brv_status brv_exchange_add_topk(brv_exchange *exchange, const char *name, size_t n, double density);
-brv_status brv_exchange_add_gtopk(brv_exchange *exchange, const char *name, size_t n, double density);
-brv_status brv_exchange_add_low_rank(brv_exchange *exchange, const char *name, size_t rows, size_t cols,
-                                     uint32_t rank);
+brv_status brv_exchange_add(brv_exchange *exchange, const char *name, const size_t *shape, size_t dimensions,
+                            const brv_policy *policy);
 
 /* Averages the gradients of all tensors over all ranks, in place. gradients has one pointer for each tensor,
- * in the order of the list, each to separate memory; tensors is the number of pointers.
+ * in the order of the list, each to separate memory; tensors is the number of pointers, which are copied.
  *
- * Errors are as for brv_gtopk_all_reduce, for all tensors together; the text names a tensor with a value that
+ * Errors are as for brv_gtopk_average, for all tensors together; the text names a tensor with a value that
  * is not finite. */
-brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors);
+brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors,
+                                const brv_options *options);
+brv_status brv_iexchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors,
+                                 brv_request **request, const brv_options *options);
 
 /* Changes the density of the topk or gtopk tensor of that name from the next average on, for instance during
  * warm-up. All ranks call it before the same average. BRV_ERR_ARGUMENT for a density out of range, and if

@@ -22,6 +22,17 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> brv_status {
     }
 }
 
+/// Like [`guard`], for a function that does not wait: `false` becomes [`brv_status::Pending`].
+pub(crate) fn guard_poll(body: impl FnOnce() -> Result<bool, Failure>) -> brv_status {
+    let mut is_done = true;
+    let done = &mut is_done;
+    let status = guard(move || {
+        *done = body()?;
+        Ok(())
+    });
+    if is_done { status } else { brv_status::Pending }
+}
+
 /// Like [`guard`], for a function that returns a value; returns `otherwise` after a failure.
 pub(crate) fn guard_value<T>(otherwise: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
     let mut value = otherwise;
@@ -124,6 +135,15 @@ mod tests {
     fn a_payload_that_panics_when_dropped_stays_inside() {
         assert_eq!(guard(|| std::panic::panic_any(PanicsWhenDropped)), brv_status::Panic);
         assert_eq!(guard_value(5, || std::panic::panic_any(PanicsWhenDropped)), 5);
+    }
+
+    #[test]
+    fn what_is_not_done_is_pending_and_no_failure() {
+        Failure::argument("before").record();
+        assert_eq!(guard_poll(|| Ok(false)), brv_status::Pending);
+        assert_eq!(guard_poll(|| Ok(true)), brv_status::Ok);
+        assert_eq!(last_error(), "before");
+        assert_eq!(guard_poll(|| Err(Failure::argument("now"))), brv_status::Argument);
     }
 
     #[test]

@@ -4,28 +4,30 @@ use std::ffi::c_void;
 
 use brevity::{Element, Group, Reduction};
 
-use crate::boundary::guard;
 use crate::element::{brv_reduction, brv_type, reduction, with_element};
 use crate::failure::Failure;
 use crate::group::{brv_group, group_of};
 use crate::memory::Stretch;
+use crate::options::{Options, brv_options, waiting_call};
 use crate::status::brv_status;
 
 /// Waits until all ranks have called this.
 ///
 /// # Safety
-/// `group` is NULL or a live group.
+/// `group` is NULL or a live group; `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_barrier(group: *mut brv_group) -> brv_status {
+pub unsafe extern "C" fn brv_barrier(group: *mut brv_group, options: *const brv_options) -> brv_status {
     // SAFETY: the caller in C guarantees a live group.
-    guard(|| Ok(unsafe { group_of(group) }?.group().barrier()?))
+    let barrier = |options: &Options| Ok(options.on(unsafe { group_of(group) }?.group()).barrier()?);
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, barrier) }
 }
 
 /// Copies `data` of rank `root` to all ranks.
 ///
 /// # Safety
 /// `group` is NULL or a live group; `data` has `n` elements of `r#type` that nobody else uses meanwhile, set
-/// on the root.
+/// on the root; `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_broadcast(
     group: *mut brv_group,
@@ -33,20 +35,24 @@ pub unsafe extern "C" fn brv_broadcast(
     n: usize,
     r#type: brv_type,
     root: i32,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let broadcast = |options: &Options| {
         // SAFETY: the caller in C guarantees a live group.
-        let group = unsafe { group_of(group) }?.group();
+        let group = &*options.on(unsafe { group_of(group) }?.group());
         // SAFETY: the caller in C guarantees the memory of `data`.
         with_element!(r#type, T => unsafe { broadcast::<T>(group, data.cast(), n, root) })
-    })
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, broadcast) }
 }
 
 /// Reduces `input` over all ranks into `output`, which may be the same memory.
 ///
 /// # Safety
 /// `group` is NULL or a live group; `input` and `output` have `n` elements of `r#type`; those of `input` are
-/// set, and nobody else writes them meanwhile; nobody else uses those of `output` meanwhile.
+/// set, and nobody else writes them meanwhile; nobody else uses those of `output` meanwhile; `options` are as
+/// for `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_all_reduce(
     group: *mut brv_group,
@@ -55,21 +61,24 @@ pub unsafe extern "C" fn brv_all_reduce(
     n: usize,
     r#type: brv_type,
     reduction: brv_reduction,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let all_reduce = |options: &Options| {
         // SAFETY: the caller in C guarantees a live group.
-        let group = unsafe { group_of(group) }?.group();
+        let group = &*options.on(unsafe { group_of(group) }?.group());
         let how = self::reduction(reduction)?;
         // SAFETY: the caller in C guarantees the memory of `input` and `output`.
         with_element!(r#type, T => unsafe { all_reduce::<T>(group, input.cast(), output.cast(), n, how) })
-    })
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, all_reduce) }
 }
 
 /// Gathers `own` of every rank into `all`, in rank order.
 ///
 /// # Safety
 /// `group` is NULL or a live group; `own` has `n` elements of `r#type`, set, that nobody writes meanwhile;
-/// `all` has `n` for each rank, that nobody else uses meanwhile.
+/// `all` has `n` for each rank, that nobody else uses meanwhile; `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_all_gather(
     group: *mut brv_group,
@@ -77,13 +86,16 @@ pub unsafe extern "C" fn brv_all_gather(
     all: *mut c_void,
     n: usize,
     r#type: brv_type,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let all_gather = |options: &Options| {
         // SAFETY: the caller in C guarantees a live group.
-        let group = unsafe { group_of(group) }?.group();
+        let group = &*options.on(unsafe { group_of(group) }?.group());
         // SAFETY: the caller in C guarantees the memory of `own` and `all`.
         with_element!(r#type, T => unsafe { all_gather::<T>(group, own.cast(), all.cast(), n) })
-    })
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, all_gather) }
 }
 
 /// # Safety
@@ -134,14 +146,34 @@ unsafe fn all_reduce<T: Element>(
 /// # Safety
 /// Like [`brv_all_gather`].
 unsafe fn all_gather<T: Element>(group: &Group, own: *const T, all: *mut T, n: usize) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees the memory of both.
+    let all = unsafe { gathered(group, own, all, n) }?;
+    // SAFETY: the caller of this function guarantees memory that nobody else uses; set just now.
+    Ok(group.all_gather_in_place(unsafe { all.write() })?)
+}
+
+/// The memory of all ranks' elements, with those of this one in their place.
+///
+/// # Safety
+/// Like [`brv_all_gather`].
+pub(crate) unsafe fn gathered<T: Element>(
+    group: &Group,
+    own: *const T,
+    all: *mut T,
+    n: usize,
+) -> Result<Stretch<T>, Failure> {
     let Some(total) = n.checked_mul(group.world_size() as usize) else {
         return Err(Failure::argument(format!("n is {n}, which no memory can hold for every rank: check n")));
     };
-    let (own, all) = (Stretch::new(own, n, "own")?, Stretch::new(all, total, "all")?);
-    own.check_apart(all, "own and all")?;
-    // SAFETY: the caller in C guarantees set memory that nobody writes.
-    let own = unsafe { own.read() };
-    // SAFETY: the caller in C guarantees memory that nobody else uses; it is apart from `own`, as just
-    // checked.
-    Ok(group.all_gather(own, unsafe { all.zeroed() })?)
+    let (own, all) = (Stretch::new(own, n, "own")?, Stretch::new(all.cast_const(), total, "all")?);
+    let (before, rest) = all.split(group.rank() as usize * n);
+    let (part, after) = rest.split(n);
+    if !own.is_same(part) {
+        own.check_apart(all, "own and all, and own is not this rank's place in all,")?;
+        // SAFETY: the caller of this function guarantees the memory of both; they are apart, as just checked.
+        unsafe { part.copied_from(own) };
+    }
+    // SAFETY: the caller of this function guarantees memory that nobody else uses.
+    unsafe { (before.unset(), after.unset()) };
+    Ok(all)
 }

@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use brevity::{GradientExchange, Policy};
 
+use crate::averages_started::{Away, Sent};
 use crate::boundary::{check, free, guard, hand_out, object};
 use crate::failure::Failure;
 use crate::feedback::copy_residual;
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
+use crate::options::{Options, brv_options, waiting_call};
+use crate::policy::{self, brv_policy};
 use crate::status::brv_status;
 
 /// The tensors of a model and their residuals. The mutex turns use by two threads at once into an error.
@@ -22,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) number: u32,
     tensors: Vec<Tensor>,
     pub(crate) exchange: Option<GradientExchange>,
+    /// The call that has the exchange.
+    away: Option<Away>,
 }
 
 struct Tensor {
@@ -46,7 +51,7 @@ pub unsafe extern "C" fn brv_exchange_new(
         // SAFETY: the caller in C guarantees a live group.
         let group = Arc::clone(unsafe { group_of(group) }?.shared());
         let number = group.group.number_object();
-        let plan = Plan { group, number, tensors: Vec::new(), exchange: None };
+        let plan = Plan { group, number, tensors: Vec::new(), exchange: None, away: None };
         Ok(Some(brv_exchange(Mutex::new(plan))))
     };
     // SAFETY: the caller in C guarantees what `hand_out` demands.
@@ -63,99 +68,56 @@ pub unsafe extern "C" fn brv_exchange_free(exchange: *mut brv_exchange) {
     unsafe { free(exchange) }
 }
 
-/// Adds a tensor that travels uncompressed.
+/// Adds a tensor, which travels as the policy says.
 ///
 /// # Safety
-/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero.
+/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero; `shape` has
+/// `dimensions` numbers; `policy` is NULL or a policy.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_add_dense(
+pub unsafe extern "C" fn brv_exchange_add(
     exchange: *mut brv_exchange,
     name: *const c_char,
-    n: usize,
+    shape: *const usize,
+    dimensions: usize,
+    policy: *const brv_policy,
 ) -> brv_status {
-    // SAFETY: the caller in C guarantees what `add` demands.
-    guard(|| unsafe { add(exchange, name, vec![n], Policy::dense()) })
-}
-
-/// Adds a tensor by `Policy::topk`: each rank sends its largest entries.
-///
-/// # Safety
-/// The same as for [`brv_exchange_add_dense`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_add_topk(
-    exchange: *mut brv_exchange,
-    name: *const c_char,
-    n: usize,
-    density: f64,
-) -> brv_status {
-    // SAFETY: the caller in C guarantees what `add` demands.
-    guard(|| unsafe { add(exchange, name, vec![n], Policy::topk(density)) })
-}
-
-/// Adds a tensor that travels by gTop-k.
-///
-/// # Safety
-/// The same as for [`brv_exchange_add_dense`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_add_gtopk(
-    exchange: *mut brv_exchange,
-    name: *const c_char,
-    n: usize,
-    density: f64,
-) -> brv_status {
-    // SAFETY: the caller in C guarantees what `add` demands.
-    guard(|| unsafe { add(exchange, name, vec![n], Policy::gtopk(density)) })
-}
-
-/// Adds a matrix that travels as low-rank factors.
-///
-/// # Safety
-/// The same as for [`brv_exchange_add_dense`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_add_low_rank(
-    exchange: *mut brv_exchange,
-    name: *const c_char,
-    rows: usize,
-    cols: usize,
-    rank: u32,
-) -> brv_status {
-    // SAFETY: the caller in C guarantees what `add` demands.
-    guard(|| unsafe { add(exchange, name, vec![rows, cols], Policy::low_rank(rank as usize)) })
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        // SAFETY: the caller in C guarantees text.
+        let name = unsafe { text(name) }?;
+        // SAFETY: the caller in C guarantees as many numbers, which nobody writes.
+        let shape = unsafe { Stretch::new(shape, dimensions, "shape")?.read() };
+        // SAFETY: the caller in C guarantees a policy.
+        plan.add(name, shape, unsafe { policy::read(policy) }?)
+    })
 }
 
 /// Averages the gradients of all tensors over all ranks, in place.
 ///
 /// # Safety
 /// `exchange` is NULL or a live exchange; `gradients` has `tensors` pointers, each to as many elements as the
-/// tensor has, set, that nobody else uses meanwhile.
+/// tensor has, set, that nobody else uses meanwhile; `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_average(
     exchange: *mut brv_exchange,
     gradients: *const *mut f32,
     tensors: usize,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let average = |options: &Options| {
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
-        if tensors != plan.tensors.len() {
-            let expected = plan.tensors.len();
-            return Err(Failure::argument(format!(
-                "tensors is {tensors}, expected {expected}: one gradient for each"
-            )));
-        }
-        // SAFETY: the caller in C guarantees as many pointers, which nobody writes.
-        let pointers = unsafe { Stretch::new(gradients, tensors, "gradients")?.read() };
-        let stretches = plan.tensors.iter().zip(pointers).map(|(tensor, &start)| {
-            Stretch::new(start.cast_const(), tensor.count, &format!("the gradient of {:?}", tensor.name))
-        });
-        let stretches: Vec<Stretch<f32>> = stretches.collect::<Result<_, _>>()?;
-        Stretch::check_all_apart(&stretches, "two gradients")?;
+        // SAFETY: the caller in C guarantees the pointers.
+        let stretches = unsafe { plan.gradients(gradients, tensors) }?;
         // SAFETY: the caller in C guarantees set memory that nobody else uses; the stretches are apart, as
         // just checked.
         let mut slices: Vec<&mut [f32]> =
             stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
-        Ok(plan.exchange()?.average(&mut slices)?)
-    })
+        options.average(plan.exchange()?, &mut slices)
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, average) }
 }
 
 /// Changes the density of a sparse tensor.
@@ -211,7 +173,7 @@ pub unsafe extern "C" fn brv_exchange_residual(
 pub(crate) unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexGuard<'a, Plan>, Failure> {
     // SAFETY: the caller of this function guarantees what `object` demands.
     match unsafe { object(exchange, "exchange") }?.0.try_lock() {
-        Ok(plan) => Ok(plan),
+        Ok(mut plan) => plan.come_back().map(|()| plan),
         Err(TryLockError::WouldBlock) => {
             Err(Failure::argument("exchange is in use by another thread: wait for it"))
         }
@@ -219,33 +181,6 @@ pub(crate) unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexG
             Err(Failure::panic(&"the exchange was left unfinished by an earlier defect"))
         }
     }
-}
-
-/// # Safety
-/// The same as for [`brv_exchange_add_dense`].
-unsafe fn add(
-    exchange: *mut brv_exchange,
-    name: *const c_char,
-    shape: Vec<usize>,
-    policy: Policy,
-) -> Result<(), Failure> {
-    // SAFETY: the caller of this function guarantees a live exchange.
-    let mut plan = unsafe { plan_of(exchange) }?;
-    // SAFETY: the caller of this function guarantees text.
-    let name = unsafe { text(name) }?.to_owned();
-    if plan.exchange.is_some() {
-        return Err(Failure::argument(format!(
-            "exchange is in use: add tensor {name:?} before the first call with it"
-        )));
-    }
-    if plan.tensors.iter().any(|tensor| tensor.name == name) {
-        return Err(Failure::argument(format!(
-            "there are two tensors named {name:?}: give each its own name"
-        )));
-    }
-    let count = policy.check(&name, &shape)?;
-    plan.tensors.push(Tensor { name, shape, count, policy, density: None });
-    Ok(())
 }
 
 /// The text behind a pointer.
@@ -260,6 +195,76 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
 }
 
 impl Plan {
+    /// The memory of each tensor's gradient, apart from each other.
+    ///
+    /// # Safety
+    /// `gradients` has `tensors` pointers that nobody writes.
+    pub(crate) unsafe fn gradients(
+        &self,
+        gradients: *const *mut f32,
+        tensors: usize,
+    ) -> Result<Vec<Stretch<f32>>, Failure> {
+        let expected = self.tensors.len();
+        if tensors != expected {
+            return Err(Failure::argument(format!(
+                "tensors is {tensors}, expected {expected}: one gradient for each"
+            )));
+        }
+        // SAFETY: the caller of this function guarantees as many pointers.
+        let pointers = unsafe { Stretch::new(gradients, tensors, "gradients")?.read() };
+        let stretches = self.tensors.iter().zip(pointers).map(|(tensor, &start)| {
+            Stretch::new(start.cast_const(), tensor.count, &format!("the gradient of {:?}", tensor.name))
+        });
+        let stretches: Vec<Stretch<f32>> = stretches.collect::<Result<_, _>>()?;
+        Stretch::check_all_apart(&stretches, "two gradients")?;
+        Ok(stretches)
+    }
+
+    /// Takes the exchange back from a started call that has ended.
+    fn come_back(&mut self) -> Result<(), Failure> {
+        if let Some(away) = &self.away {
+            self.exchange = Some(away.come_back("exchange")?);
+            self.away = None;
+        }
+        Ok(())
+    }
+
+    /// Sends the exchange away with a call.
+    pub(crate) fn send_away(
+        &mut self,
+        start: impl FnOnce(GradientExchange) -> Sent,
+    ) -> Result<&Away, Failure> {
+        self.exchange()?;
+        let Some(exchange) = self.exchange.take() else {
+            return Err(Failure::argument("exchange has no tensors"));
+        };
+        match start(exchange) {
+            Ok(away) => Ok(self.away.insert(away)),
+            Err(refused) => {
+                let (exchange, failure) = *refused;
+                self.exchange = exchange;
+                Err(failure)
+            }
+        }
+    }
+
+    fn add(&mut self, name: &str, shape: &[usize], policy: Policy) -> Result<(), Failure> {
+        if self.exchange.is_some() {
+            return Err(Failure::argument(format!(
+                "exchange is in use: add tensor {name:?} before the first call with it"
+            )));
+        }
+        if self.tensors.iter().any(|tensor| tensor.name == name) {
+            return Err(Failure::argument(format!(
+                "there are two tensors named {name:?}: give each its own name"
+            )));
+        }
+        let count = policy.check(name, shape)?;
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        self.tensors.push(Tensor { name, shape, count, policy, density: None });
+        Ok(())
+    }
+
     /// The exchange. The first call builds it.
     pub(crate) fn exchange(&mut self) -> Result<&mut GradientExchange, Failure> {
         let exchange = match self.exchange.take() {

@@ -7,7 +7,7 @@ use std::ffi::{CString, c_char};
 use crate::status::{self, Verdict, brv_status};
 
 /// Why a call failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     status: brv_status,
     text: String,
@@ -32,6 +32,11 @@ impl Failure {
         Self { status: brv_status::Argument, text: text.into(), rank: None }
     }
 
+    /// A field of a config that is missing or invalid, with the remedy.
+    pub(crate) fn setting(text: impl Into<String>) -> Self {
+        Self { status: brv_status::Environment, ..Self::argument(text) }
+    }
+
     /// Converts a caught panic.
     pub(crate) fn panic(payload: &(dyn Any + Send)) -> Self {
         let text = payload
@@ -48,6 +53,22 @@ impl Failure {
 
     fn new((status, rank): Verdict, text: String) -> Self {
         Self { status, text, rank }
+    }
+
+    /// Names what the call was about, at the beginning of the text.
+    pub(crate) fn about(self, name: &str) -> Self {
+        Self { text: format!("{name}: {}", self.text), ..self }
+    }
+
+    /// Whether the call was refused before anything was sent.
+    pub(crate) fn has_sent_nothing(&self) -> bool {
+        matches!(self.status, brv_status::Argument | brv_status::Exhausted)
+    }
+
+    /// The text.
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     /// Makes this the thread's last failure, and returns its status.

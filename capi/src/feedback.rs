@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use brevity::{GradientExchange, Policy};
 
+use crate::averages_started::{Away, Sent};
 use crate::boundary::{free, guard, hand_out, object};
 use crate::failure::Failure;
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
+use crate::options::{Options, brv_options, waiting_call};
 use crate::status::brv_status;
 
 /// The tensor's name in error messages.
@@ -23,8 +25,17 @@ pub struct brv_feedback(Mutex<Feedback>);
 pub(crate) struct Feedback {
     /// Its number among the objects of a group, which the first call with that group takes.
     number: Option<(Arc<Shared>, u32)>,
-    /// Set by the first call that succeeds.
+    /// Set by the first call that succeeds; not while the exchange is away.
     pub(crate) bound: Option<Bound>,
+    away: Option<AwayBound>,
+}
+
+/// A feedback whose exchange a started call has.
+struct AwayBound {
+    away: Away,
+    group: Arc<Shared>,
+    shape: Shape,
+    density: f64,
 }
 
 /// A feedback after its first use, which fixes what it can be used for.
@@ -85,55 +96,56 @@ pub unsafe extern "C" fn brv_feedback_residual(
 ///
 /// # Safety
 /// `group` and `feedback` are NULL or live; `gradient` has `n` elements, set, that nobody else uses
-/// meanwhile.
+/// meanwhile; `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_gtopk_all_reduce(
+pub unsafe extern "C" fn brv_gtopk_average(
     group: *mut brv_group,
     feedback: *mut brv_feedback,
     gradient: *mut f32,
     n: usize,
     density: f64,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let average = |options: &Options| {
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.shared();
         // SAFETY: the caller in C guarantees a live feedback.
         let mut state = unsafe { feedback_of(feedback) }?;
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
         let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.write() };
-        state.enter(group, Shape::Gtopk { n }, density)?.average(gradient, density)
-    })
+        state.enter(group, Shape::Gtopk { n }, density)?.average(gradient, density, options)
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, average) }
 }
 
 /// Averages `gradient`, a row-major matrix, over all ranks by low-rank factors, in place.
 ///
 /// # Safety
 /// `group` and `feedback` are NULL or live; `gradient` has `rows * cols` elements, set, that nobody else uses
-/// meanwhile.
+/// meanwhile; `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_low_rank_all_reduce(
+pub unsafe extern "C" fn brv_low_rank_average(
     group: *mut brv_group,
     feedback: *mut brv_feedback,
     gradient: *mut f32,
     rows: usize,
     cols: usize,
     rank: u32,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let average = |options: &Options| {
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.shared();
         // SAFETY: the caller in C guarantees a live feedback.
         let mut state = unsafe { feedback_of(feedback) }?;
         let shape = Shape::LowRank { rows, cols, rank };
-        let Some(n) = shape.count() else {
-            return Err(Failure::argument(format!(
-                "a matrix of {rows} x {cols} fits in no memory: check rows and cols"
-            )));
-        };
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
-        let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.write() };
-        state.enter(group, shape, NO_DENSITY)?.average(gradient, NO_DENSITY)
-    })
+        let gradient = unsafe { Stretch::new(gradient, shape.elements()?, "gradient")?.write() };
+        state.enter(group, shape, NO_DENSITY)?.average(gradient, NO_DENSITY, options)
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, average) }
 }
 
 /// Moves a feedback to another group, with its residual.
@@ -150,7 +162,7 @@ pub unsafe extern "C" fn brv_feedback_rejoin(
         let mut state = unsafe { feedback_of(feedback) }?;
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.shared();
-        let Feedback { number, bound } = &mut *state;
+        let Feedback { number, bound, .. } = &mut *state;
         *number = bound.as_mut().map(|bound| {
             bound.exchange.rejoin(&group.group);
             bound.group = Arc::clone(group);
@@ -194,7 +206,7 @@ pub(crate) unsafe fn feedback_of<'a>(
     }
     // SAFETY: the caller of this function guarantees what `object` demands.
     match unsafe { object(feedback, "feedback") }?.0.try_lock() {
-        Ok(state) => Ok(state),
+        Ok(mut state) => state.come_back().map(|()| state),
         Err(TryLockError::WouldBlock) => {
             Err(Failure::argument("feedback is in use by another thread: give each tensor its own"))
         }
@@ -212,8 +224,40 @@ impl Feedback {
         self.bound.as_ref().ok_or_else(never_used)
     }
 
+    /// Takes the exchange back from a started call that has ended.
+    fn come_back(&mut self) -> Result<(), Failure> {
+        let Some(AwayBound { away, group, shape, density }) = &self.away else { return Ok(()) };
+        let exchange = away.come_back("feedback")?;
+        let bound = Bound { group: Arc::clone(group), shape: *shape, density: *density, exchange };
+        (self.bound, self.away) = (Some(bound), None);
+        Ok(())
+    }
+
+    /// Sends the exchange of a used feedback away with a call.
+    pub(crate) fn send_away(
+        &mut self,
+        start: impl FnOnce(GradientExchange) -> Sent,
+    ) -> Result<&Away, Failure> {
+        let Some(Bound { group, shape, density, exchange }) = self.bound.take() else {
+            return Err(Failure::argument("feedback has no residual"));
+        };
+        match start(exchange) {
+            Ok(away) => Ok(&self.away.insert(AwayBound { away, group, shape, density }).away),
+            Err(refused) => {
+                let (exchange, failure) = *refused;
+                self.bound = exchange.map(|exchange| Bound { group, shape, density, exchange });
+                Err(failure)
+            }
+        }
+    }
+
     /// Binds an unused feedback, or checks that a used one fits.
-    fn enter(&mut self, group: &Arc<Shared>, shape: Shape, density: f64) -> Result<&mut Bound, Failure> {
+    pub(crate) fn enter(
+        &mut self,
+        group: &Arc<Shared>,
+        shape: Shape,
+        density: f64,
+    ) -> Result<&mut Bound, Failure> {
         let bound = match self.bound.take() {
             Some(bound) => bound,
             None => self.build(group, shape, density)?,
@@ -268,12 +312,17 @@ impl Bound {
         Ok(())
     }
 
-    fn average(&mut self, gradient: &mut [f32], density: f64) -> Result<(), Failure> {
+    pub(crate) fn set_density(&mut self, density: f64) -> Result<(), Failure> {
         if density != self.density {
             self.exchange.set_density(TENSOR, density)?;
             self.density = density;
         }
-        Ok(self.exchange.average(&mut [gradient])?)
+        Ok(())
+    }
+
+    fn average(&mut self, gradient: &mut [f32], density: f64, options: &Options) -> Result<(), Failure> {
+        self.set_density(density)?;
+        options.average(&mut self.exchange, &mut [gradient])
     }
 }
 
@@ -284,6 +333,14 @@ impl Shape {
             Self::Gtopk { n } => Some(n),
             Self::LowRank { rows, cols, .. } => rows.checked_mul(cols),
         }
+    }
+}
+
+impl Shape {
+    /// Likewise, as an error of the caller's.
+    pub(crate) fn elements(self) -> Result<usize, Failure> {
+        self.count()
+            .ok_or_else(|| Failure::argument(format!("{self} fits in no memory: check rows and cols")))
     }
 }
 

@@ -9,27 +9,43 @@
 //! guarantee.
 #![allow(non_camel_case_types, reason = "types have their C names")]
 
+mod averages_started;
 mod boundary;
+mod callback;
 mod collective;
+mod config;
 mod element;
 mod exchange;
 mod exchange_state;
 mod failure;
 mod feedback;
 mod group;
+mod join;
+mod lent;
 mod log;
 mod memory;
+mod messages;
+mod messages_started;
+mod notice;
+mod one_sided;
+mod options;
+mod policy;
+mod request;
 mod saved;
 mod split;
+mod started;
+mod state;
 mod status;
 mod version;
+mod wait;
 
+pub use averages_started::{brv_iexchange_average, brv_igtopk_average, brv_ilow_rank_average};
 pub use collective::{brv_all_gather, brv_all_reduce, brv_barrier, brv_broadcast};
+pub use config::{brv_all_gather_function, brv_config, brv_id};
 pub use element::{brv_reduction, brv_type};
 pub use exchange::{
-    brv_exchange, brv_exchange_add_dense, brv_exchange_add_gtopk, brv_exchange_add_low_rank,
-    brv_exchange_add_topk, brv_exchange_average, brv_exchange_free, brv_exchange_new, brv_exchange_residual,
-    brv_exchange_set_density,
+    brv_exchange, brv_exchange_add, brv_exchange_average, brv_exchange_free, brv_exchange_new,
+    brv_exchange_residual, brv_exchange_set_density,
 };
 pub use exchange_state::{
     brv_exchange_load, brv_exchange_load_of, brv_exchange_rejoin, brv_exchange_save, brv_exchange_saved_size,
@@ -37,16 +53,37 @@ pub use exchange_state::{
 pub use failure::{brv_last_error, brv_last_error_rank};
 pub use feedback::{
     brv_feedback, brv_feedback_free, brv_feedback_new, brv_feedback_rejoin, brv_feedback_residual,
-    brv_gtopk_all_reduce, brv_low_rank_all_reduce,
+    brv_gtopk_average, brv_low_rank_average,
 };
 pub use group::{
-    brv_group, brv_group_abort, brv_group_free, brv_group_from_env, brv_group_rank, brv_group_size,
-    brv_group_solo, brv_group_transport,
+    brv_group, brv_group_abort, brv_group_free, brv_group_rank, brv_group_size, brv_group_solo,
+    brv_group_transport,
 };
-pub use log::brv_log_to_stderr;
+pub use join::{brv_group_join, brv_id_new};
+pub use log::{brv_log_function, brv_log_level, brv_log_to_callback, brv_log_to_stderr};
+pub use messages::{brv_message, brv_probe, brv_recv, brv_send, brv_send_recv, brv_try_probe, brv_try_send};
+pub use messages_started::{brv_iprobe, brv_irecv, brv_isend};
+pub use notice::brv_request_function;
+pub use one_sided::{
+    brv_flush, brv_get, brv_memory, brv_memory_free, brv_memory_key, brv_memory_register, brv_put,
+    brv_remote_memory, brv_remote_memory_free, brv_remote_memory_open,
+};
+pub use options::brv_options;
+pub use policy::{brv_method, brv_policy, brv_put_back};
+pub use request::{
+    brv_request, brv_request_cancel, brv_request_free, brv_request_message, brv_request_on_end,
+    brv_request_test,
+};
 pub use saved::{brv_feedback_load, brv_feedback_load_of, brv_feedback_save, brv_feedback_saved_size};
 pub use split::{
     brv_group_duplicate, brv_group_hosts, brv_group_set_timeout, brv_group_split, brv_group_world_rank,
 };
-pub use status::brv_status;
+pub use started::{brv_iall_gather, brv_iall_reduce, brv_ibarrier, brv_ibroadcast};
+pub use state::{
+    brv_group_settings, brv_group_statistics, brv_group_status, brv_setting_function, brv_statistics,
+};
+pub use status::{brv_status, brv_status_string};
 pub use version::{brv_abi_version, brv_version};
+pub use wait::{
+    brv_group_prepare_sleep, brv_group_progress, brv_request_wait, brv_request_wait_all, brv_request_wait_any,
+};

@@ -37,6 +37,13 @@ impl<T: Copy> Stretch<T> {
         self.count == other.count && self.start == other.start
     }
 
+    /// The first `count` elements, of which there are at least as many, and the others.
+    pub(crate) fn split(self, count: usize) -> (Self, Self) {
+        debug_assert!(count <= self.count);
+        let rest = Self { start: self.start.wrapping_add(count), count: self.count - count };
+        (Self { count, ..self }, rest)
+    }
+
     /// Refuses two stretches that overlap.
     pub(crate) fn check_apart(self, other: Self, names: &str) -> Result<(), Failure> {
         let (own, others) = (self.addresses(), other.addresses());
@@ -99,7 +106,35 @@ impl<T: Copy> Stretch<T> {
     }
 }
 
+/// The size of the smallest page.
+const PAGE_BYTES: usize = 4096;
+
 impl<T: Pod> Stretch<T> {
+    /// The elements for writing, with unspecified values. They need not be set before.
+    ///
+    /// Unlike [`zeroed`](Self::zeroed), this costs little for long memory. To C such memory may be unset, but
+    /// each of its bytes has some value. The page must only be one that the system no longer replaces by
+    /// zeroes, as it does with a page that the allocator has given back (`MADV_FREE`) until the next write.
+    ///
+    /// # Safety
+    /// The same as for [`zeroed`](Self::zeroed).
+    pub(crate) unsafe fn unset<'a>(self) -> &'a mut [T] {
+        let bytes = self.count * size_of::<T>();
+        if bytes <= PAGE_BYTES || cfg!(miri) || !has_opaque_code() {
+            // SAFETY: the caller of this function guarantees the same.
+            return unsafe { self.zeroed() };
+        }
+        let start = self.start.cast_mut().cast::<u8>();
+        for offset in (0..bytes).step_by(PAGE_BYTES).chain([bytes - 1]) {
+            // SAFETY: inside the memory, which may be written, as the caller of this function guarantees.
+            unsafe { start.add(offset).write_volatile(0) };
+        }
+        opaque(start);
+        // SAFETY: the code above has set all bytes, as far as Rust can tell, to the values that they have;
+        // the caller of this function guarantees the rest.
+        unsafe { self.write() }
+    }
+
     /// Sets all elements to 0 and returns them for writing. They need not be set before.
     ///
     /// # Safety
@@ -113,9 +148,42 @@ impl<T: Pod> Stretch<T> {
     }
 }
 
+/// Whether [`opaque`] works on this processor.
+const fn has_opaque_code() -> bool {
+    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
+}
+
+/// Code that may have set any memory that can be reached from `start`, for all that the compiler knows.
+fn opaque(start: *mut u8) {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: it does nothing.
+    unsafe {
+        std::arch::asm!("/* {0} */", in(reg) start, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = start;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unset_memory_may_be_written_to_its_last_byte() {
+        for count in [0, 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES + 7] {
+            let mut memory = Vec::<u8>::with_capacity(count + 1);
+            let spare = memory.spare_capacity_mut();
+            spare[count].write(9);
+            let stretch = Stretch::new(spare.as_ptr().cast::<u8>(), count, "memory").unwrap();
+            // SAFETY: memory of the vector, which nobody else uses.
+            let bytes = unsafe { stretch.unset() };
+            bytes.fill(7);
+            assert!(bytes.iter().all(|byte| *byte == 7) && bytes.len() == count);
+            // SAFETY: set just now.
+            unsafe { memory.set_len(count + 1) };
+            assert_eq!(memory[count], 9, "what is behind it stays");
+        }
+    }
 
     fn stretch(values: &[f32]) -> Stretch<f32> {
         Stretch::new(values.as_ptr(), values.len(), "values").unwrap()
@@ -146,6 +214,8 @@ mod tests {
         assert!(stretch(right).check_apart(stretch(&values[..5]), "the parts").is_err());
         assert!(stretch(&values).check_apart(stretch(&values[3..5]), "the parts").is_err());
         assert!(stretch(left).is_same(stretch(left)));
+        let (first, second) = stretch(&values).split(4);
+        assert!(first.is_same(stretch(left)) && second.is_same(stretch(right)));
         let (first, second, nothing) =
             (stretch(&values[..3]), stretch(&values[3..6]), stretch(&values[1..1]));
         assert!(

@@ -1,12 +1,11 @@
 //! New groups of the ranks of a group.
 
-use std::time::Duration;
-
 use brevity::collectives::Hosts;
 
 use crate::boundary::{check, guard, guard_value, hand_out};
 use crate::failure::Failure;
 use crate::group::{brv_group, group_of, small};
+use crate::options::{Options, brv_options, timeout, with_options};
 use crate::status::brv_status;
 
 /// The colour of a rank that gets no group.
@@ -15,55 +14,57 @@ pub(crate) const NO_COLOUR: i32 = -1;
 /// Splits a group by colour.
 ///
 /// # Safety
-/// `group` is NULL or a live group; `part` is NULL, or may be written.
+/// `group` is NULL or a live group; `part` is NULL, or may be written; `options` are as for
+/// `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_split(
     group: *mut brv_group,
     colour: i32,
     key: i32,
     part: *mut *mut brv_group,
+    options: *const brv_options,
 ) -> brv_status {
-    // SAFETY: the caller in C guarantees what `hand_out` demands.
-    guard(|| unsafe {
-        hand_out(part, "part", || {
-            let colour = match (u32::try_from(colour), colour) {
-                (Ok(colour), _) => Some(colour),
-                (Err(_), NO_COLOUR) => None,
-                _ => {
-                    return Err(Failure::argument(format!(
-                        "colour is {colour}, expected 0 or more, or BRV_NO_COLOUR ({NO_COLOUR})"
-                    )));
-                }
-            };
-            Ok(group_of(group)?.group().split(colour, rising(key))?.map(brv_group::new))
-        })
-    })
+    let split = |options: &Options| {
+        // SAFETY: the caller in C guarantees a live group.
+        let group = unsafe { group_of(group) }?;
+        let part = options.on(group.group()).split(read_colour(colour)?, rising(key))?;
+        Ok(part.map(|part| group.part(part)))
+    };
+    // SAFETY: the caller in C guarantees what `hand_out` and `read` demand.
+    unsafe { hand_out_by(part, "part", options, split) }
 }
 
 /// Makes another group of the same ranks.
 ///
 /// # Safety
-/// `group` is NULL or a live group; `duplicate` is NULL, or may be written.
+/// `group` is NULL or a live group; `duplicate` is NULL, or may be written; `options` are as for
+/// `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_duplicate(
     group: *mut brv_group,
     duplicate: *mut *mut brv_group,
+    options: *const brv_options,
 ) -> brv_status {
-    // SAFETY: the caller in C guarantees a live group.
-    let make = || Ok(Some(brv_group::new(unsafe { group_of(group) }?.group().duplicate()?)));
-    // SAFETY: the caller in C guarantees what `hand_out` demands.
-    guard(|| unsafe { hand_out(duplicate, "duplicate", make) })
+    let make = |options: &Options| {
+        // SAFETY: the caller in C guarantees a live group.
+        let group = unsafe { group_of(group) }?;
+        Ok(Some(group.part(options.on(group.group()).duplicate()?)))
+    };
+    // SAFETY: the caller in C guarantees what `hand_out` and `read` demand.
+    unsafe { hand_out_by(duplicate, "duplicate", options, make) }
 }
 
 /// Makes the groups for calls in two levels: the ranks of this host, and the first rank of each host.
 ///
 /// # Safety
-/// `group` is NULL or a live group; `local` and `leaders` are NULL, or may be written.
+/// `group` is NULL or a live group; `local` and `leaders` are NULL, or may be written; `options` are as for
+/// `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_hosts(
     group: *mut brv_group,
     local: *mut *mut brv_group,
     leaders: *mut *mut brv_group,
+    options: *const brv_options,
 ) -> brv_status {
     guard(|| {
         // Both are checked before anything is sent.
@@ -72,14 +73,15 @@ pub unsafe extern "C" fn brv_group_hosts(
             return Err(Failure::argument("local and leaders are the same pointer, expected two places"));
         }
         let mut hosts = None;
-        let make_leaders = || {
+        let make_leaders = |options: &Options| {
             // SAFETY: the caller in C guarantees a live group.
-            let Hosts { local, leaders } = unsafe { group_of(group) }?.group().hosts()?;
-            hosts = Some(brv_group::new(local));
-            Ok(leaders.map(brv_group::new))
+            let group = unsafe { group_of(group) }?;
+            let Hosts { local, leaders } = options.on(group.group()).hosts()?;
+            hosts = Some(group.part(local));
+            Ok(leaders.map(|leaders| group.part(leaders)))
         };
         // SAFETY: the caller in C guarantees what `hand_out` demands.
-        let made = unsafe { hand_out(leaders, "leaders", make_leaders) };
+        let made = unsafe { hand_out(leaders, "leaders", || with_options(options, make_leaders)) };
         // SAFETY: as above.
         unsafe { hand_out(local, "local", || made.map(|()| hosts)) }
     })
@@ -94,11 +96,8 @@ pub unsafe extern "C" fn brv_group_set_timeout(group: *mut brv_group, seconds: f
     guard(|| {
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.group();
-        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
-        let Some(timeout) = timeout else {
-            return Err(Failure::argument(format!(
-                "seconds is {seconds:?}, expected a number above 0, as 30 or 0.5"
-            )));
+        let Some(timeout) = timeout(seconds, "seconds")? else {
+            return Err(Failure::argument("seconds is 0.0, expected a number above 0, as 30 or 0.5"));
         };
         group.set_timeout(timeout);
         Ok(())
@@ -122,6 +121,30 @@ pub unsafe extern "C" fn brv_group_world_rank(group: *const brv_group, rank: i32
             ))
         })
     })
+}
+
+/// Stores what a call that waits has made in `*place`; NULL if it has made nothing, or fails.
+///
+/// # Safety
+/// As for [`hand_out`] and [`with_options`].
+unsafe fn hand_out_by<T>(
+    place: *mut *mut T,
+    name: &str,
+    options: *const brv_options,
+    make: impl FnOnce(&Options) -> Result<Option<T>, Failure>,
+) -> brv_status {
+    // SAFETY: the caller of this function guarantees what both demand.
+    guard(|| unsafe { hand_out(place, name, || with_options(options, make)) })
+}
+
+fn read_colour(colour: i32) -> Result<Option<u32>, Failure> {
+    match (u32::try_from(colour), colour) {
+        (Ok(colour), _) => Ok(Some(colour)),
+        (Err(_), NO_COLOUR) => Ok(None),
+        _ => Err(Failure::argument(format!(
+            "colour is {colour}, expected 0 or more, or BRV_NO_COLOUR ({NO_COLOUR})"
+        ))),
+    }
 }
 
 /// An unsigned key in the same order as the signed ones of C.

@@ -1,5 +1,6 @@
 //! Status codes, and the mapping from errors of the Rust API to them.
 
+use std::ffi::{CStr, c_char};
 use std::io::ErrorKind;
 
 use brevity::Error as Facade;
@@ -36,6 +37,40 @@ pub enum brv_status {
     Panic = 10,
     /// Memory, or the numbers for groups, are used up.
     Exhausted = 11,
+    /// A message was given up by this rank.
+    Canceled = 12,
+    /// A message was longer than its place, or no whole number of elements.
+    Truncated = 13,
+    /// Not an error: not ended yet.
+    Pending = 100,
+}
+
+impl brv_status {
+    /// Its names in C.
+    const NAMES: [(Self, &CStr); 15] = [
+        (Self::Ok, c"BRV_OK"),
+        (Self::Argument, c"BRV_ERR_ARGUMENT"),
+        (Self::PeerLost, c"BRV_ERR_PEER_LOST"),
+        (Self::Aborted, c"BRV_ERR_ABORTED"),
+        (Self::Timeout, c"BRV_ERR_TIMEOUT"),
+        (Self::Mismatch, c"BRV_ERR_MISMATCH"),
+        (Self::NonFinite, c"BRV_ERR_NON_FINITE"),
+        (Self::Environment, c"BRV_ERR_ENVIRONMENT"),
+        (Self::Protocol, c"BRV_ERR_PROTOCOL"),
+        (Self::Transport, c"BRV_ERR_TRANSPORT"),
+        (Self::Panic, c"BRV_ERR_PANIC"),
+        (Self::Exhausted, c"BRV_ERR_EXHAUSTED"),
+        (Self::Canceled, c"BRV_ERR_CANCELED"),
+        (Self::Truncated, c"BRV_ERR_TRUNCATED"),
+        (Self::Pending, c"BRV_PENDING"),
+    ];
+}
+
+/// The name of a status. C may pass any number.
+#[unsafe(no_mangle)]
+pub extern "C" fn brv_status_string(status: u32) -> *const c_char {
+    let mut names = brv_status::NAMES.iter();
+    names.find(|(known, _)| *known as u32 == status).map_or(c"unknown status", |(_, name)| name).as_ptr()
 }
 
 /// The status, and the rank if the error is about one.
@@ -70,6 +105,12 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         Collective::NonFinite { rank, .. } => (brv_status::NonFinite, Some(rank.0)),
         Collective::Overflow { .. } => (brv_status::NonFinite, None),
         Collective::Payload { rank, .. } => (brv_status::Protocol, Some(rank.0)),
+        Collective::MessageTimeout { rank, .. } => (brv_status::Timeout, rank.map(|rank| rank.0)),
+        Collective::OneSidedTimeout { rank, .. } => (brv_status::Timeout, Some(rank.0)),
+        Collective::Canceled => (brv_status::Canceled, None),
+        Collective::MessageTooLong { rank, .. } | Collective::MessageElements { rank, .. } => {
+            (brv_status::Truncated, Some(rank.0))
+        }
         Collective::TooManyGroups => (brv_status::Exhausted, None),
         Collective::Transport(error) => of_transport(error),
         _ => (brv_status::Argument, None),
@@ -89,7 +130,15 @@ pub(crate) fn of_transport(error: &Transport) -> Verdict {
         | Transport::Protocol { rank, .. }
         | Transport::Disagreement { rank, .. } => (brv_status::Protocol, Some(rank.0)),
         Transport::Unauthenticated { .. } => (brv_status::Protocol, None),
-        Transport::Environment { .. } => (brv_status::Environment, None),
+        Transport::NoSuchRegion { rank } => (brv_status::Transport, Some(rank.0)),
+        Transport::Environment { .. } | Transport::Setting { .. } | Transport::JobId { .. } => {
+            (brv_status::Environment, None)
+        }
+        Transport::Canceled => (brv_status::Canceled, None),
+        // Refused by this rank, before anything is sent.
+        Transport::NoSuchPeer { .. } | Transport::ForeignTag { .. } | Transport::OutOfRegion { .. } => {
+            (brv_status::Argument, None)
+        }
         _ => (brv_status::Transport, None),
     }
 }
@@ -121,6 +170,59 @@ mod tests {
         ] {
             assert_eq!(of_collective(&error), (brv_status::Mismatch, None), "{error}");
         }
+    }
+
+    #[test]
+    fn messages_fail_apart_from_collectives() {
+        let rank = Rank(5);
+        let late = |rank| Collective::MessageTimeout {
+            what: "a receive from",
+            rank,
+            tag: None,
+            after: Default::default(),
+        };
+        let long = Collective::MessageTooLong { rank, tag: 1, bytes: 8, limit: 4 };
+        let odd = Collective::MessageElements { rank, tag: 1, bytes: 7, element_bytes: 4 };
+        for (error, verdict) in [
+            (
+                Collective::OneSidedTimeout { what: "a put to", rank, after: Default::default() },
+                (brv_status::Timeout, Some(5)),
+            ),
+            (Collective::Transport(Transport::NoSuchRegion { rank }), (brv_status::Transport, Some(5))),
+            (late(Some(rank)), (brv_status::Timeout, Some(5))),
+            (late(None), (brv_status::Timeout, None)),
+            (Collective::Canceled, (brv_status::Canceled, None)),
+            (long, (brv_status::Truncated, Some(5))),
+            (odd, (brv_status::Truncated, Some(5))),
+            (Collective::Tag { tag: u32::MAX }, (brv_status::Argument, None)),
+            (Collective::NoSuchRank { rank: 9, world_size: 2 }, (brv_status::Argument, None)),
+        ] {
+            assert_eq!(of_collective(&error), verdict, "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_of_joining_are_the_environment_or_the_config() {
+        let setting = Transport::Setting { name: "config.job", found: "x".into(), expected: "y".into() };
+        let id = Transport::JobId { why: "no identifier".into() };
+        for error in [setting, id] {
+            assert_eq!(of_transport(&error), (brv_status::Environment, None), "{error}");
+        }
+        let gather = Transport::Gather { why: "has failed".into() };
+        assert_eq!(of_transport(&gather), (brv_status::Transport, None));
+    }
+
+    #[test]
+    fn every_status_has_a_name() {
+        let name = |number| {
+            // SAFETY: the names are constants.
+            unsafe { CStr::from_ptr(brv_status_string(number)) }.to_str().unwrap()
+        };
+        for (status, text) in brv_status::NAMES {
+            assert_eq!(name(status as u32), text.to_str().unwrap());
+        }
+        assert_eq!(name(14), "unknown status");
+        assert_eq!(name(u32::MAX), "unknown status");
     }
 
     #[test]

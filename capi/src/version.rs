@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 /// Rises with every change that breaks programs compiled against an older header; also the number in the
 /// soname.
-pub(crate) const ABI_VERSION: u32 = 1;
+pub(crate) const ABI_VERSION: u32 = 2;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,

@@ -7,7 +7,7 @@
 int main(int argc, char **argv)
 {
     brv_group *group = join();
-    brv_status status = brv_barrier(group);
+    brv_status status = brv_barrier(group, NULL);
 
     /* Rank 1 may abort before the others have left the barrier. */
     CHECK(argc == 2 && (status == BRV_OK || status == BRV_ERR_ABORTED));
@@ -17,7 +17,7 @@ int main(int argc, char **argv)
             sleep(1);
         _exit(0);
     }
-    CHECK(brv_barrier(group) == BRV_ERR_ABORTED && brv_last_error_rank() == 1);
+    CHECK(brv_barrier(group, NULL) == BRV_ERR_ABORTED && brv_last_error_rank() == 1);
     brv_group_free(group);
     return 0;
 }

@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 
     CHECK(argc == 2);
     group = join();
-    status = brv_barrier(group);
+    status = brv_barrier(group, NULL);
     /* The signal may come before the others have left the barrier. */
     CHECK(status == BRV_OK || status == BRV_ERR_ABORTED);
     if (brv_group_rank(group) == 1) {
@@ -37,9 +37,9 @@ int main(int argc, char **argv)
         CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
     }
     while (status == BRV_OK)
-        status = brv_all_reduce(group, data, data, 16, BRV_F32, BRV_SUM);
+        status = brv_all_reduce(group, data, data, 16, BRV_F32, BRV_SUM, NULL);
     CHECK(status == BRV_ERR_ABORTED && brv_last_error_rank() == 1);
-    CHECK_FAILS(brv_barrier(group), BRV_ERR_ABORTED, "abort");
+    CHECK_FAILS(brv_barrier(group, NULL), BRV_ERR_ABORTED, "abort");
     brv_group_free(group);
     return 0;
 }

@@ -35,10 +35,41 @@ static inline int number(uint32_t seed, int32_t rank, size_t index, int limit)
     return (int)((x >> 33) % (uint64_t)(2 * limit + 1)) - limit;
 }
 
+/* Vectors and matrices for an exchange. */
+static inline brv_status add_dense(brv_exchange *exchange, const char *name, size_t n)
+{
+    return brv_exchange_add(exchange, name, &n, 1, NULL);
+}
+
+static inline brv_status add_topk(brv_exchange *exchange, const char *name, size_t n, double density)
+{
+    brv_policy policy = BRV_POLICY_TOPK(density);
+
+    return brv_exchange_add(exchange, name, &n, 1, &policy);
+}
+
+static inline brv_status add_gtopk(brv_exchange *exchange, const char *name, size_t n, double density)
+{
+    brv_policy policy = BRV_POLICY_GTOPK(density);
+
+    return brv_exchange_add(exchange, name, &n, 1, &policy);
+}
+
+static inline brv_status add_low_rank(brv_exchange *exchange, const char *name, size_t rows, size_t cols,
+                                      uint32_t rank)
+{
+    brv_policy policy = BRV_POLICY_LOW_RANK(rank);
+    size_t shape[2];
+
+    shape[0] = rows;
+    shape[1] = cols;
+    return brv_exchange_add(exchange, name, shape, 2, &policy);
+}
+
 static inline brv_group *join(void)
 {
     brv_group *group = NULL;
-    CHECK(brv_group_from_env(&group) == BRV_OK);
+    CHECK(brv_group_join(NULL, &group) == BRV_OK);
     CHECK(group != NULL);
     return group;
 }

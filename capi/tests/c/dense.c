@@ -32,10 +32,10 @@ static const size_t COUNTS[] = {0, 1, 7, 1000, 300001};
         CHECK(in != NULL && out != NULL);                                                                    \
         for (i = 0; i < n; i++)                                                                              \
             in[i] = input_##NAME(rank, i);                                                                   \
-        CHECK(brv_all_reduce(group, in, out, n, NUMBER, reduction) == BRV_OK);                               \
+        CHECK(brv_all_reduce(group, in, out, n, NUMBER, reduction, NULL) == BRV_OK);                         \
         for (i = 0; i < n; i++)                                                                              \
             CHECK(in[i] == input_##NAME(rank, i) && out[i] == oracle_##NAME(size, i, reduction));            \
-        CHECK(brv_all_reduce(group, in, in, n, NUMBER, reduction) == BRV_OK);                                \
+        CHECK(brv_all_reduce(group, in, in, n, NUMBER, reduction, NULL) == BRV_OK);                          \
         CHECK(n == 0 || memcmp(in, out, n * sizeof *in) == 0);                                               \
         free(in);                                                                                            \
         free(out);                                                                                           \
@@ -49,14 +49,21 @@ static const size_t COUNTS[] = {0, 1, 7, 1000, 300001};
         CHECK(own != NULL && all != NULL);                                                                   \
         for (i = 0; i < n; i++)                                                                              \
             own[i] = input_##NAME(rank, i);                                                                  \
-        CHECK(brv_all_gather(group, own, all, n, NUMBER) == BRV_OK);                                         \
+        CHECK(brv_all_gather(group, own, all, n, NUMBER, NULL) == BRV_OK);                                   \
+        for (from = 0; from < size; from++)                                                                  \
+            for (i = 0; i < n; i++)                                                                          \
+                CHECK(all[(size_t)from * n + i] == input_##NAME(from, i));                                   \
+        /* In place, with the others' places unset. */                                                       \
+        for (i = 0; i < n * (size_t)size; i++)                                                               \
+            all[i] = i / n == (size_t)rank ? own[i % n] : (TYPE)77;                                          \
+        CHECK(brv_all_gather(group, all + (size_t)rank * n, all, n, NUMBER, NULL) == BRV_OK);                \
         for (from = 0; from < size; from++)                                                                  \
             for (i = 0; i < n; i++)                                                                          \
                 CHECK(all[(size_t)from * n + i] == input_##NAME(from, i));                                   \
         for (from = 0; from < size; from++) {                                                                \
             for (i = 0; i < n && rank == from; i++)                                                          \
                 own[i] = input_##NAME(rank, i + 1);                                                          \
-            CHECK(brv_broadcast(group, own, n, NUMBER, from) == BRV_OK);                                     \
+            CHECK(brv_broadcast(group, own, n, NUMBER, from, NULL) == BRV_OK);                               \
             for (i = 0; i < n; i++)                                                                          \
                 CHECK(own[i] == input_##NAME(from, i + 1));                                                  \
         }                                                                                                    \
@@ -96,7 +103,7 @@ int main(void)
     test_u32(group);
     test_u64(group);
     test_u8(group);
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);
     return 0;
 }

@@ -14,10 +14,10 @@ static brv_exchange *exchange_of(brv_group *group)
     brv_exchange *exchange = NULL;
 
     CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
-    CHECK(brv_exchange_add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
-    CHECK(brv_exchange_add_gtopk(exchange, "sparse", SPARSE, 0.05) == BRV_OK);
-    CHECK(brv_exchange_add_topk(exchange, "all", SPARSE, 1) == BRV_OK);
-    CHECK(brv_exchange_add_dense(exchange, "bias", BIAS) == BRV_OK);
+    CHECK(add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
+    CHECK(add_gtopk(exchange, "sparse", SPARSE, 0.05) == BRV_OK);
+    CHECK(add_topk(exchange, "all", SPARSE, 1) == BRV_OK);
+    CHECK(add_dense(exchange, "bias", BIAS) == BRV_OK);
     return exchange;
 }
 
@@ -46,7 +46,7 @@ static brv_status average(brv_exchange *exchange, struct gradients *gradients)
     pointers[1] = gradients->sparse;
     pointers[2] = gradients->all;
     pointers[3] = gradients->bias;
-    return brv_exchange_average(exchange, pointers, TENSORS);
+    return brv_exchange_average(exchange, pointers, TENSORS, NULL);
 }
 
 /* Whether these are the mean of all ranks' values. */
@@ -82,8 +82,8 @@ static void each_as_its_own_call(brv_group *group)
         fill_all(&theirs, step, brv_group_rank(group));
         CHECK(brv_exchange_set_density(exchange, "sparse", density) == BRV_OK);
         CHECK(average(exchange, &ours) == BRV_OK);
-        CHECK(brv_low_rank_all_reduce(group, matrix, theirs.matrix, ROWS, COLS, 2) == BRV_OK);
-        CHECK(brv_gtopk_all_reduce(group, sparse, theirs.sparse, SPARSE, density) == BRV_OK);
+        CHECK(brv_low_rank_average(group, matrix, theirs.matrix, ROWS, COLS, 2, NULL) == BRV_OK);
+        CHECK(brv_gtopk_average(group, sparse, theirs.sparse, SPARSE, density, NULL) == BRV_OK);
         CHECK(memcmp(ours.matrix, theirs.matrix, sizeof ours.matrix) == 0);
         CHECK(memcmp(ours.sparse, theirs.sparse, sizeof ours.sparse) == 0);
         CHECK(is_mean(group, ours.all, SPARSE, 4 * step + 2));
@@ -149,7 +149,7 @@ static void goes_on(brv_group *group)
     brv_exchange_free(restarted);
     restarted = NULL;
     CHECK(brv_exchange_new(group, &restarted) == BRV_OK);
-    CHECK(brv_exchange_add_dense(restarted, "bias", BIAS) == BRV_OK);
+    CHECK(add_dense(restarted, "bias", BIAS) == BRV_OK);
     CHECK_FAILS(brv_exchange_load(restarted, saved, bytes), BRV_ERR_ARGUMENT, "another model");
     free(saved);
     brv_exchange_free(restarted);
@@ -192,6 +192,33 @@ static void asking_takes_no_turn(brv_group *group)
     brv_exchange_free(second);
 }
 
+/* Of a tensor with three dimensions. Nothing is added. */
+static void wrong_policies(brv_exchange *exchange)
+{
+    size_t shape[3] = {9, 3, 5};
+    brv_policy policy = BRV_POLICY_LOW_RANK(1);
+
+#define REFUSES(change, words)                                                                              \
+    do {                                                                                                    \
+        brv_policy before = policy;                                                                         \
+        change;                                                                                             \
+        CHECK_FAILS(brv_exchange_add(exchange, "x", shape, 3, &policy), BRV_ERR_ARGUMENT, words);           \
+        policy = before;                                                                                    \
+    } while (0)
+    REFUSES(policy.size = 88, "policy.size is 88, expected 96");
+    REFUSES(policy.method = (brv_method)0, "policy.method is 0");
+    REFUSES(policy.method = (brv_method)5, "policy.method is 5");
+    REFUSES(policy.min_compression = -1, "policy.min_compression is -1");
+    REFUSES(policy.reserved[0] = 1, "reserved");
+    policy.method = BRV_GTOPK;
+    REFUSES(policy.density = 0, "policy.density is 0");
+    policy.density = 0.5;
+    REFUSES(policy.put_back = (brv_put_back)3, "policy.put_back is 3");
+    CHECK_FAILS(brv_exchange_add(exchange, "x", NULL, 3, &policy), BRV_ERR_ARGUMENT, "shape is NULL");
+#undef REFUSES
+}
+
+
 static void arguments(brv_group *group)
 {
     float bias[BIAS] = {1, 2, 3, 4, 5, 6, 7}, *pointers[2], out[BIAS];
@@ -201,35 +228,37 @@ static void arguments(brv_group *group)
     CHECK_FAILS(brv_exchange_new(NULL, &exchange), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK(exchange == NULL);
     CHECK_FAILS(brv_exchange_new(group, NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
-    CHECK_FAILS(brv_exchange_average(NULL, pointers, 0), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK_FAILS(brv_exchange_average(NULL, pointers, 0, NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
     CHECK_FAILS(brv_exchange_saved_size(NULL, &bytes), BRV_ERR_ARGUMENT, "exchange is NULL");
     brv_exchange_free(NULL);
     CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
-    CHECK(brv_exchange_add_dense(exchange, "bias", BIAS) == BRV_OK);
-    CHECK_FAILS(brv_exchange_add_dense(exchange, NULL, 1), BRV_ERR_ARGUMENT, "name is NULL");
-    CHECK_FAILS(brv_exchange_add_dense(exchange, "\xff", 1), BRV_ERR_ARGUMENT, "UTF-8");
-    CHECK_FAILS(brv_exchange_add_dense(exchange, "bias", 1), BRV_ERR_ARGUMENT, "two tensors named \"bias\"");
-    CHECK_FAILS(brv_exchange_add_topk(exchange, "x", 9, NAN), BRV_ERR_ARGUMENT, "density");
-    CHECK_FAILS(brv_exchange_add_gtopk(exchange, "x", 9, 1.5), BRV_ERR_ARGUMENT, "density");
-    CHECK_FAILS(brv_exchange_add_low_rank(exchange, "x", 9, 9, 0), BRV_ERR_ARGUMENT, "rank is 0");
-    CHECK_FAILS(brv_exchange_add_low_rank(exchange, "x", SIZE_MAX, 2, 1), BRV_ERR_ARGUMENT, "memory");
-    CHECK_FAILS(brv_exchange_add_dense(exchange, "x", SIZE_MAX / 4), BRV_ERR_ARGUMENT, "memory");
-    CHECK_FAILS(brv_exchange_add_topk(exchange, "x", ((size_t)1 << 32) + 1, 0.1), BRV_ERR_ARGUMENT, "2^32");
-    CHECK(brv_exchange_add_gtopk(exchange, "more", BIAS, 0.5) == BRV_OK);
+    CHECK(add_dense(exchange, "bias", BIAS) == BRV_OK);
+    CHECK_FAILS(add_dense(exchange, NULL, 1), BRV_ERR_ARGUMENT, "name is NULL");
+    CHECK_FAILS(add_dense(exchange, "\xff", 1), BRV_ERR_ARGUMENT, "UTF-8");
+    CHECK_FAILS(add_dense(exchange, "bias", 1), BRV_ERR_ARGUMENT, "two tensors named \"bias\"");
+    CHECK_FAILS(add_topk(exchange, "x", 9, NAN), BRV_ERR_ARGUMENT, "density");
+    CHECK_FAILS(add_gtopk(exchange, "x", 9, 1.5), BRV_ERR_ARGUMENT, "density");
+    CHECK_FAILS(add_low_rank(exchange, "x", 9, 9, 0), BRV_ERR_ARGUMENT, "policy.rank is 0");
+    CHECK_FAILS(add_low_rank(exchange, "x", SIZE_MAX, 2, 1), BRV_ERR_ARGUMENT, "memory");
+    CHECK_FAILS(add_dense(exchange, "x", SIZE_MAX / 4), BRV_ERR_ARGUMENT, "memory");
+    CHECK_FAILS(add_topk(exchange, "x", ((size_t)1 << 32) + 1, 0.1), BRV_ERR_ARGUMENT, "2^32");
+    wrong_policies(exchange);
+    CHECK(add_gtopk(exchange, "more", BIAS, 0.5) == BRV_OK);
 
     pointers[0] = pointers[1] = bias;
-    CHECK_FAILS(brv_exchange_average(exchange, pointers, 1), BRV_ERR_ARGUMENT, "tensors is 1, expected 2");
-    CHECK_FAILS(brv_exchange_average(exchange, NULL, 2), BRV_ERR_ARGUMENT, "gradients is NULL");
-    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2), BRV_ERR_ARGUMENT, "overlap");
+    CHECK_FAILS(brv_exchange_average(exchange, pointers, 1, NULL), BRV_ERR_ARGUMENT,
+                "tensors is 1, expected 2");
+    CHECK_FAILS(brv_exchange_average(exchange, NULL, 2, NULL), BRV_ERR_ARGUMENT, "gradients is NULL");
+    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2, NULL), BRV_ERR_ARGUMENT, "overlap");
     pointers[1] = NULL;
-    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2), BRV_ERR_ARGUMENT,
+    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2, NULL), BRV_ERR_ARGUMENT,
                 "the gradient of \"more\" is NULL");
     CHECK(bias[0] == 1 && bias[6] == 7);
     pointers[1] = out;
     memcpy(out, bias, sizeof out);
-    CHECK(brv_exchange_average(exchange, pointers, 2) == BRV_OK);
+    CHECK(brv_exchange_average(exchange, pointers, 2, NULL) == BRV_OK);
     CHECK(bias[0] == 1 && out[0] == 0 && out[6] == 7);
-    CHECK_FAILS(brv_exchange_add_dense(exchange, "late", 1), BRV_ERR_ARGUMENT, "before the first call");
+    CHECK_FAILS(add_dense(exchange, "late", 1), BRV_ERR_ARGUMENT, "before the first call");
     CHECK_FAILS(brv_exchange_set_density(exchange, "late", 0.5), BRV_ERR_ARGUMENT,
                 "no tensor is named \"late\"");
     CHECK_FAILS(brv_exchange_set_density(exchange, "bias", 0.5), BRV_ERR_ARGUMENT, "is topk or gtopk");
@@ -248,7 +277,7 @@ int main(void)
     goes_on(group);
     loading_keeps_densities(group);
     asking_takes_no_turn(group);
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);
     CHECK(brv_group_solo(&alone) == BRV_OK);
     arguments(alone);

@@ -32,10 +32,10 @@ static void *call(void *unused)
     float data[1000] = {0};
 
     pthread_barrier_wait(&met);
-    while (brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM) == BRV_OK)
+    while (brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM, NULL) == BRV_OK)
         ;
     /* Every later call fails, too. */
-    while (brv_barrier(group) != BRV_OK)
+    while (brv_barrier(group, NULL) != BRV_OK)
         ;
     return unused;
 }
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     else
         CHECK(strcmp(argv[1], "handler") == 0 && atexit(free_at_exit) == 0);
     group = join();
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     if (other != NULL) {
         CHECK(pthread_barrier_init(&met, NULL, 2) == 0 && pthread_create(&thread, NULL, other, NULL) == 0);
         pthread_barrier_wait(&met);

@@ -46,7 +46,7 @@ static void check_same(brv_group *group, const float *values)
 
     CHECK(all != NULL);
     memcpy(own, values, sizeof own);
-    CHECK(brv_all_gather(group, own, all, N, BRV_U32) == BRV_OK);
+    CHECK(brv_all_gather(group, own, all, N, BRV_U32, NULL) == BRV_OK);
     for (rank = 1; rank < size; rank++)
         CHECK(memcmp(all, all + (size_t)rank * N, sizeof own) == 0);
     for (i = 0; i < N; i++)
@@ -63,14 +63,14 @@ static void average(brv_group *group, uint32_t exponent)
     int step, tensor;
 
     CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
-    CHECK(brv_exchange_add_dense(exchange, "dense", N) == BRV_OK);
-    CHECK(brv_exchange_add_topk(exchange, "top-k", N, 0.3) == BRV_OK);
-    CHECK(brv_exchange_add_gtopk(exchange, "gTop-k", N, 0.3) == BRV_OK);
-    CHECK(brv_exchange_add_low_rank(exchange, "low rank", 20, 30, 2) == BRV_OK);
+    CHECK(add_dense(exchange, "dense", N) == BRV_OK);
+    CHECK(add_topk(exchange, "top-k", N, 0.3) == BRV_OK);
+    CHECK(add_gtopk(exchange, "gTop-k", N, 0.3) == BRV_OK);
+    CHECK(add_low_rank(exchange, "low rank", 20, 30, 2) == BRV_OK);
     for (step = 0; step < 3; step++) {
         for (tensor = 0; tensor < 4; tensor++)
             fill(gradients[tensor], brv_group_rank(group) + 100 * step + 10 * tensor, exponent);
-        CHECK(brv_exchange_average(exchange, pointers, 4) == BRV_OK);
+        CHECK(brv_exchange_average(exchange, pointers, 4, NULL) == BRV_OK);
         for (tensor = 0; tensor < 4; tensor++)
             check_same(group, gradients[tensor]);
     }
@@ -90,7 +90,7 @@ int main(void)
         set_other_mode();
     for (i = 0; i < 4; i++)
         memcpy(&four[i], &bits, sizeof bits);
-    CHECK(brv_all_reduce(group, four, four, 4, BRV_F32, BRV_SUM) == BRV_OK);
+    CHECK(brv_all_reduce(group, four, four, 4, BRV_F32, BRV_SUM, NULL) == BRV_OK);
     for (i = 0; i < 4; i++) {
         memcpy(&bits, &four[i], sizeof bits);
         CHECK(bits == 71362u * (uint32_t)brv_group_size(group));
@@ -98,7 +98,7 @@ int main(void)
     for (exponent = 0; exponent < 254; exponent += 127) {
         for (i = 0; i < 4; i++) {
             fill(values, brv_group_rank(group), exponent);
-            CHECK(brv_all_reduce(group, values, values, N, BRV_F32, REDUCTIONS[i]) == BRV_OK);
+            CHECK(brv_all_reduce(group, values, values, N, BRV_F32, REDUCTIONS[i], NULL) == BRV_OK);
             check_same(group, values);
         }
         average(group, exponent);

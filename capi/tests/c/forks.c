@@ -32,19 +32,21 @@ static void refused(brv_group *group, brv_exchange *exchange, brv_feedback *feed
     brv_group *made = group, *leaders = group;
     brv_feedback *fresh = NULL;
 
-    CHECK_FAILS(brv_barrier(group), BRV_ERR_ARGUMENT, "made before fork");
-    CHECK_FAILS(brv_broadcast(group, data, 64, BRV_F32, 1), BRV_ERR_ARGUMENT, "made before fork");
-    CHECK_FAILS(brv_all_reduce(group, data, data, 64, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT,
+    CHECK_FAILS(brv_barrier(group, NULL), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_broadcast(group, data, 64, BRV_F32, 1, NULL), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_all_reduce(group, data, data, 64, BRV_F32, BRV_SUM, NULL), BRV_ERR_ARGUMENT,
                 "made before fork");
-    CHECK_FAILS(brv_all_gather(group, data, all, 64, BRV_F32), BRV_ERR_ARGUMENT, "made before fork");
-    CHECK_FAILS(brv_group_split(group, 0, 0, &made), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_all_gather(group, data, all, 64, BRV_F32, NULL), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_group_split(group, 0, 0, &made, NULL), BRV_ERR_ARGUMENT, "made before fork");
     CHECK(made == NULL);
-    CHECK_FAILS(brv_group_duplicate(group, &made), BRV_ERR_ARGUMENT, "made before fork");
-    CHECK_FAILS(brv_group_hosts(group, &made, &leaders), BRV_ERR_ARGUMENT, "made before fork");
-    CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, data, 64, 0.1), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_group_duplicate(group, &made, NULL), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_group_hosts(group, &made, &leaders, NULL), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_gtopk_average(group, feedback, data, 64, 0.1, NULL), BRV_ERR_ARGUMENT,
+                "made before fork");
     CHECK(brv_feedback_new(&fresh) == BRV_OK);
-    CHECK_FAILS(brv_low_rank_all_reduce(group, fresh, data, 8, 8, 1), BRV_ERR_ARGUMENT, "made before fork");
-    CHECK_FAILS(brv_exchange_average(exchange, gradients, 1), BRV_ERR_ARGUMENT, "made before fork");
+    CHECK_FAILS(brv_low_rank_average(group, fresh, data, 8, 8, 1, NULL), BRV_ERR_ARGUMENT,
+                "made before fork");
+    CHECK_FAILS(brv_exchange_average(exchange, gradients, 1, NULL), BRV_ERR_ARGUMENT, "made before fork");
     CHECK(brv_group_abort(group) == BRV_ERR_ARGUMENT);
     brv_feedback_free(fresh);
 }
@@ -60,9 +62,9 @@ static void call(brv_group *group)
     pid_t child;
 
     CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_exchange_new(group, &exchange) == BRV_OK);
-    CHECK(brv_exchange_add_dense(exchange, "data", 64) == BRV_OK);
+    CHECK(add_dense(exchange, "data", 64) == BRV_OK);
     CHECK(brv_group_solo(&own) == BRV_OK);
-    CHECK(brv_gtopk_all_reduce(own, feedback, data, 64, 0.1) == BRV_OK);
+    CHECK(brv_gtopk_average(own, feedback, data, 64, 0.1, NULL) == BRV_OK);
     CHECK(brv_feedback_rejoin(feedback, group) == BRV_OK);
     brv_group_free(own);
     child = fork();
@@ -77,10 +79,10 @@ static void call(brv_group *group)
         else
             CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
         /* What was made here works here. */
-        CHECK(brv_group_solo(&own) == BRV_OK && brv_barrier(own) == BRV_OK);
+        CHECK(brv_group_solo(&own) == BRV_OK && brv_barrier(own, NULL) == BRV_OK);
         CHECK(brv_exchange_rejoin(exchange, own) == BRV_OK && brv_feedback_rejoin(feedback, own) == BRV_OK);
-        CHECK(brv_exchange_average(exchange, gradients, 1) == BRV_OK);
-        CHECK(brv_gtopk_all_reduce(own, feedback, data, 64, 0.1) == BRV_OK);
+        CHECK(brv_exchange_average(exchange, gradients, 1, NULL) == BRV_OK);
+        CHECK(brv_gtopk_average(own, feedback, data, 64, 0.1, NULL) == BRV_OK);
         brv_group_free(own);
         brv_exchange_free(exchange);
         brv_feedback_free(feedback);
@@ -109,7 +111,7 @@ int main(int argc, char **argv)
 {
     float data[1000] = {0}, one;
     brv_group *group = join();
-    brv_status status = brv_barrier(group);
+    brv_status status = brv_barrier(group, NULL);
     int i;
 
     /* Rank 1 may be dead before the others have left the barrier. */
@@ -118,15 +120,15 @@ int main(int argc, char **argv)
         if (brv_group_rank(group) == 1)
             die();
         while (status == BRV_OK)
-            status = brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM);
+            status = brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM, NULL);
         CHECK(status == BRV_ERR_PEER_LOST && brv_last_error_rank() == 1);
     } else {
         if (brv_group_rank(group) == 1)
             strcmp(argv[1], "calls") == 0 ? call(group) : drop(group);
         for (i = 0; i < 100; i++) {
-            CHECK(brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM) == BRV_OK);
+            CHECK(brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM, NULL) == BRV_OK);
             one = 1;
-            CHECK(brv_all_reduce(group, &one, &one, 1, BRV_F32, BRV_SUM) == BRV_OK && one == 3);
+            CHECK(brv_all_reduce(group, &one, &one, 1, BRV_F32, BRV_SUM, NULL) == BRV_OK && one == 3);
         }
     }
     brv_group_free(group);

@@ -10,7 +10,7 @@
 
 static int32_t sum(brv_group *group, int32_t value)
 {
-    CHECK(brv_all_reduce(group, &value, &value, 1, BRV_I32, BRV_SUM) == BRV_OK);
+    CHECK(brv_all_reduce(group, &value, &value, 1, BRV_I32, BRV_SUM, NULL) == BRV_OK);
     return value;
 }
 
@@ -18,7 +18,7 @@ static brv_group *split(brv_group *group, int32_t colour, int32_t key)
 {
     brv_group *part = NULL;
 
-    CHECK(brv_group_split(group, colour, key, &part) == BRV_OK);
+    CHECK(brv_group_split(group, colour, key, &part, NULL) == BRV_OK);
     CHECK((part == NULL) == (colour == BRV_NO_COLOUR));
     return part;
 }
@@ -30,27 +30,45 @@ static void misuse(brv_group *group)
 {
     brv_group *part = group, *other = group;
 
-    CHECK_FAILS(brv_group_split(NULL, 0, 0, &part), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_group_split(NULL, 0, 0, &part, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK(part == NULL);
-    CHECK_FAILS(brv_group_split(group, 0, 0, NULL), BRV_ERR_ARGUMENT, "part is NULL");
-    CHECK_FAILS(brv_group_split(group, -2, 0, &part), BRV_ERR_ARGUMENT, "BRV_NO_COLOUR");
-    CHECK_FAILS(brv_group_split(group, INT32_MIN, 0, &part), BRV_ERR_ARGUMENT, "colour is -2147483648");
-    CHECK_FAILS(brv_group_duplicate(NULL, &part), BRV_ERR_ARGUMENT, "group is NULL");
-    CHECK_FAILS(brv_group_duplicate(group, NULL), BRV_ERR_ARGUMENT, "duplicate is NULL");
+    CHECK_FAILS(brv_group_split(group, 0, 0, NULL, NULL), BRV_ERR_ARGUMENT, "part is NULL");
+    CHECK_FAILS(brv_group_split(group, -2, 0, &part, NULL), BRV_ERR_ARGUMENT, "BRV_NO_COLOUR");
+    CHECK_FAILS(brv_group_split(group, INT32_MIN, 0, &part, NULL), BRV_ERR_ARGUMENT, "colour is -2147483648");
+    CHECK_FAILS(brv_group_duplicate(NULL, &part, NULL), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_group_duplicate(group, NULL, NULL), BRV_ERR_ARGUMENT, "duplicate is NULL");
     part = group;
-    CHECK_FAILS(brv_group_hosts(NULL, &part, &other), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_group_hosts(NULL, &part, &other, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK(part == NULL && other == NULL);
-    CHECK_FAILS(brv_group_hosts(group, NULL, &other), BRV_ERR_ARGUMENT, "local is NULL");
-    CHECK_FAILS(brv_group_hosts(group, &part, NULL), BRV_ERR_ARGUMENT, "leaders is NULL");
-    CHECK_FAILS(brv_group_hosts(group, &part, &part), BRV_ERR_ARGUMENT, "the same pointer");
+    CHECK_FAILS(brv_group_hosts(group, NULL, &other, NULL), BRV_ERR_ARGUMENT, "local is NULL");
+    CHECK_FAILS(brv_group_hosts(group, &part, NULL, NULL), BRV_ERR_ARGUMENT, "leaders is NULL");
+    CHECK_FAILS(brv_group_hosts(group, &part, &part, NULL), BRV_ERR_ARGUMENT, "the same pointer");
     CHECK_FAILS(brv_group_set_timeout(NULL, 1), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK_FAILS(brv_group_set_timeout(group, 0), BRV_ERR_ARGUMENT, "seconds is 0");
     CHECK_FAILS(brv_group_set_timeout(group, -1.5), BRV_ERR_ARGUMENT, "seconds is -1.5");
     CHECK_FAILS(brv_group_set_timeout(group, (double)NAN), BRV_ERR_ARGUMENT, "above 0");
-    CHECK_FAILS(brv_group_set_timeout(group, (double)INFINITY), BRV_ERR_ARGUMENT, "above 0");
+    CHECK_FAILS(brv_group_set_timeout(group, 1e300), BRV_ERR_ARGUMENT, "below 1e19");
+    CHECK(brv_group_set_timeout(group, (double)INFINITY) == BRV_OK);
+    CHECK(brv_group_set_timeout(group, 60) == BRV_OK);
     CHECK(brv_group_world_rank(NULL, 0) == -1);
     CHECK(brv_group_world_rank(group, -1) == -1 && brv_group_world_rank(group, 4) == -1);
     CHECK(strstr(brv_last_error(), "0 to 3") != NULL);
+}
+
+/* The timeout of one call closes its group, and its name is told. */
+static void one_late_call(brv_group *group, brv_group *duplicate)
+{
+    brv_options options = BRV_OPTIONS_INIT;
+    brv_group *late = NULL;
+
+    CHECK(brv_group_duplicate(group, &late, NULL) == BRV_OK);
+    options.timeout = 0.05;
+    options.name = "the step";
+    if (brv_group_rank(group) == 0)
+        CHECK_FAILS(brv_barrier(late, &options), BRV_ERR_TIMEOUT, "the step: ");
+    /* The others keep theirs until then. */
+    CHECK(sum(duplicate, 1) == 2 && brv_barrier(group, NULL) == BRV_OK);
+    brv_group_free(late);
 }
 
 static void splits(brv_group *group)
@@ -70,31 +88,32 @@ static void splits(brv_group *group)
     CHECK(none == NULL ? rank == 2 : sum(none, 1) == 3);
     brv_group_free(none);
 
-    CHECK(brv_group_duplicate(pair, &duplicate) == BRV_OK && sum(duplicate, 10) == 20);
+    CHECK(brv_group_duplicate(pair, &duplicate, NULL) == BRV_OK && sum(duplicate, 10) == 20);
     brv_group_free(pair);
     CHECK(sum(duplicate, 1) == 2);
 
     /* All ranks are on this host; without shared memory each is taken for a host of its own. */
-    CHECK(brv_group_hosts(group, &local, &leaders) == BRV_OK && brv_group_size(local) > 0);
+    CHECK(brv_group_hosts(group, &local, &leaders, NULL) == BRV_OK && brv_group_size(local) > 0);
     CHECK((leaders != NULL) == (brv_group_rank(local) == 0));
     CHECK(leaders == NULL || brv_group_size(local) * brv_group_size(leaders) == 4);
     brv_group_free(local);
     brv_group_free(leaders);
 
     /* A timeout closes one group. */
-    CHECK(brv_group_duplicate(group, &late) == BRV_OK && brv_group_set_timeout(late, 0.05) == BRV_OK);
+    CHECK(brv_group_duplicate(group, &late, NULL) == BRV_OK && brv_group_set_timeout(late, 0.05) == BRV_OK);
     if (rank == 0) {
-        CHECK(brv_barrier(late) == BRV_ERR_TIMEOUT && brv_last_error_rank() > 0);
+        CHECK(brv_barrier(late, NULL) == BRV_ERR_TIMEOUT && brv_last_error_rank() > 0);
     } else {
         /* Rank 2 comes when rank 0 has given up. All that it needs may have arrived, so it may pass once. */
         CHECK(brv_group_set_timeout(late, 60) == BRV_OK && sum(duplicate, 0) == 0);
-        status = brv_barrier(late);
-        status = status == BRV_OK ? brv_barrier(late) : status;
+        status = brv_barrier(late, NULL);
+        status = status == BRV_OK ? brv_barrier(late, NULL) : status;
         CHECK(status == BRV_ERR_TIMEOUT || status == BRV_ERR_ABORTED);
     }
     if (rank == 0)
         CHECK(sum(duplicate, 0) == 0);
     brv_group_free(late);
+    one_late_call(group, duplicate);
     brv_group_free(duplicate);
 }
 
@@ -105,14 +124,14 @@ static void exhaust(brv_group *group)
     int count = 0, i;
     brv_status status;
 
-    while ((status = brv_group_duplicate(group, &groups[count])) == BRV_OK)
+    while ((status = brv_group_duplicate(group, &groups[count], NULL)) == BRV_OK)
         count++;
     CHECK(status == BRV_ERR_EXHAUSTED && groups[count] == NULL && count == 1007);
     CHECK(strstr(brv_last_error(), "drop groups") != NULL && brv_last_error_rank() == -1);
     CHECK(sum(groups[count - 1], 1) == 4);
     for (i = 0; i < count; i++)
         brv_group_free(groups[i]);
-    CHECK(brv_group_duplicate(group, &groups[0]) == BRV_OK && sum(groups[0], 1) == 4);
+    CHECK(brv_group_duplicate(group, &groups[0], NULL) == BRV_OK && sum(groups[0], 1) == 4);
     brv_group_free(groups[0]);
 }
 
@@ -139,7 +158,7 @@ static brv_status average(brv_exchange *exchange)
 
     for (tensor = 0; tensor < TENSORS; tensor++)
         pointers[tensor] = gradients[tensor];
-    return brv_exchange_average(exchange, pointers, TENSORS);
+    return brv_exchange_average(exchange, pointers, TENSORS, NULL);
 }
 
 static brv_exchange *make(brv_group *group)
@@ -147,9 +166,9 @@ static brv_exchange *make(brv_group *group)
     brv_exchange *exchange = NULL;
 
     CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
-    CHECK(brv_exchange_add_dense(exchange, "dense", COUNT) == BRV_OK);
-    CHECK(brv_exchange_add_gtopk(exchange, "sparse", COUNT, 0.05) == BRV_OK);
-    CHECK(brv_exchange_add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
+    CHECK(add_dense(exchange, "dense", COUNT) == BRV_OK);
+    CHECK(add_gtopk(exchange, "sparse", COUNT, 0.05) == BRV_OK);
+    CHECK(add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
     return exchange;
 }
 
@@ -181,7 +200,7 @@ static double not_sent(brv_group *group, brv_exchange *exchange)
     CHECK(brv_exchange_residual(exchange, "sparse", residual, COUNT) == BRV_OK);
     for (i = 0; i < COUNT; i++)
         total += (double)residual[i];
-    CHECK(brv_all_reduce(group, &total, &total, 1, BRV_F64, BRV_SUM) == BRV_OK);
+    CHECK(brv_all_reduce(group, &total, &total, 1, BRV_F64, BRV_SUM, NULL) == BRV_OK);
     return total;
 }
 
@@ -234,7 +253,7 @@ static void loads_the_state_of_another_rank(brv_group *three, void *saved, size_
     memset(gradients, 0, sizeof gradients);
     CHECK(not_sent(three, exchange) != 0);
     CHECK(average(exchange) == BRV_OK);
-    CHECK(brv_gtopk_all_reduce(three, feedback, gradient, COUNT, 0.05) == BRV_OK);
+    CHECK(brv_gtopk_average(three, feedback, gradient, COUNT, 0.05, NULL) == BRV_OK);
     brv_exchange_free(exchange);
     brv_feedback_free(feedback);
 }
@@ -245,14 +264,14 @@ static void hand_over_and_die(brv_group *group, brv_group *three, void *saved, s
 {
     float last = 1;
 
-    CHECK(brv_broadcast(group, saved, bytes, BRV_U8, 3) == BRV_OK);
-    CHECK(brv_broadcast(group, fed, fed_bytes, BRV_U8, 3) == BRV_OK);
-    CHECK(three == NULL || brv_barrier(three) == BRV_OK);
+    CHECK(brv_broadcast(group, saved, bytes, BRV_U8, 3, NULL) == BRV_OK);
+    CHECK(brv_broadcast(group, fed, fed_bytes, BRV_U8, 3, NULL) == BRV_OK);
+    CHECK(three == NULL || brv_barrier(three, NULL) == BRV_OK);
     if (brv_group_rank(group) == 3) {
-        CHECK(brv_broadcast(group, &last, 1, BRV_F32, 0) == BRV_OK);
+        CHECK(brv_broadcast(group, &last, 1, BRV_F32, 0, NULL) == BRV_OK);
         raise(SIGKILL);
     }
-    CHECK(brv_broadcast(group, &last, 1, BRV_F32, 0) == BRV_OK || brv_last_error_rank() == 3);
+    CHECK(brv_broadcast(group, &last, 1, BRV_F32, 0, NULL) == BRV_OK || brv_last_error_rank() == 3);
 }
 
 static void dies(brv_group *group)
@@ -277,25 +296,25 @@ static void dies(brv_group *group)
     for (i = 0; i < 4; i++)
         expected += handed_in(0, i);
     CHECK(total == expected);
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT, 0.05) == BRV_OK);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT, 0.05, NULL) == BRV_OK);
     saved = save(exchange, &bytes);
     fed = save_feedback(feedback, &fed_bytes);
     hand_over_and_die(group, three, saved, bytes, fed, fed_bytes);
 
     /* The step that fails is in the residuals. */
     fill(1, rank);
-    while ((status = brv_barrier(group)) == BRV_OK)
+    while ((status = brv_barrier(group, NULL)) == BRV_OK)
         ;
     CHECK(status == BRV_ERR_PEER_LOST && brv_last_error_rank() == 3);
     CHECK(average(exchange) == BRV_ERR_PEER_LOST && brv_last_error_rank() == 3);
     memcpy(gradient, gradients[1], sizeof gradient);
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT, 0.05) == BRV_ERR_PEER_LOST);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT, 0.05, NULL) == BRV_ERR_PEER_LOST);
     /* Ranks 0 and 1 have another group without rank 3, rank 2 has one with it. */
-    status = brv_barrier(with);
+    status = brv_barrier(with, NULL);
     CHECK(status == (rank == 2 ? BRV_ERR_PEER_LOST : BRV_OK));
 
     CHECK(brv_group_rank(three) == 2 - rank && brv_group_world_rank(three, 0) == 2);
-    CHECK_FAILS(brv_gtopk_all_reduce(three, feedback, gradient, COUNT, 0.05), BRV_ERR_ARGUMENT,
+    CHECK_FAILS(brv_gtopk_average(three, feedback, gradient, COUNT, 0.05, NULL), BRV_ERR_ARGUMENT,
                 "brv_feedback_rejoin");
     CHECK_FAILS(brv_exchange_rejoin(NULL, three), BRV_ERR_ARGUMENT, "exchange is NULL");
     CHECK_FAILS(brv_exchange_rejoin(exchange, NULL), BRV_ERR_ARGUMENT, "group is NULL");
@@ -314,9 +333,9 @@ static void dies(brv_group *group)
     /* A third is rounded. */
     CHECK(fabs(total + not_sent(three, exchange) - expected) < 1);
     memset(gradient, 0, sizeof gradient);
-    CHECK(brv_gtopk_all_reduce(three, feedback, gradient, COUNT, 0.1) == BRV_OK);
+    CHECK(brv_gtopk_average(three, feedback, gradient, COUNT, 0.1, NULL) == BRV_OK);
     loads_the_state_of_another_rank(three, saved, bytes, fed, fed_bytes);
-    CHECK(brv_barrier(three) == BRV_OK);
+    CHECK(brv_barrier(three, NULL) == BRV_OK);
     free(saved);
     free(fed);
     brv_exchange_free(exchange);
@@ -340,7 +359,7 @@ int main(int argc, char **argv)
         misuse(group);
         splits(group);
     }
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);
     return 0;
 }

@@ -8,7 +8,7 @@ static const double DENSITIES[STEPS] = {0.01, 0.01, 0.1, 0.001, 1.0, 0.01};
 /* The sum over ranks of one number for each rank and index, by another collective than the one under test. */
 static void sum_over_ranks(brv_group *group, float *values)
 {
-    CHECK(brv_all_reduce(group, values, values, COUNT, BRV_F32, BRV_SUM) == BRV_OK);
+    CHECK(brv_all_reduce(group, values, values, COUNT, BRV_F32, BRV_SUM, NULL) == BRV_OK);
 }
 
 static size_t count_kept(const float *values)
@@ -23,7 +23,7 @@ static void same_on_all_ranks(brv_group *group, const float *values)
 {
     static float first[COUNT];
     memcpy(first, values, sizeof first);
-    CHECK(brv_broadcast(group, first, COUNT, BRV_F32, 0) == BRV_OK);
+    CHECK(brv_broadcast(group, first, COUNT, BRV_F32, 0, NULL) == BRV_OK);
     CHECK(memcmp(first, values, sizeof first) == 0);
 }
 
@@ -44,7 +44,7 @@ int main(void)
             for (rank = 0; rank < size; rank++)
                 went_in[i] += number(step, rank, i, LIMIT);
         }
-        CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT, DENSITIES[step]) == BRV_OK);
+        CHECK(brv_gtopk_average(group, feedback, gradient, COUNT, DENSITIES[step], NULL) == BRV_OK);
         same_on_all_ranks(group, gradient);
         CHECK(count_kept(gradient) > 0 && (double)count_kept(gradient) <= DENSITIES[step] * COUNT);
 
@@ -57,7 +57,7 @@ int main(void)
             CHECK(size & (size - 1) || came_out[i] + waiting[i] == went_in[i]);
         }
     }
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);
     brv_feedback_free(feedback);
     return 0;

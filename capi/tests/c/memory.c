@@ -61,16 +61,16 @@ static void huge(brv_group *group)
     float gradient[4] = {1, 2, 3, 4};
     size_t i;
 
-    CHECK(brv_exchange_add_dense(exchange, "tensor", (size_t)1 << 46) == BRV_OK);
+    CHECK(add_dense(exchange, "tensor", (size_t)1 << 46) == BRV_OK);
     refused(exchange);
     for (i = 0; i < 3; i++) {
         exchange = exchange_for(group);
-        CHECK(brv_exchange_add_low_rank(exchange, "tensor", shapes[i][0], shapes[i][1], 4) == BRV_OK);
+        CHECK(add_low_rank(exchange, "tensor", shapes[i][0], shapes[i][1], 4) == BRV_OK);
         refused(exchange);
     }
     CHECK(brv_feedback_new(&feedback) == BRV_OK);
-    CHECK(brv_low_rank_all_reduce(group, feedback, gradient, high, 1 << 10, 4) == BRV_ERR_EXHAUSTED);
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, 4, 1) == BRV_OK && gradient[3] == 4);
+    CHECK(brv_low_rank_average(group, feedback, gradient, high, 1 << 10, 4, NULL) == BRV_ERR_EXHAUSTED);
+    CHECK(brv_gtopk_average(group, feedback, gradient, 4, 1, NULL) == BRV_OK && gradient[3] == 4);
     brv_feedback_free(feedback);
 }
 
@@ -88,22 +88,24 @@ static void limited(brv_group *group)
         brv_exchange *exchange = exchange_for(group);
 
         if (i == 0)
-            CHECK(brv_exchange_add_dense(exchange, "tensor", COUNT) == BRV_OK);
+            CHECK(add_dense(exchange, "tensor", COUNT) == BRV_OK);
         else if (i == 1)
-            CHECK(brv_exchange_add_topk(exchange, "tensor", COUNT, 0.1) == BRV_OK);
+            CHECK(add_topk(exchange, "tensor", COUNT, 0.1) == BRV_OK);
         else
-            CHECK(brv_exchange_add_low_rank(exchange, "tensor", SIDE, SIDE, 2) == BRV_OK);
+            CHECK(add_low_rank(exchange, "tensor", SIDE, SIDE, 2) == BRV_OK);
         refused(exchange);
     }
-    CHECK(brv_low_rank_all_reduce(group, feedback, gradient, SIDE, SIDE, 2) == BRV_ERR_EXHAUSTED);
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT, 0.001) == BRV_ERR_EXHAUSTED);
+    CHECK(brv_low_rank_average(group, feedback, gradient, SIDE, SIDE, 2, NULL) == BRV_ERR_EXHAUSTED);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT, 0.001, NULL) == BRV_ERR_EXHAUSTED);
     /* The residual fits, the entries do not. */
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT / 4, 1) == BRV_ERR_EXHAUSTED);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT / 4, 1, NULL) == BRV_ERR_EXHAUSTED);
     /* A rank that has too little sends nothing: the others wait until it comes with less. */
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT / 4, 0.00001) == BRV_OK && gradient[7] == 3);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT / 4, 0.00001, NULL) == BRV_OK);
+    CHECK(gradient[7] == 3);
     /* A density that takes too much changes nothing. */
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT / 4, 1) == BRV_ERR_EXHAUSTED);
-    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, COUNT / 4, 0.00001) == BRV_OK && gradient[7] == 3);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT / 4, 1, NULL) == BRV_ERR_EXHAUSTED);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT / 4, 0.00001, NULL) == BRV_OK);
+    CHECK(gradient[7] == 3);
     unlimit();
     brv_feedback_free(feedback);
     free(gradient);
@@ -117,7 +119,7 @@ static void saved(brv_group *group)
     unsigned char *out;
     size_t bytes;
 
-    CHECK(brv_exchange_add_low_rank(exchange, "tensor", SIDE, SIDE, 2) == BRV_OK && residual != NULL);
+    CHECK(add_low_rank(exchange, "tensor", SIDE, SIDE, 2) == BRV_OK && residual != NULL);
     CHECK(brv_exchange_saved_size(exchange, &bytes) == BRV_OK && bytes > COUNT * sizeof(float));
     CHECK((out = malloc(bytes)) != NULL && brv_exchange_save(exchange, out, bytes) == BRV_OK);
     limit();
@@ -144,7 +146,7 @@ int main(void)
     saved(alone);
     brv_group_free(alone);
     limited(group);
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);
     return 0;
 }

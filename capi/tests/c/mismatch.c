@@ -14,18 +14,18 @@ int main(int argc, char **argv)
     CHECK(argc == 2 && brv_group_size(group) == 2);
     CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&other) == BRV_OK);
     if (strcmp(argv[1], "all_reduce") == 0)
-        status = brv_all_reduce(group, values, values, n, BRV_F32, BRV_SUM);
+        status = brv_all_reduce(group, values, values, n, BRV_F32, BRV_SUM, NULL);
     else if (strcmp(argv[1], "type") == 0)
-        status = brv_all_reduce(group, values, values, 1000, rank == 0 ? BRV_F32 : BRV_I32, BRV_SUM);
+        status = brv_all_reduce(group, values, values, 1000, rank == 0 ? BRV_F32 : BRV_I32, BRV_SUM, NULL);
     else if (strcmp(argv[1], "reduction") == 0)
-        status = brv_all_reduce(group, values, values, 1000, BRV_F32, rank == 0 ? BRV_SUM : BRV_MAX);
+        status = brv_all_reduce(group, values, values, 1000, BRV_F32, rank == 0 ? BRV_SUM : BRV_MAX, NULL);
     else if (strcmp(argv[1], "feedback") == 0) {
         /* Both have been used before, in the same order. */
-        CHECK(brv_gtopk_all_reduce(group, feedback, values, 1000, 0.01) == BRV_OK);
-        CHECK(brv_gtopk_all_reduce(group, other, values, 1000, 0.01) == BRV_OK);
-        status = brv_gtopk_all_reduce(group, rank == 0 ? feedback : other, values, 1000, 0.01);
+        CHECK(brv_gtopk_average(group, feedback, values, 1000, 0.01, NULL) == BRV_OK);
+        CHECK(brv_gtopk_average(group, other, values, 1000, 0.01, NULL) == BRV_OK);
+        status = brv_gtopk_average(group, rank == 0 ? feedback : other, values, 1000, 0.01, NULL);
     } else
-        status = brv_gtopk_all_reduce(group, feedback, values, n, 0.01);
+        status = brv_gtopk_average(group, feedback, values, n, 0.01, NULL);
     CHECK(status != BRV_OK && (brv_last_error_rank() == 1 - rank || brv_last_error_rank() == -1));
     /* In gTop-k rank 0 receives first; rank 1 may only learn that rank 0 is gone. */
     if (rank == 0 || (strcmp(argv[1], "gtopk") != 0 && strcmp(argv[1], "feedback") != 0)) {
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
         CHECK(strstr(brv_last_error(), "same calls") != NULL);
     }
     /* Ranks no longer agree on the next call: the group is closed, whichever rank has noticed. */
-    status = brv_barrier(group);
+    status = brv_barrier(group, NULL);
     CHECK(status == BRV_ERR_MISMATCH || status == BRV_ERR_ABORTED || status == BRV_ERR_PEER_LOST);
     brv_feedback_free(feedback);
     brv_feedback_free(other);

@@ -7,8 +7,8 @@ enum { COUNT = 1024, ROWS = 32, COLS = 32 };
 static brv_status average(brv_group *group, brv_feedback *feedback, int low_rank, float *gradient,
                           double density)
 {
-    return low_rank ? brv_low_rank_all_reduce(group, feedback, gradient, ROWS, COLS, 2)
-                    : brv_gtopk_all_reduce(group, feedback, gradient, COUNT, density);
+    return low_rank ? brv_low_rank_average(group, feedback, gradient, ROWS, COLS, 2, NULL)
+                    : brv_gtopk_average(group, feedback, gradient, COUNT, density, NULL);
 }
 
 static void one_method(brv_group *group, int low_rank)
@@ -57,7 +57,7 @@ int main(void)
 
     one_method(group, 0);
     one_method(group, 1);
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);
     return 0;
 }

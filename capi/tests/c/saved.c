@@ -20,9 +20,9 @@ static brv_status step(brv_group *group, brv_feedback *feedback, enum method met
     for (i = 0; i < COUNT; i++)
         gradient[i] = (float)number(number_of_step, brv_group_rank(group), i, 1000) / 7;
     if (method == GTOPK)
-        status = brv_gtopk_all_reduce(group, feedback, gradient, COUNT, 0.05);
+        status = brv_gtopk_average(group, feedback, gradient, COUNT, 0.05, NULL);
     else
-        status = brv_low_rank_all_reduce(group, feedback, gradient, ROWS, COLS, 2);
+        status = brv_low_rank_average(group, feedback, gradient, ROWS, COLS, 2, NULL);
     for (i = 0; i < COUNT; i++)
         average[i] = gradient[i];
     return status;
@@ -146,7 +146,7 @@ static void arguments(brv_group *group)
     CHECK(brv_group_solo(&another) == BRV_OK);
 
     /* Another shape, another method, another group. */
-    CHECK(brv_gtopk_all_reduce(another, fresh, gradient, COUNT - 1, 0.5) == BRV_OK);
+    CHECK(brv_gtopk_average(another, fresh, gradient, COUNT - 1, 0.5, NULL) == BRV_OK);
     other = save(fresh, &other_bytes);
     CHECK_FAILS(brv_feedback_load(fresh, another, saved, bytes), BRV_ERR_ARGUMENT, "gTop-k of 1199 elements");
     CHECK_FAILS(brv_feedback_load(feedback, group, other, other_bytes), BRV_ERR_ARGUMENT,
@@ -154,14 +154,14 @@ static void arguments(brv_group *group)
     free(other);
     brv_feedback_free(fresh);
     CHECK(brv_feedback_new(&fresh) == BRV_OK);
-    CHECK(brv_low_rank_all_reduce(group, fresh, gradient, ROWS, COLS, 2) == BRV_OK);
+    CHECK(brv_low_rank_average(group, fresh, gradient, ROWS, COLS, 2, NULL) == BRV_OK);
     CHECK_FAILS(brv_feedback_load(fresh, group, saved, bytes), BRV_ERR_ARGUMENT,
                 "rank 2 of a 40 x 30 matrix");
     CHECK_FAILS(brv_feedback_load(feedback, another, saved, bytes), BRV_ERR_ARGUMENT, "another group");
     brv_feedback_free(fresh);
     /* The loaded feedback continues like the saved one. */
     CHECK(brv_feedback_new(&fresh) == BRV_OK && brv_feedback_load(fresh, another, saved, bytes) == BRV_OK);
-    CHECK_FAILS(brv_gtopk_all_reduce(another, fresh, gradient, 7, 0.5), BRV_ERR_ARGUMENT,
+    CHECK_FAILS(brv_gtopk_average(another, fresh, gradient, 7, 0.5, NULL), BRV_ERR_ARGUMENT,
                 "gTop-k of 1200 elements");
     free(saved);
     brv_feedback_free(fresh);
@@ -182,8 +182,8 @@ static void another_rank(brv_group *group)
     saved = save(feedback, &bytes);
     CHECK(brv_feedback_load(witness, group, saved, bytes) == BRV_OK);
     bytes_of_first = bytes;
-    CHECK(brv_broadcast(group, &bytes_of_first, 1, BRV_U64, 0) == BRV_OK && bytes_of_first == bytes);
-    CHECK(brv_broadcast(group, saved, bytes, BRV_U8, 0) == BRV_OK);
+    CHECK(brv_broadcast(group, &bytes_of_first, 1, BRV_U64, 0, NULL) == BRV_OK && bytes_of_first == bytes);
+    CHECK(brv_broadcast(group, saved, bytes, BRV_U8, 0, NULL) == BRV_OK);
     if (brv_group_rank(group) > 0)
         refused(group, feedback, witness, saved, bytes, "the state of rank 0");
     free(saved);
@@ -198,7 +198,7 @@ int main(void)
     goes_on(group, GTOPK);
     goes_on(group, LOW_RANK);
     another_rank(group);
-    CHECK(brv_barrier(group) == BRV_OK);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);
 
     CHECK(brv_group_solo(&alone) == BRV_OK);

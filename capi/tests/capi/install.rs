@@ -6,13 +6,20 @@ use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
+use ucx_sys_wrap::bootstrap::Choice;
 
-use crate::stage::{STRICT_C, built, outcome, run, source};
+use crate::ranks::launch_with;
+use crate::stage::{STRICT_C, Stage, built, outcome, run, source};
 
 fn install(prefix: &Path) -> Command {
     let mut command = Command::new("sh");
     command.arg(source("install.sh")).arg(prefix).arg(built()).env_remove("DESTDIR");
     command
+}
+
+/// The shared library's installed name.
+fn soname() -> String {
+    format!("libbrevity.so.{}", brevity_capi::brv_abi_version())
 }
 
 /// The output of pkg-config, as words.
@@ -38,7 +45,7 @@ fn an_installed_tree_works_after_it_was_moved() {
     fs::remove_file(prefix.join("lib/libbrevity.so")).unwrap();
     run(Command::new(&program).env("LD_LIBRARY_PATH", prefix.join("lib")));
     let (status, output) = outcome(&mut Command::new(&program));
-    assert!(!status.success() && output.contains("libbrevity.so.1"), "{output}");
+    assert!(!status.success() && output.contains(&soname()), "{output}");
 }
 
 #[test]
@@ -46,14 +53,56 @@ fn static_programs_need_no_shared_library() {
     let folder = TempDir::new().unwrap();
     let prefix = folder.path().join("prefix");
     run(&mut install(&prefix));
-    for name in ["libbrevity.so", "libbrevity.so.1"] {
+    for name in ["libbrevity.so", &soname()] {
         fs::remove_file(prefix.join("lib").join(name)).unwrap();
     }
     let program = folder.path().join("arguments");
-    let mut command = Command::new("gcc");
-    command.args(STRICT_C).arg(source("tests/c/arguments.c")).arg("-o").arg(&program);
-    run(command.args(pkg_config(&prefix, &["--cflags", "--libs", "--static"])).arg("-lm"));
+    link_static(&prefix, &[], "arguments.c", &program);
     run(&mut Command::new(&program));
+}
+
+/// Links a program as pkg-config says for libbrevity.a.
+fn link_static(prefix: &Path, flags: &[&str], name: &str, program: &Path) {
+    let mut command = Command::new("gcc");
+    command.args(STRICT_C).args(flags).arg(source("tests/c").join(name)).arg("-o").arg(program);
+    run(command.args(pkg_config(prefix, &["--cflags", "--libs", "--static"])).arg("-lm"));
+}
+
+/// Without a dynamic linker there is no UCX, and its absence is noticed: loading it would crash.
+#[test]
+fn a_fully_static_program_joins_without_ucx() {
+    let stage = Stage::new();
+    let prefix = stage.path().join("prefix");
+    run(&mut install(&prefix));
+    let program = stage.path().join("gtopk");
+    link_static(&prefix, &["-static"], "gtopk.c", &program);
+    let (status, listing) = outcome(Command::new("readelf").arg("-l").arg(&program));
+    assert!(status.success() && !listing.contains("INTERP"), "{listing}");
+    launch_with(&[("UCX_TLS", "tcp,self")], Choice::Auto, &stage, &program, &[], 2);
+}
+
+/// The most that the shared library may have without its debug information.
+const MOST_BYTES: u64 = 8 << 20;
+
+#[test]
+fn debug_information_is_in_a_file_of_its_own() {
+    let folder = TempDir::new().unwrap();
+    run(&mut install(folder.path()));
+    let library = folder.path().join("lib").join(soname());
+    let debug = folder.path().join("lib").join(format!("{}.debug", soname()));
+    let sections = |file: &Path| run(Command::new("readelf").arg("-SW").arg(file));
+    let stripped = sections(&library);
+    assert!(!stripped.contains(".debug_") && !stripped.contains(".symtab"), "{stripped}");
+    assert!(stripped.contains(".gnu_debuglink"), "{stripped}");
+    assert!(sections(&debug).contains(".debug_line"), "{}", sections(&debug));
+    let build_id = |file: &Path| {
+        let notes = run(Command::new("readelf").arg("-nW").arg(file));
+        notes.lines().find(|line| line.contains("Build ID")).map(str::to_owned).unwrap()
+    };
+    assert_eq!(build_id(&library), build_id(&debug));
+    let (content, name) = (fs::read(&library).unwrap(), format!("{}.debug\0", soname()));
+    assert!(content.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "no link to {name}");
+    assert!(content.len() as u64 <= MOST_BYTES, "{} bytes", content.len());
 }
 
 #[test]
@@ -63,9 +112,9 @@ fn destdir_goes_before_the_prefix_and_a_second_time_is_fine() {
         run(install(Path::new("/opt/brevity")).env("DESTDIR", folder.path()));
     }
     let lib = folder.path().join("opt/brevity/lib");
-    assert_eq!(fs::read_link(lib.join("libbrevity.so")).unwrap(), Path::new("libbrevity.so.1"));
+    assert_eq!(fs::read_link(lib.join("libbrevity.so")).unwrap(), Path::new(&soname()));
     let config = fs::read_to_string(lib.join("cmake/brevity/brevity-config.cmake")).unwrap();
-    assert!(config.contains("libbrevity.so.1") && !config.contains('@'), "{config}");
+    assert!(config.contains(&soname()) && !config.contains('@'), "{config}");
     assert!(folder.path().join("opt/brevity/include/brevity.h").exists());
 }
 

@@ -1,10 +1,14 @@
 //! The C interface as C and C++ programs see it: compiled with warnings as errors, linked, installed and run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod abi;
 mod forks;
 mod groups;
 mod header;
 mod install;
+mod joining;
+mod messages;
 mod ranks;
+mod requests;
 mod solo;
 mod stage;

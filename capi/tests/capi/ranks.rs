@@ -93,7 +93,7 @@ fn dense_collectives_agree_with_a_serial_oracle() {
 }
 
 /// Users check their programs with valgrind. It has no vDSO and none of the instructions of AVX-512.
-fn under_valgrind(name: &str, arguments: &[&str], world_size: u32) {
+pub fn under_valgrind(name: &str, arguments: &[&str], world_size: u32) {
     if Command::new("valgrind").arg("--version").output().is_err() {
         assert!(!is_required("BREVITY_REQUIRE_VALGRIND"), "no valgrind, and BREVITY_REQUIRE_VALGRIND is set");
         eprintln!("skipped: no valgrind");

@@ -10,7 +10,7 @@ fn succeeds(name: &str) {
 }
 
 /// Removes the variables of a surrounding job.
-fn alone(command: &mut Command) -> &mut Command {
+pub fn alone(command: &mut Command) -> &mut Command {
     for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "BREVITY_MASTER", "RANK", "WORLD_SIZE", "MASTER_ADDR"]
     {
         command.env_remove(name);

@@ -20,6 +20,14 @@ pub const STRICT_CPP: &[&str] = &["-std=c++11", "-Wall", "-Wextra", "-pedantic",
 /// Checks the memory that a program passes to the library and the objects that it forgets to free.
 const SANITIZED: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
+/// The same where this test was built with ThreadSanitizer, as `ci/sanitize.sh thread` does: both must be.
+const FOR_THREADS: &[&str] = &["-fsanitize=thread"];
+
+/// What programs are compiled with, by the variable that `ci/sanitize.sh` sets.
+fn sanitizers() -> &'static [&'static str] {
+    if std::env::var_os("CAPI_THREAD_SANITIZED").is_some() { FOR_THREADS } else { SANITIZED }
+}
+
 /// A temporary folder with the shared library under its final name.
 pub struct Stage {
     folder: TempDir,
@@ -31,7 +39,8 @@ impl Stage {
         let library = built().join("libbrevity_capi.so");
         assert!(library.exists(), "no {}: cargo builds it with this test", library.display());
         symlink(&library, folder.path().join("libbrevity.so")).unwrap();
-        symlink(&library, folder.path().join("libbrevity.so.1")).unwrap();
+        let soname = format!("libbrevity.so.{}", brevity_capi::brv_abi_version());
+        symlink(&library, folder.path().join(soname)).unwrap();
         Self { folder }
     }
 
@@ -51,12 +60,12 @@ impl Stage {
 
     /// Like [`compile`](Self::compile), for a stage that has the plain program too.
     pub fn compile_as(&self, name: &str, program: &str) -> PathBuf {
-        self.compile_to(&source(&format!("tests/c/{name}")), SANITIZED, program)
+        self.compile_to(&source(&format!("tests/c/{name}")), sanitizers(), program)
     }
 
     /// Compiles and links a program, and returns its path.
     pub fn compile_source(&self, source: &Path) -> PathBuf {
-        self.compile_with(source, SANITIZED)
+        self.compile_with(source, sanitizers())
     }
 
     fn compile_with(&self, source: &Path, sanitizers: &[&str]) -> PathBuf {

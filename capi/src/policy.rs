@@ -1,0 +1,151 @@
+//! How the gradients of one tensor travel, as in C.
+
+use brevity::{Policy, PutBack};
+
+use crate::boundary::check;
+use crate::failure::Failure;
+
+/// A method's number. C may pass any number, so this is not a Rust enum.
+pub type brv_method = u32;
+/// The number of a rule for what gTop-k puts back.
+pub type brv_put_back = u32;
+
+const DENSE: brv_method = 1;
+const TOPK: brv_method = 2;
+const GTOPK: brv_method = 3;
+const LOW_RANK: brv_method = 4;
+
+/// A method with its parameters, as in C.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct brv_policy {
+    size: u32,
+    method: brv_method,
+    density: f64,
+    rank: u32,
+    put_back: brv_put_back,
+    min_compression: f64,
+    reserved: [u64; 8],
+}
+
+/// Reads a policy; NULL is dense. The fields that its method uses are checked.
+///
+/// # Safety
+/// `policy` is NULL, or its first 4 bytes may be read and, if they say so, all of it.
+pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> {
+    if policy.is_null() {
+        return Ok(Policy::dense());
+    }
+    check(policy, "policy")?;
+    // SAFETY: not NULL and aligned; the caller of this function guarantees 4 bytes.
+    let size = unsafe { (&raw const (*policy).size).read() };
+    if size as usize != size_of::<brv_policy>() {
+        let expected = size_of::<brv_policy>();
+        return Err(refused("size", size, &format!("{expected}: begin with a macro, as BRV_POLICY_GTOPK")));
+    }
+    // SAFETY: it has the size of a policy, so the caller of this function guarantees all of it.
+    let policy = unsafe { policy.read() };
+    if policy.reserved != [0; 8] {
+        return Err(Failure::argument(
+            "a reserved field of policy is set, expected 0: begin with a macro, as BRV_POLICY_GTOPK",
+        ));
+    }
+    match policy.method {
+        DENSE => Ok(Policy::dense()),
+        TOPK => Ok(Policy::topk(density(&policy)?)),
+        GTOPK => Ok(Policy::gtopk(density(&policy)?).put_back(put_back(policy.put_back)?)),
+        LOW_RANK => low_rank(&policy),
+        other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {LOW_RANK})"))),
+    }
+}
+
+fn density(policy: &brv_policy) -> Result<f64, Failure> {
+    let density = policy.density;
+    if density > 0.0 && density <= 1.0 {
+        return Ok(density);
+    }
+    Err(refused("density", density, "above 0 and at most 1"))
+}
+
+fn put_back(number: brv_put_back) -> Result<PutBack, Failure> {
+    match number {
+        0 => Ok(PutBack::Conserving),
+        1 => Ok(PutBack::Published),
+        2 => Ok(PutBack::MergerKeeps),
+        other => Err(refused("put_back", other, "a brv_put_back (0 to 2)")),
+    }
+}
+
+fn low_rank(policy: &brv_policy) -> Result<Policy, Failure> {
+    if policy.rank == 0 {
+        return Err(refused("rank", policy.rank, "1 or more"));
+    }
+    let low_rank = Policy::low_rank(policy.rank as usize);
+    match policy.min_compression {
+        0.0 => Ok(low_rank),
+        factor if factor > 0.0 => Ok(low_rank.min_compression(factor)),
+        other => Err(refused("min_compression", other, "a factor above 0, or 0 for 2")),
+    }
+}
+
+fn refused(field: &str, found: impl std::fmt::Debug, expected: &str) -> Failure {
+    Failure::argument(format!("policy.{field} is {found:?}, expected {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(method: brv_method) -> brv_policy {
+        let size = size_of::<brv_policy>() as u32;
+        let (density, rank, put_back, min_compression, reserved) = (0.5, 2, 0, 0.0, [0; 8]);
+        brv_policy { size, method, density, rank, put_back, min_compression, reserved }
+    }
+
+    fn read_with(method: brv_method, change: impl Fn(&mut brv_policy)) -> Result<Policy, String> {
+        let mut policy = policy(method);
+        change(&mut policy);
+        // SAFETY: the policy is a local variable.
+        unsafe { read(&raw const policy) }.map_err(|failure| failure.text().to_owned())
+    }
+
+    #[test]
+    fn each_method_takes_its_own_fields() {
+        let plain = |method| read_with(method, |_| ()).unwrap();
+        assert_eq!(plain(DENSE), Policy::dense());
+        assert_eq!(plain(TOPK), Policy::topk(0.5));
+        assert_eq!(plain(GTOPK), Policy::gtopk(0.5));
+        assert_eq!(plain(LOW_RANK), Policy::low_rank(2));
+        let published = read_with(GTOPK, |policy| policy.put_back = 1).unwrap();
+        assert_eq!(published, Policy::gtopk(0.5).put_back(PutBack::Published));
+        let keeps = read_with(GTOPK, |policy| policy.put_back = 2).unwrap();
+        assert_eq!(keeps, Policy::gtopk(0.5).put_back(PutBack::MergerKeeps));
+        let far = read_with(LOW_RANK, |policy| policy.min_compression = 3.5).unwrap();
+        assert_eq!(far, Policy::low_rank(2).min_compression(3.5));
+        let unused = |policy: &mut brv_policy| (policy.density, policy.rank, policy.put_back) = (-1.0, 0, 9);
+        assert_eq!(read_with(DENSE, unused), Ok(Policy::dense()));
+        // SAFETY: NULL may be read.
+        assert_eq!(unsafe { read(std::ptr::null()) }.ok(), Some(Policy::dense()));
+    }
+
+    #[test]
+    fn wrong_fields_are_named() {
+        let refused = |method, field: &str, change: fn(&mut brv_policy)| {
+            let text = read_with(method, change).unwrap_err();
+            assert!(text.contains(&format!("policy.{field} is ")), "{text}");
+        };
+        refused(DENSE, "size", |policy| policy.size -= 1);
+        refused(0, "method", |_| ());
+        refused(5, "method", |_| ());
+        for method in [TOPK, GTOPK] {
+            refused(method, "density", |policy| policy.density = 0.0);
+            refused(method, "density", |policy| policy.density = f64::NAN);
+            refused(method, "density", |policy| policy.density = 1.5);
+        }
+        refused(GTOPK, "put_back", |policy| policy.put_back = 3);
+        refused(LOW_RANK, "rank", |policy| policy.rank = 0);
+        refused(LOW_RANK, "min_compression", |policy| policy.min_compression = -2.0);
+        refused(LOW_RANK, "min_compression", |policy| policy.min_compression = f64::NAN);
+        assert!(read_with(DENSE, |policy| policy.reserved[7] = 1).unwrap_err().contains("reserved"));
+    }
+}
