@@ -64,8 +64,9 @@ impl Config {
     /// Reads a config; NULL is one with nothing set.
     ///
     /// # Safety
-    /// `config` is NULL, or its first 16 bytes may be read and, if they say so, all of it. What its pointers
-    /// point to lives as long as the result.
+    /// `config` is NULL, or points to at least 16 bytes that hold its size, magic and version. If these are
+    /// those of [`brv_config`], the whole struct may be read. What its pointers point to lives as long as the
+    /// result.
     pub(crate) unsafe fn read(config: *const brv_config) -> Result<Self, Failure> {
         if config.is_null() {
             return Ok(Self(UNSET_CONFIG));

@@ -36,8 +36,8 @@ impl Options {
     /// Reads options; NULL is none.
     ///
     /// # Safety
-    /// `options` is NULL, or its first 4 bytes may be read and, if they say so, all of it; its name is NULL
-    /// or a string.
+    /// `options` is NULL, or points to at least 4 bytes that hold its size. If that is the size of
+    /// [`brv_options`], the whole struct may be read, and its name is NULL or a string.
     pub(crate) unsafe fn read(options: *const brv_options) -> Result<Self, Failure> {
         if options.is_null() {
             return Ok(Self::default());

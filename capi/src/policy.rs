@@ -31,7 +31,8 @@ pub struct brv_policy {
 /// Reads a policy; NULL is dense. The fields that its method uses are checked.
 ///
 /// # Safety
-/// `policy` is NULL, or its first 4 bytes may be read and, if they say so, all of it.
+/// `policy` is NULL, or points to at least 4 bytes that hold its size. If that is the size of [`brv_policy`],
+/// the whole struct may be read.
 pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> {
     if policy.is_null() {
         return Ok(Policy::dense());

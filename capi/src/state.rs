@@ -44,8 +44,8 @@ pub unsafe extern "C" fn brv_group_status(group: *mut brv_group) -> brv_status {
 /// Stores the counters.
 ///
 /// # Safety
-/// `group` is NULL or a live group; `statistics` is NULL, or its first 8 bytes are set and, if they say so,
-/// all of it may be written.
+/// `group` is NULL or a live group. `statistics` is NULL, or points to 8 bytes that hold its size; if that is
+/// the size of [`brv_statistics`], the whole struct may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_statistics(
     group: *const brv_group,
