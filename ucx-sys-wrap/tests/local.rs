@@ -56,6 +56,27 @@ fn a_header_indices_and_values_are_copied_as_one() {
     }
 }
 
+/// Whoever has looked for a message in vain looks again before it sleeps, though no receive waits for what
+/// came, and whatever took the mail.
+#[test]
+fn mail_that_nobody_waits_for_keeps_its_owner_awake() {
+    let ports: Vec<_> = world(2).into_iter().map(Port::new).collect();
+    let send = |tag| {
+        block(&ports[0], async |comm| {
+            comm.send(Rank(1), envelope(Rank(0), 1, tag), vec![1u8; 8]).await.unwrap();
+        });
+    };
+    assert!(!ports[1].progress());
+    send(1);
+    assert!(ports[1].progress());
+    assert!(ports[1].arm().is_none());
+    send(2);
+    // Posting takes the mail too.
+    block(&ports[1], async |comm| drop(comm.recv(Rank(0), envelope(Rank(0), 1, 9), vec![0u8; 8])));
+    assert!(ports[1].arm().is_none());
+    assert!(ports[1].arm().is_some());
+}
+
 #[test]
 fn small_sends_end_when_posted_until_the_mailbox_is_full() {
     let ports: Vec<_> = world(2).into_iter().map(Port::new).collect();

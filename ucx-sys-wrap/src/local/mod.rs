@@ -78,6 +78,7 @@ pub fn world(world_size: u32) -> Vec<Local> {
         news: VecDeque::new(),
         statistics: Statistics::default(),
         may_have_slept: false,
+        has_moved: false,
         has_left: false,
     };
     Rank::all(world_size).map(local).collect()
@@ -95,6 +96,8 @@ pub struct Local {
     news: VecDeque<News>,
     statistics: Statistics,
     may_have_slept: bool,
+    /// Whether mail was taken since the last time that this rank wanted to sleep.
+    has_moved: bool,
     has_left: bool,
 }
 
@@ -221,12 +224,14 @@ impl Transport for Local {
         }
         let mut mail = std::mem::take(&mut self.mail);
         mailbox.receive_mail(&mut self.receives, &mut mail);
-        let is_told = !mail.notices.is_empty();
         self.news.extend(mail.notices.drain(..).map(|(from, notice)| News::Told(from, notice)));
-        let moved =
-            self.take_messages(&mut mail) | self.take_returned(&mut mail) | self.check_lost_peers(&mail);
+        self.take_messages(&mut mail);
+        self.take_returned(&mut mail);
+        self.give_up_the_missed(&mail);
         self.mail = mail;
-        moved || is_told
+        // Also if no operation waited for it: whoever probes has to look again.
+        self.has_moved = true;
+        true
     }
 
     fn now(&self) -> Duration {
@@ -235,6 +240,9 @@ impl Transport for Local {
 
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         self.may_have_slept = true;
+        if std::mem::take(&mut self.has_moved) {
+            return None;
+        }
         self.world.mailboxes[self.rank.index()].arm()
     }
 
@@ -341,18 +349,15 @@ impl Local {
         Posted::Done(SendDone { parts, result: Err(self.lose_left(to)) })
     }
 
-    fn take_messages(&mut self, mail: &mut Mail) -> bool {
-        let any = !mail.messages.is_empty();
+    fn take_messages(&mut self, mail: &mut Mail) {
         self.give_back_all(std::mem::take(&mut mail.outdated));
         for (from, id, Message { header, payload }) in mail.messages.drain(..) {
             self.receives.deliver(id, &header, payload.slices(&header), &mut self.statistics);
             self.world.give_back(from, payload, true);
         }
-        any
     }
 
-    fn take_returned(&mut self, mail: &mut Mail) -> bool {
-        let any = !mail.returned.is_empty();
+    fn take_returned(&mut self, mail: &mut Mail) {
         for Returned { id, parts, taken } in mail.returned.drain(..) {
             let Some(to) = self.sends.get_mut(id.0).map(|send| send.to) else { continue };
             let result = if taken { Ok(()) } else { Err(self.lose_left(to)) };
@@ -360,15 +365,13 @@ impl Local {
                 send.end(SendDone { parts, result });
             }
         }
-        any
     }
 
     /// Gives up the peers that have left although an operation waits for them.
-    fn check_lost_peers(&mut self, mail: &Mail) -> bool {
+    fn give_up_the_missed(&mut self, mail: &Mail) {
         let missed: Vec<Rank> =
             mail.left.iter().copied().filter(|peer| self.receives.waits_for(*peer)).collect();
         missed.iter().for_each(|peer| drop(self.lose_left(*peer)));
-        !missed.is_empty()
     }
 
     /// Gives up a peer that has left although it is needed. Returns the error of operations with it.
