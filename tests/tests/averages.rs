@@ -1,5 +1,4 @@
 //! Averages are the same number under every policy that sends all entries.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::{GradientExchange, Policy, PutBack, Settings};
 use brevity_tests::{on_host, on_local};

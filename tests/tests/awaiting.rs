@@ -1,5 +1,4 @@
 //! Handles that are awaited by an executor that sleeps until it is woken, as those of runtimes do.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

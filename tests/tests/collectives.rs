@@ -1,5 +1,4 @@
 //! Collectives and their blocking and non-blocking forms, on ranks that are threads.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::Reduction;
 use brevity_tests::suite::{self, COUNTS, WORLD_SIZES, vectors};

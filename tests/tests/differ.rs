@@ -1,6 +1,5 @@
 //! Ranks whose calls differ in one argument: all find out by the end of the next sum, on every wire, and are
 //! told what differs. Other groups go on.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,5 @@
 //! The gradient exchange: mass over steps, poison, and failures without loss.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "exchange/mismatches.rs"]
 mod mismatches;
 
 use std::sync::{Arc, Mutex};

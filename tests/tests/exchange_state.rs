@@ -1,5 +1,4 @@
 //! The state of an exchange: saved, refused, and loaded.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex};
 

@@ -2,11 +2,8 @@
 //! processes.
 //!
 //! The requirement: every pending call, and every later one, fails before its deadline with the right error.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "faults/in_process.rs"]
 mod in_process;
-#[path = "faults/namespaces.rs"]
 mod namespaces;
 
 use std::thread::sleep;

@@ -1,6 +1,5 @@
 //! One rank flushes subnormal numbers or rounds in another direction: all ranks get the same bits as without
 //! it, and the rank keeps its mode. Ranks are threads.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

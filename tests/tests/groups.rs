@@ -1,5 +1,4 @@
 //! Groups of some of the ranks of a job, beside each other and beside the group of all.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::thread;
 use std::time::Duration;

@@ -5,7 +5,6 @@
 //!
 //! Continuous integration runs worlds of up to four ranks in a few orders of the collectives;
 //! `ci/exhaustive.sh` runs the tests that are ignored: all orders, worlds of five and six, and random links.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::poll_fn;
 use std::pin::Pin;

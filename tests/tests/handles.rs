@@ -1,7 +1,6 @@
 //! Handles of non-blocking calls that are waited for, tested, dropped, forgotten or abandoned by a panic at
 //! random: the calls go on, and their results are right. `BREVITY_STRESS_SECONDS` sets the time on each
 //! transport (default 1), `BREVITY_STRESS_SEED` the plan (printed).
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::hash::{BuildHasher, RandomState};
 use std::mem::forget;

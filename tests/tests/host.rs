@@ -1,5 +1,4 @@
 //! Collectives over the memory that ranks of one host share; ranks are threads, each with its own mapping.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

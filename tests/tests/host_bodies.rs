@@ -1,8 +1,6 @@
 //! Collectives inside the bodies of calls, over the shared memory of ranks of one host. Ranks are threads,
 //! each with its own mapping.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "host_bodies/plans.rs"]
 mod plans;
 
 use std::future::poll_fn;

@@ -1,6 +1,5 @@
 //! Two hosts on one machine: network namespaces connected by a pair of virtual interfaces, IPv4 and IPv6.
 //! Which addresses ranks listen on, the errors for wrong choices, and joining when no peer answers.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::Command;
 use std::thread;

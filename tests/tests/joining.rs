@@ -1,14 +1,9 @@
 //! Joining without an environment: by an address, by rank 0's identifier, through an all-gather of the
 //! program's own, and awaited. Ranks are threads here, and processes in `joining/processes.rs`.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "joining/awaited.rs"]
 mod awaited;
-#[path = "joining/gathered.rs"]
 mod gathered;
-#[path = "joining/processes.rs"]
 mod processes;
-#[path = "joining/settings.rs"]
 mod settings;
 
 use std::net::TcpListener;

@@ -1,5 +1,4 @@
 //! One long vector: indices above 2^24, which an `f32` can't represent exactly, are kept.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::collectives::dense;
 use brevity::{PutBack, Reduction};

@@ -1,5 +1,4 @@
 //! Calls that begin after a timeout elsewhere has closed the group: they name the rank whose call it was.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;

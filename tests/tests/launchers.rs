@@ -3,17 +3,11 @@
 //!
 //! `BREVITY_TEST_MPIRUN` and `BREVITY_TEST_MPIEXEC` name other programs than Debian's. A missing one is a
 //! failure if `BREVITY_REQUIRE_LAUNCHERS=1`.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "launchers/forwarded.rs"]
 mod forwarded;
-#[path = "launchers/programs.rs"]
 mod programs;
-#[path = "launchers/slurm.rs"]
 mod slurm;
-#[path = "launchers/torchrun.rs"]
 mod torchrun;
-#[path = "launchers/worlds_of_one.rs"]
 mod worlds_of_one;
 
 use std::net::TcpListener;

@@ -1,6 +1,5 @@
 //! Memory that was given back is no longer written, and no longer sent from, even if the peer was stopped in
 //! the middle.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::launch::Launch;
 use brevity_testing::{Wire, on_every_wire_of_processes};

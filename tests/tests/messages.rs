@@ -1,11 +1,7 @@
 //! Messages between two ranks of a group, beside its collectives, on every wire.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "messages/endings.rs"]
 mod endings;
-#[path = "messages/random.rs"]
 mod random;
-#[path = "messages/simulated.rs"]
 mod simulated;
 
 use std::thread;

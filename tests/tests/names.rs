@@ -1,5 +1,4 @@
 //! All environment variables are in one list, and every one in the list is documented.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,4 @@
 //! A value that is not finite is the same error on all ranks, of which there may be one.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::collectives::{Error, Result};
 use brevity::compress::SparseVec;

@@ -1,5 +1,4 @@
 //! Memory that ranks of a group put to and get from, on every wire.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Barrier};
 use std::thread;

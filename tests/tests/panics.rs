@@ -1,5 +1,4 @@
 //! Bodies that panic on one rank: the calls of the others end at once.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,5 @@
 //! Non-blocking calls move, without a progress thread, although the application only makes blocking calls
 //! that never wait.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::yield_now;

@@ -1,5 +1,4 @@
 //! Ranks that are processes: every collective over tcp and UCX, and a rank that is killed.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;

@@ -1,5 +1,4 @@
 //! Properties over world size, length and kept entries, on ranks that are threads.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::{PutBack, Reduction};
 use brevity_tests::suite::{sparse, vectors};

@@ -1,5 +1,4 @@
 //! What gTop-k merges drop goes to residuals that may have no room for it: then the step is left out.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::{Error, GradientExchange, Policy, PutBack, Settings};
 use brevity_tests::{on_host, on_local};

@@ -1,7 +1,6 @@
 //! What a listener on the network sees of a job that joins like processes do: everything, or nothing if bytes
 //! are encrypted. Only root may listen; with `BREVITY_REQUIRE_LISTENING=1` it is a failure if that is
 //! impossible.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;

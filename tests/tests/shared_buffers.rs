@@ -1,6 +1,5 @@
 //! Broadcasts from one buffer: the right elements, in the user's memory, and exactly the copies that the
 //! transport needs.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Ranks that share memory: which of it has a name that others can find, what remains when they are killed,
 //! and strangers that connect to the sockets of the fd exchange.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,5 +1,4 @@
 //! Collectives on a simulated network: many ranks, virtual time, and mass over several steps.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce};
 use brevity::compress::SparseVec;

@@ -1,8 +1,6 @@
 //! Strangers connect to every listening socket of a job, while it joins and while it runs: they get nothing,
 //! and do no harm.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "strangers/relay.rs"]
 mod relay;
 
 use std::collections::VecDeque;

@@ -1,5 +1,4 @@
 //! Tasks are polled when what they wait for has come, and not because a turn is made.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -1,5 +1,4 @@
 //! One rank of a host reports what is wrong there, and the job continues.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -4,8 +4,8 @@ use std::io::copy;
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use crate::programs::{MPIEXEC, RANK};
-use crate::run_suite;
+use super::programs::{MPIEXEC, RANK};
+use super::run_suite;
 
 /// Forwards connections to a port of this host; returns its own port.
 fn forward(to: u16) -> u16 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use brevity_tests::command::run_within;
 
-use crate::programs::{clean, free_port, required};
+use super::programs::{clean, free_port, required};
 
 /// How long the daemons may take to get ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);

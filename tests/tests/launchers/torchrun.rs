@@ -6,7 +6,7 @@ use std::thread::{JoinHandle, spawn};
 
 use brevity_tests::command::{Ended, run_within};
 
-use crate::programs::{PATIENCE, RANK, clean};
+use super::programs::{PATIENCE, RANK, clean};
 
 /// Starts rank `rank` of two on this host, like a torchrun whose store has `port`.
 fn start(port: u16, rank: u32, mode: &'static str) -> JoinHandle<Ended> {

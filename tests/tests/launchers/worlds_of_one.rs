@@ -4,7 +4,7 @@ use std::process::Command;
 
 use brevity_tests::command::run_within;
 
-use crate::programs::{MPIRUN, PATIENCE, RANK, clean};
+use super::programs::{MPIRUN, PATIENCE, RANK, clean};
 
 const TOLD: &str = "this process is a world of one rank";
 

@@ -12,7 +12,7 @@ use brevity_testing::Wire;
 use brevity_tests::on_groups;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{LENGTHS, SOON, bytes, message, sum};
+use super::{LENGTHS, SOON, bytes, message, sum};
 
 pub fn timeouts(group: &Group) {
     let (own, peer) = (group.rank(), 1 - group.rank());

@@ -7,7 +7,7 @@ use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Group, Reduction, Settings};
 
-use crate::random::{Draws, LONGEST, Planned, RANKS};
+use super::random::{Draws, LONGEST, Planned, RANKS};
 
 const TIMEOUT: Duration = Duration::from_secs(1000);
 
