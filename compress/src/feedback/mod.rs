@@ -9,6 +9,7 @@ mod error_feedback;
 mod gradient;
 mod residual;
 mod selector;
+mod tracked;
 
 pub use compressor::{Compressor, Quantised, add_in_parts};
 pub use error_feedback::{ErrorFeedback, Rule};
@@ -16,3 +17,4 @@ pub use gradient::Gradient;
 pub use residual::Residual;
 pub(crate) use selector::add_entries;
 pub use selector::{NonZeroBlocks, SelectBy, TopK};
+pub use tracked::Tracked;
