@@ -97,13 +97,79 @@ pub enum Error {
     #[error(transparent)]
     State(#[from] brevity_compress::Error),
 
+    /// A setting of a parameter server is out of range.
+    #[error("{parameter} of the server is {found}, expected {expected}")]
+    Server {
+        /// The setting.
+        parameter: &'static str,
+        /// Its value.
+        found: String,
+        /// Its range.
+        expected: &'static str,
+    },
+
+    /// Gradients or parameters of a parameter server have a value, or a sum with one, that is not finite.
+    /// Nothing was sent.
+    #[error("rank {rank} has a value or a sum that is not finite in tensor {tensor:?}: nothing was sent")]
+    GradientNotFinite {
+        /// This rank.
+        rank: u32,
+        /// The tensor.
+        tensor: String,
+    },
+
+    /// A call on a parameter server at a time when it makes no sense. Nothing has changed.
+    #[error("{what}: {remedy}")]
+    Order {
+        /// The call.
+        what: &'static str,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+
+    /// A rank that serves has died, has left, or has closed its side. The last push to it is kept aside.
+    #[error(
+        "rank {rank}, which serves shard {shard}, is lost: save this worker's state, and build a server anew \
+         from the saved states"
+    )]
+    ServerLost {
+        /// The rank, by its number in the world.
+        rank: u32,
+        /// The number of its shard.
+        shard: u32,
+    },
+
+    /// A shard has not answered in time. It may still do so: pull again.
+    #[error(
+        "shard {shard} of rank {rank} has not answered within {after:?}: does it run? Pull again, or give up"
+    )]
+    ServerSilent {
+        /// The rank, by its number in the world.
+        rank: u32,
+        /// The number of its shard.
+        shard: u32,
+        /// The timeout.
+        after: std::time::Duration,
+    },
+
+    /// A shard has refused a request, or has sent something that is no reply. A push that was refused is back
+    /// in the residuals.
+    #[error("shard {shard} of rank {rank} refuses a request, or answers wrongly: {reason}")]
+    Refused {
+        /// The rank, by its number in the world.
+        rank: u32,
+        /// The number of its shard.
+        shard: u32,
+        /// Why.
+        reason: String,
+    },
+
     /// A collective failed. After an exchange, the gradients are in the residuals and are sent by the next
     /// exchange that succeeds: do not hand them in again.
     #[error(transparent)]
     Collective(#[from] Collective),
 }
 
-/// A number, in short.
 #[cfg(any(feature = "smol", feature = "tokio"))]
 impl Error {
     pub(crate) fn watching(error: std::io::Error) -> Self {
@@ -112,6 +178,7 @@ impl Error {
     }
 }
 
+/// A number, in short.
 fn shown(number: f64) -> String {
     let is_plain = number == 0.0 || (1e-5..1e15).contains(&number.abs());
     if is_plain { format!("{number}") } else { format!("{number:e}") }

@@ -31,6 +31,7 @@ mod exchange;
 #[cfg(feature = "log")]
 pub mod log;
 mod policy;
+pub mod server;
 #[cfg(feature = "smol")]
 pub mod smol;
 #[cfg(feature = "tokio")]
@@ -44,6 +45,7 @@ pub use brevity_compress as compress;
 pub use error::{Error, Result};
 pub use exchange::{Averaged, Averaging, ExchangeBuilder, GradientExchange};
 pub use policy::Policy;
+pub use server::ParameterServer;
 pub use ucx_sys_wrap as transport;
 pub use ucx_sys_wrap::bootstrap::JobId;
 pub use ucx_sys_wrap::launch;

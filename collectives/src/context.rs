@@ -56,16 +56,18 @@ pub(crate) struct Agreed {
     pub(crate) epoch: u8,
     pub(crate) members: Arc<[Rank]>,
     pub(crate) slots: Option<SlotSet>,
+    /// What the loss of a member means.
+    pub(crate) on_loss: OnLoss,
 }
 
 impl Context {
     /// Opens a context that all members have agreed on. The world holds its number and its slots.
     pub(crate) fn open(world: &Arc<World>, agreed: Agreed, settings: Settings) -> Self {
-        let Agreed { number, epoch, members, slots } = agreed;
+        let Agreed { number, epoch, members, slots, on_loss } = agreed;
         let port = world.engine.port();
         // Context 0 is open since the port was made.
         if number != 0 {
-            port.open_context(number, epoch, Arc::clone(&members), OnLoss::Close);
+            port.open_context(number, epoch, Arc::clone(&members), on_loss);
         }
         let own = members.iter().position(|member| *member == port.rank());
         let own = own.unwrap_or_else(|| unreachable!("a rank opens the contexts that it is a member of"));

@@ -53,6 +53,8 @@ operations! {
     SHARED_BROADCAST = 11, "shared broadcast";
     /// New groups of the ranks of a group.
     SPLIT = 12, "split";
+    /// A parameter server is made.
+    SERVER = 13, "parameter server";
 }
 
 impl fmt::Display for Operation {

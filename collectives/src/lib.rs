@@ -36,7 +36,7 @@ pub use description::{Description, Operation};
 pub use difference::Difference;
 pub use element::{Element, Reduction};
 pub use error::{Error, Result};
-pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Hosts, Settings};
+pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Outbox, Peers, Settings};
 pub use join::{Join, Joining};
 pub use messages::Message;
 pub use poison::Poison;

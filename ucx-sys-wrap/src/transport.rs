@@ -331,6 +331,12 @@ pub trait Transport: Send + sealed::Sealed {
         let _ = is_library_there;
     }
 
+    /// On a simulated network, lets this rank do nothing for so long, because it computes. Elsewhere
+    /// computing takes its own time.
+    fn compute(&mut self, lasting: Duration) {
+        let _ = lasting;
+    }
+
     /// Whether the clock is virtual. Then nothing happens between two turns.
     fn is_simulated(&self) -> bool {
         false

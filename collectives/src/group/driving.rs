@@ -1,6 +1,10 @@
 //! Moving the non-blocking calls of a group: by hand, from an event loop, or from a runtime.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
+
+use ucx_sys_wrap::buffer::next_turn;
 
 use super::Group;
 use crate::engine::{Driver, Sleep};
@@ -69,6 +73,17 @@ impl Group {
             return is_done();
         }
         self.engine().turn_until(longest, is_done)
+    }
+
+    /// Computes for so long, in virtual time: on a [simulated](ucx_sys_wrap::sim) network this rank does
+    /// nothing else meanwhile. Elsewhere it returns at once, because computing takes its own time.
+    pub async fn compute(&self, lasting: Duration) {
+        let port = self.port();
+        if port.is_simulated() && lasting > Duration::ZERO {
+            let end = port.now().saturating_add(lasting);
+            port.compute(lasting);
+            poll_fn(|context| if port.now() < end { next_turn(context) } else { Poll::Ready(()) }).await;
+        }
     }
 
     /// What moves the calls of this job from a runtime or an event loop, and wakes the tasks that await them.

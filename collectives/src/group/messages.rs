@@ -267,7 +267,7 @@ impl Group {
         })
     }
 
-    fn start_mail<B, R, F>(&self, buffers: B, body: F) -> Handle<(B, R)>
+    pub(super) fn start_mail<B, R, F>(&self, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
         R: Send + 'static,

@@ -7,6 +7,7 @@ mod driving;
 mod messages;
 mod on_host;
 mod one_sided;
+mod peers;
 mod settings;
 mod shared;
 mod split;
@@ -33,6 +34,7 @@ use crate::error::{Error, Result};
 use crate::host::places;
 use crate::world::{Numbers, World};
 
+pub use peers::{Handler, Outbox, Peers};
 pub use settings::{DEFAULT_TIMEOUT, Settings};
 pub use split::Hosts;
 
@@ -106,7 +108,7 @@ impl Group {
         let owner = Owner::here();
         let world = Arc::new(World { thread, owner, engine, local_group, is_encrypted, contexts });
         let slots = places(&world, &members).map(|_| SlotSet::default());
-        let agreed = Agreed { number: 0, epoch: 0, members, slots };
+        let agreed = Agreed { number: 0, epoch: 0, members, slots, on_loss: OnLoss::Close };
         Ok(Self::of(Context::open(&world, agreed, settings)))
     }
 

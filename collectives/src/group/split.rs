@@ -17,7 +17,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use ucx_sys_wrap::buffer::Chunk;
+use ucx_sys_wrap::buffer::{Chunk, OnLoss};
 use ucx_sys_wrap::shm::{MAX_GENERATIONS, SLOT_SETS, SlotSet};
 use ucx_sys_wrap::{Failure, Rank};
 
@@ -74,9 +74,23 @@ impl Group {
     pub fn split(&self, colour: Option<u32>, key: u32) -> Result<Option<Self>> {
         self.check_process()?;
         let colour = colour.map_or(NO_COLOUR, u64::from);
-        let description = Description::new(Operation::SPLIT, 0, 0);
-        let agreed = self.run(description, async |call| agree(call, &self.context, colour, key).await)?;
-        self.part(agreed)
+        let agreed =
+            self.run(describe(OnLoss::Close), async |call| agree(call, &self.context, colour, key).await)?;
+        self.part(agreed, OnLoss::Close)
+    }
+
+    /// Another group of the same ranks, for messages alone, that a loss does not close; of all ranks.
+    pub(super) fn duplicate_for_messages(&self) -> Result<Self> {
+        self.check_process()?;
+        let (on_loss, key) = (OnLoss::Continue, self.rank());
+        let agreed = self.run(describe(on_loss), async |call| agree(call, &self.context, 0, key).await)?;
+        self.part(agreed, on_loss).map(duplicated)
+    }
+
+    /// Like [`duplicate_for_messages`](Self::duplicate_for_messages), for ranks of a simulation.
+    pub(super) fn start_duplicate_for_messages(&self) -> impl Future<Output = Result<Self>> + use<> {
+        let split = self.start_agree(0, self.rank(), OnLoss::Continue);
+        async move { split.await.map(duplicated) }
     }
 
     /// Starts a [`split`](Self::split), for ranks of a simulation, which can't block. Poll the result to its
@@ -87,18 +101,33 @@ impl Group {
         colour: Option<u32>,
         key: u32,
     ) -> impl Future<Output = Result<Option<Self>>> + use<> {
-        let colour = colour.map_or(NO_COLOUR, u64::from);
+        self.start_agree(colour.map_or(NO_COLOUR, u64::from), key, OnLoss::Close)
+    }
+
+    fn start_agree(
+        &self,
+        colour: u64,
+        key: u32,
+        on_loss: OnLoss,
+    ) -> impl Future<Output = Result<Option<Self>>> + use<> {
         let (parent, context) = (self.clone(), Arc::clone(&self.context));
-        let call = self.start(Description::new(Operation::SPLIT, 0, 0), (), move |call, ()| {
+        let call = self.start(describe(on_loss), (), move |call, ()| {
             Box::pin(async move { agree(call, &context, colour, key).await })
         });
-        async move { parent.part(call.await.1?) }
+        async move { parent.part(call.await.1?, on_loss) }
     }
 
     /// Opens what the ranks have agreed on. Others may use it although this rank's split has failed
     /// afterwards: then it is closed.
-    fn part(&self, (agreed, confirmed): (Option<Agreed>, Result<()>)) -> Result<Option<Self>> {
-        let open = |agreed| Self::of(Context::open(&self.context.world, agreed, self.context.settings));
+    fn part(
+        &self,
+        (agreed, confirmed): (Option<Agreed>, Result<()>),
+        on_loss: OnLoss,
+    ) -> Result<Option<Self>> {
+        let open = |agreed| {
+            let agreed = Agreed { on_loss, ..agreed };
+            Self::of(Context::open(&self.context.world, agreed, self.context.settings))
+        };
         let part = agreed.map(open);
         if let (Some(part), Err(_)) = (&part, &confirmed) {
             part.close_like(self);
@@ -118,8 +147,7 @@ impl Group {
     /// # Errors
     /// As for [`split`](Self::split).
     pub fn duplicate(&self) -> Result<Self> {
-        let duplicate = self.split(Some(0), self.rank())?;
-        Ok(duplicate.unwrap_or_else(|| unreachable!("this rank has a colour")))
+        self.split(Some(0), self.rank()).map(duplicated)
     }
 
     /// The groups for calls in two levels: the ranks of this host that share memory, and the first rank of
@@ -137,6 +165,16 @@ impl Group {
         let leaders = leaders.inspect_err(|_| local.close_like(self))?;
         Ok(Hosts { local, leaders })
     }
+}
+
+/// The group of a rank that has given a colour.
+fn duplicated(part: Option<Group>) -> Group {
+    part.unwrap_or_else(|| unreachable!("this rank has a colour"))
+}
+
+/// A split for groups that go on after a loss is another call than one for groups that do not.
+fn describe(on_loss: OnLoss) -> Description {
+    Description::new(Operation::SPLIT, 0, usize::from(on_loss == OnLoss::Continue))
 }
 
 /// What a rank has told of itself.
@@ -291,7 +329,7 @@ impl<'a> Claim<'a> {
         let slots = self.slots.take();
         // The epoch on the wire has 8 bits: so many contexts of a number never have messages at the same
         // time.
-        Some(Agreed { number, epoch: epoch as u8, members: choice.members, slots })
+        Some(Agreed { number, epoch: epoch as u8, members: choice.members, slots, on_loss: OnLoss::Close })
     }
 }
 

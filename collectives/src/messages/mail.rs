@@ -37,14 +37,14 @@ enum Taken<'a, 'env> {
 
 /// The polls of a receive without a posted operation.
 #[derive(Default)]
-struct Polls {
+pub(super) struct Polls {
     count: u32,
     looks: u32,
 }
 
 impl Polls {
     /// Counts a poll. Returns the number of its look after senders, if it is to look.
-    fn next_look(&mut self) -> Option<u32> {
+    pub(super) fn next_look(&mut self) -> Option<u32> {
         self.count = self.count.saturating_add(1);
         let is_early = self.count >= FIRST_LOOK && self.count.is_power_of_two();
         let is_due = is_early || self.count.is_multiple_of(POLLS_PER_LOOK) || self.count >= POLLS_AWAKE;
@@ -301,12 +301,15 @@ impl Ranks {
             let member = self.member(source);
             return (member != own && has_left(&member)).then_some(member);
         }
-        let first = round.wrapping_mul(WATCHED_AT_ONCE);
-        let watched = (0..WATCHED_AT_ONCE.min(self.size()))
-            .map(|place| self.member(first.wrapping_add(place) % self.size()))
-            .filter(|member| *member != own);
+        let watched = self.looked_at(round).map(|place| self.member(place)).filter(|member| *member != own);
         let left = watched.filter(has_left).last()?;
         self.members.iter().all(has_left).then_some(left)
+    }
+
+    /// The members that are looked after in a round, by their rank in the context.
+    pub(super) fn looked_at(&self, round: u32) -> impl Iterator<Item = u32> + use<> {
+        let (first, size) = (round.wrapping_mul(WATCHED_AT_ONCE), self.size());
+        (0..WATCHED_AT_ONCE.min(size)).map(move |place| first.wrapping_add(place) % size)
     }
 
     /// Fails if the context is closed.
@@ -321,11 +324,11 @@ impl Ranks {
     }
 
     /// All messages have the same.
-    fn signature(&self) -> Signature {
+    pub(super) fn signature(&self) -> Signature {
         Description::new(Operation::MESSAGE, 0, 0).sign(self.epoch, 0)
     }
 
-    fn envelope(&self, tag: Tag) -> Envelope {
+    pub(super) fn envelope(&self, tag: Tag) -> Envelope {
         Envelope { tag, signature: self.signature(), mark: Mark::NONE }
     }
 

@@ -8,6 +8,7 @@
 //! for both, so that no two receives find the same. Messages of a rank to itself stay in a queue.
 
 mod mail;
+mod serving;
 mod tried;
 
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ use ucx_sys_wrap::Rank;
 use crate::element::Element;
 
 pub(crate) use mail::Mail;
+pub(crate) use serving::serve;
+pub use serving::{Handler, Outbox};
 pub(crate) use tried::{Tried, Turn};
 
 /// The most bytes of messages of a rank to itself that wait for their receives, unless one alone is longer.

@@ -143,6 +143,17 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         Ok(())
     }
 
+    /// Adds what rounding has taken away from entries of the last step's message to what has not been sent.
+    /// Unlike [`put_back`](Self::put_back) it leaves the velocity as it is: the entries were sent.
+    ///
+    /// # Errors
+    /// As for [`put_back`](Self::put_back).
+    pub fn add_error(&mut self, errors: SparseView<'_>) -> Result<(), Error> {
+        add_entries(errors, 1.0, &mut self.v)?;
+        self.raise_ceiling(errors.indices());
+        Ok(())
+    }
+
     fn step(
         &mut self,
         gradient: Gradient<'_>,

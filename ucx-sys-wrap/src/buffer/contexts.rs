@@ -21,7 +21,8 @@ pub const MAX_CONTEXTS: usize = 1 << 10;
 pub enum OnLoss {
     /// It closes the context.
     Close,
-    /// It ends the operations with that member alone.
+    /// It ends the operations with that member alone. Likewise, a member that closes such a context has
+    /// [departed](Port::departed), and the others go on.
     Continue,
 }
 
@@ -81,6 +82,8 @@ struct Context {
     members: Arc<[Rank]>,
     on_loss: OnLoss,
     closed: Option<Closed>,
+    /// Members that have closed it, if it goes on without them.
+    departed: Vec<Rank>,
     calls: Arc<CallLog>,
 }
 
@@ -117,13 +120,16 @@ impl Contexts {
     }
 
     /// Why `context` is closed as soon as it is opened, if it is. Forgets earlier notices of its number.
-    fn closed_before(&mut self, number: u16, context: &Context) -> Option<(Failure, Error)> {
+    fn closed_before(&mut self, number: u16, context: &mut Context) -> Option<(Failure, Error)> {
         let mut told = None;
         let notices = (number, Rank(0))..=(number, Rank(u32::MAX));
         while let Some((&key, &(epoch, cause))) = self.early.range(notices.clone()).next() {
             self.early.remove(&key);
             if epoch == context.epoch && context.members.contains(&key.1) {
-                told = Some((cause, cause.into()));
+                match context.on_loss {
+                    OnLoss::Close => told = Some((cause, cause.into())),
+                    OnLoss::Continue => context.departed.push(key.1),
+                }
             }
         }
         let is_concerned = |lost: &Rank| context.on_loss == OnLoss::Close && context.members.contains(lost);
@@ -148,7 +154,8 @@ impl Port {
         let stranger = members.iter().find(|member| member.0 >= self.world_size());
         assert!(stranger.is_none(), "member {stranger:?} of a context in a world of {}", self.world_size());
         let inner = self.enter();
-        let context = Context { epoch, members, on_loss, closed: None, calls: Arc::default() };
+        let context =
+            Context { epoch, members, on_loss, closed: None, departed: Vec::new(), calls: Arc::default() };
         inner.open(number, context, self.rank());
         drop(inner);
         self.tell();
@@ -253,6 +260,17 @@ impl Port {
         self.tell();
     }
 
+    /// The members that have closed a context which [goes on](OnLoss::Continue) without them.
+    #[must_use]
+    pub fn departed(&self, context: u16) -> Vec<Rank> {
+        let inner = self.enter();
+        inner.heed_news(self.rank());
+        let departed = inner.contexts.borrow_mut().get_mut(context).map(|context| context.departed.clone());
+        drop(inner);
+        self.tell();
+        departed.unwrap_or_default()
+    }
+
     /// The ranks that are lost, in the order in which they were found lost.
     #[must_use]
     pub fn lost(&self) -> Vec<Rank> {
@@ -302,7 +320,7 @@ impl Inner {
         }
     }
 
-    fn open(&self, number: u16, context: Context, own: Rank) {
+    fn open(&self, number: u16, mut context: Context, own: Rank) {
         let mut contexts = self.contexts.borrow_mut();
         self.discard_late(&contexts);
         let index = usize::from(number);
@@ -311,7 +329,7 @@ impl Inner {
         }
         assert!(contexts.all[index].is_none(), "context {number} is open already");
         self.transport.borrow_mut().discard(number, Which::OfOtherEpochs(context.epoch));
-        let cause = contexts.closed_before(number, &context);
+        let cause = contexts.closed_before(number, &mut context);
         contexts.all[index] = Some(context);
         drop(contexts);
         if let Some((cause, error)) = cause {
@@ -406,6 +424,11 @@ impl Inner {
         let open = contexts.get_mut(notice.context).filter(|context| context.epoch == notice.epoch);
         let is_member = open.as_ref().is_some_and(|context| context.members.contains(&peer));
         match (notice.said, open) {
+            (Said::Closed(_), Some(context)) if is_member && context.on_loss == OnLoss::Continue => {
+                if !context.departed.contains(&peer) {
+                    context.departed.push(peer);
+                }
+            }
             (Said::Closed(cause), Some(_)) if is_member => {
                 drop(contexts);
                 self.close(notice.context, cause, cause.into(), own);

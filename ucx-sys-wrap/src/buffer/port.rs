@@ -152,6 +152,12 @@ impl Port {
         self.enter().transport.borrow().is_simulated()
     }
 
+    /// On a simulated network, lets this rank do nothing for so long, because it computes: what it does
+    /// before its next turn still happens now. Elsewhere computing takes its own time.
+    pub fn compute(&self, lasting: Duration) {
+        self.enter().transport.borrow_mut().compute(lasting);
+    }
+
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> Rank {

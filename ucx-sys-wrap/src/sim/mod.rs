@@ -13,7 +13,10 @@
 //! So a lone message takes `alpha + beta * b`, latencies overlap while bytes do not, and the usual formulas
 //! hold exactly if ports are not shared: `(P - 1) (alpha + beta * b)` for a ring, `log2(P) (alpha + beta *
 //! b)` for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive doubling.
-//! Computing takes no time. The clock counts picoseconds and reports nanoseconds.
+//! Computing takes the time that a rank is charged for it ([`Port::compute`]): it does nothing else meanwhile.
+//! The clock counts picoseconds and reports nanoseconds.
+//!
+//! [`Port::compute`]: crate::buffer::Port::compute
 //!
 //! A send has ended when it is posted. A rank that needs a rank that has left or died finds it lost `alpha`
 //! later, and after everything that it sent. What members of a context tell each other takes `alpha` and no
@@ -209,6 +212,12 @@ impl Transport for Sim {
     /// Sleeping is impossible: the clock stands still meanwhile.
     fn is_simulated(&self) -> bool {
         true
+    }
+
+    fn compute(&mut self, lasting: Duration) {
+        if lasting > Duration::ZERO {
+            self.cluster.network.lock().compute(self.rank, lasting);
+        }
     }
 
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {

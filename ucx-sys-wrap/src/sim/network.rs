@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -284,15 +285,26 @@ impl Network {
         }
     }
 
+    /// Lets a rank compute, after what it computes already.
+    pub(super) fn compute(&mut self, rank: Rank, lasting: Duration) {
+        self.record(9, rank, rank, picoseconds(lasting));
+        self.stall(rank, self.now.max(self.nodes[rank.index()].stalled_until), lasting);
+    }
+
+    /// Does not poll a rank for so long, from `start` on.
+    fn stall(&mut self, rank: Rank, start: u64, lasting: Duration) {
+        let end = start.saturating_add(picoseconds(lasting));
+        let node = &mut self.nodes[rank.index()];
+        node.stalled_until = node.stalled_until.max(end);
+        self.schedule(end, Event::Resume(rank));
+    }
+
     fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::Kill { rank, .. } | Fault::KillAfter { rank, .. } => self.die(rank),
             Fault::Stall { rank, lasting, .. } => {
                 self.record(7, rank, rank, 0);
-                let end = self.now.saturating_add(picoseconds(lasting));
-                let node = &mut self.nodes[rank.index()];
-                node.stalled_until = node.stalled_until.max(end);
-                self.schedule(end, Event::Resume(rank));
+                self.stall(rank, self.now, lasting);
             }
             Fault::Cut { a, b, .. } => {
                 self.record(8, a, b, 0);

@@ -1,0 +1,203 @@
+//! How a shard applies pushes, and what it answers.
+
+use std::time::Duration;
+
+use brevity_compress::codec::decode;
+use brevity_compress::feedback::Tracked;
+use brevity_compress::{SparseVec, SparseView};
+
+use super::method::Rule;
+use super::shard::{Presence, Reply, Shard};
+use super::trailer::{Kind, Trailer, write_dense};
+
+/// A model whose elements stay below this can't make what is owed overflow.
+const LARGEST: f32 = f32::MAX / 4.0;
+
+type Checked<T = ()> = Result<T, String>;
+
+impl Shard {
+    /// Adds what the rule makes of a dense push to the model: all of it, or nothing.
+    pub(super) fn apply_dense(&mut self, rate: f32) -> Checked {
+        let Self { plan, model, squares, work, .. } = self;
+        let change = |squares: &[f32], index: usize, gradient| {
+            plan.rule.change(rate, squares.get(index).copied().unwrap_or(0.0), gradient)
+        };
+        for (index, &gradient) in work.dense.iter().enumerate() {
+            check(index, model[index], change(squares, index, gradient))?;
+        }
+        for (index, &gradient) in work.dense.iter().enumerate() {
+            let (change, square) = change(squares, index, gradient);
+            model[index] += change;
+            if let Some(place) = squares.get_mut(index) {
+                *place = square;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what the rule makes of a sparse push to the model and to what each worker is owed: all of it, or
+    /// nothing.
+    pub(super) fn apply_sparse(&mut self, rate: f32) -> Checked {
+        let Self { plan, model, squares, clients, work, number, .. } = self;
+        let change = |squares: &[f32], index: usize, gradient| {
+            plan.rule.change(rate, squares.get(index).copied().unwrap_or(0.0), gradient)
+        };
+        for (index, gradient) in work.push.iter() {
+            check(index as usize, model[index as usize], change(squares, index as usize, gradient))?;
+        }
+        for (lane, changes) in plan.layout.shards[*number].lanes.iter().zip(&mut work.changes) {
+            changes.reset(lane.len());
+            for (index, gradient) in work.push.view().within(lane.clone()).iter() {
+                let place = index as usize;
+                let (change, square) = change(squares, place, gradient);
+                model[place] += change;
+                if let Some(place) = squares.get_mut(place) {
+                    *place = square;
+                }
+                changes.push((place - lane.start) as u32, change);
+            }
+        }
+        for client in clients.iter_mut().filter(|client| client.presence == Presence::Here) {
+            for (owed, changes) in client.owed.iter_mut().zip(&work.changes) {
+                // The model was checked: no sum overflows.
+                owed.add(changes.view()).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a worker begin, or begin again: it gets the whole model and is owed nothing.
+    pub(super) fn admit(&mut self, worker: usize) -> Checked {
+        let client = &mut self.clients[worker];
+        if !self.plan.method.is_dense() && client.owed.is_empty() {
+            let lanes = self.plan.layout.shards[self.number].lanes.iter();
+            let owed: Result<Vec<Tracked>, _> = lanes.map(|lane| Tracked::try_new(lane.len())).collect();
+            client.owed = owed.map_err(|error| format!("no room for another worker: {error}"))?;
+        }
+        client.owed.iter_mut().for_each(Tracked::clear);
+        (client.presence, client.seen, client.lag, client.is_held) = (Presence::Here, self.clock, 0, false);
+        Ok(())
+    }
+
+    /// Answers the workers that need not wait for slower ones any more.
+    ///
+    /// With a bound on staleness a worker waits until it is no more than so many steps ahead of the slowest
+    /// that is here. One that has not been heard of for the timeout of the group is not waited for.
+    pub(super) fn release(&mut self, now: Duration, out: &mut Vec<Reply>) {
+        let patience = self.plan.patience;
+        let counts = self.clients.iter().filter(|client| {
+            client.presence == Presence::Here && now.saturating_sub(client.heard) <= patience
+        });
+        let slowest = counts.map(|client| client.applied).min();
+        for worker in 0..self.clients.len() {
+            let client = &self.clients[worker];
+            let ahead = client.applied.saturating_sub(slowest.unwrap_or(0));
+            if client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound) {
+                self.clients[worker].is_held = false;
+                let reply = self.answer(worker);
+                out.push(reply);
+            }
+        }
+    }
+
+    /// The end of a reply.
+    pub(super) fn trailer(&self, worker: usize, kind: Kind) -> Trailer {
+        let client = &self.clients[worker];
+        Trailer {
+            clock: self.clock,
+            saved: client.saved,
+            lag: client.lag,
+            ..Trailer::new(kind, self.number, client.applied)
+        }
+    }
+
+    /// The whole model.
+    pub(super) fn whole(&mut self, worker: usize) -> Reply {
+        let mut bytes = Vec::with_capacity(4 * self.model.len() + super::trailer::TRAILER_BYTES);
+        write_dense(&self.model, &mut bytes);
+        self.trailer(worker, Kind::Model).end(&mut bytes);
+        self.clients[worker].seen = self.clock;
+        Reply { worker, bytes }
+    }
+
+    fn answer(&mut self, worker: usize) -> Reply {
+        if self.plan.method.is_dense() {
+            return self.whole(worker);
+        }
+        self.select(worker);
+        let mut bytes = Vec::new();
+        self.encode(worker, &mut bytes);
+        self.trailer(worker, Kind::Answer).end(&mut bytes);
+        self.clients[worker].seen = self.clock;
+        Reply { worker, bytes }
+    }
+
+    /// Moves the largest entries of what a worker is owed into the answer.
+    fn select(&mut self, worker: usize) {
+        let Self { plan, clients, work, limits, number, .. } = self;
+        let layout = &plan.layout.shards[*number];
+        work.answer.reset(layout.len);
+        for ((owed, lane), &limit) in clients[worker].owed.iter_mut().zip(&layout.lanes).zip(&*limits) {
+            // It holds nothing that is not finite.
+            if limit >= lane.len() || owed.select(limit, &mut work.selected).is_err() {
+                owed.take_all(&mut work.selected);
+            }
+            for (index, value) in work.selected.iter() {
+                work.answer.push(index + lane.start as u32, value);
+            }
+        }
+    }
+
+    /// Writes the answer, and puts what rounding takes away back to what the worker is owed.
+    fn encode(&mut self, worker: usize, bytes: &mut Vec<u8>) {
+        let Self { plan, clients, work, number, .. } = self;
+        let layout = &plan.layout.shards[*number];
+        let answer = work.answer.view();
+        let encoded = work.encoder.encode(answer, plan.codec, &mut *work.quantiser, bytes);
+        debug_assert!(encoded.is_ok(), "an answer is finite");
+        if plan.values.is_exact() || decode(bytes, layout.len, answer.len(), &mut work.decoded).is_err() {
+            return;
+        }
+        for (owed, lane) in clients[worker].owed.iter_mut().zip(&layout.lanes) {
+            differences(answer, work.decoded.view(), lane.clone(), &mut work.selected);
+            // Smaller than what was there before.
+            let _ = owed.add(work.selected.view());
+        }
+    }
+}
+
+/// What rounding has taken away from the entries of a lane: `exact - rounded`, with indices in the lane. Both
+/// have the same indices.
+pub(super) fn differences(
+    exact: SparseView<'_>,
+    rounded: SparseView<'_>,
+    lane: std::ops::Range<usize>,
+    out: &mut SparseVec,
+) {
+    out.reset(lane.len());
+    let (exact, rounded) = (exact.within(lane.clone()), rounded.within(lane.clone()));
+    for ((index, value), said) in exact.iter().zip(rounded.values()) {
+        out.push(index - lane.start as u32, value - said);
+    }
+}
+
+impl Rule {
+    /// The change of an element, and its sum of squares afterwards.
+    fn change(self, rate: f32, square: f32, gradient: f32) -> (f32, f32) {
+        match self {
+            Self::Sgd => (-rate * gradient, 0.0),
+            Self::AdaGrad { epsilon } => {
+                let square = square + gradient * gradient;
+                (-rate * gradient / (square.sqrt() + epsilon), square)
+            }
+        }
+    }
+}
+
+/// Fails unless the changed element is finite and leaves room.
+fn check(index: usize, element: f32, (change, square): (f32, f32)) -> Checked {
+    if (element + change).abs() <= LARGEST && square.is_finite() {
+        return Ok(());
+    }
+    Err(format!("a change by {change} of element {index}, which is {element}: it would overflow"))
+}

@@ -1,0 +1,268 @@
+//! What a server is built from.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use brevity_collectives::dense::barrier;
+use brevity_collectives::{Group, Peers};
+use brevity_compress::Density;
+use brevity_compress::codec::Choice;
+
+use super::desk::Desk;
+use super::layout::{Layout, Roles, Tensor};
+use super::method::{Kind, Method, Rule, Servers, Threshold, Values, check_density};
+use super::plan::Plan;
+use super::shard::Shard;
+use super::worker::Worker;
+use super::{Charge, ParameterServer};
+use crate::error::{Error, Result};
+use crate::policy::elements;
+
+/// Collects tensors and settings; see [`ParameterServer::builder`]. All ranks make the same calls.
+#[derive(Clone)]
+pub struct ServerBuilder {
+    group: Group,
+    tensors: Vec<(String, Vec<usize>)>,
+    method: Method,
+    servers: Servers,
+    rule: Rule,
+    threshold: Threshold,
+    values: Values,
+    codec: Choice,
+    secondary: Option<f64>,
+    staleness: Option<u64>,
+    keeps_pushes: bool,
+    charge: Charge,
+}
+
+impl ServerBuilder {
+    pub(super) fn new(group: &Group) -> Self {
+        Self {
+            group: group.clone(),
+            tensors: Vec::new(),
+            method: Method::asgd(),
+            servers: Servers::default(),
+            rule: Rule::default(),
+            threshold: Threshold::default(),
+            values: Values::default(),
+            codec: Choice::default(),
+            secondary: None,
+            staleness: None,
+            keeps_pushes: false,
+            charge: Charge::default(),
+        }
+    }
+
+    /// Adds a tensor: its name and its dimensions.
+    #[must_use]
+    pub fn tensor(mut self, name: impl Into<String>, shape: impl AsRef<[usize]>) -> Self {
+        self.tensors.push((name.into(), shape.as_ref().to_vec()));
+        self
+    }
+
+    /// How gradients travel; [`Method::asgd`] if it is not set.
+    #[must_use]
+    pub fn method(self, method: Method) -> Self {
+        Self { method, ..self }
+    }
+
+    /// Which ranks serve; all, if it is not set.
+    #[must_use]
+    pub fn servers(self, servers: Servers) -> Self {
+        Self { servers, ..self }
+    }
+
+    /// What shards do with gradients; [`Rule::Sgd`] if it is not set.
+    #[must_use]
+    pub fn rule(self, rule: Rule) -> Self {
+        Self { rule, ..self }
+    }
+
+    /// Which entries are compared with each other, in pushes and answers.
+    #[must_use]
+    pub fn threshold(self, threshold: Threshold) -> Self {
+        Self { threshold, ..self }
+    }
+
+    /// How values are written, in pushes and answers. Not for [`Method::asgd`], which keeps no residual.
+    #[must_use]
+    pub fn values(self, values: Values) -> Self {
+        Self { values, ..self }
+    }
+
+    /// How indices are written.
+    #[must_use]
+    pub fn codec(self, codec: Choice) -> Self {
+        Self { codec, ..self }
+    }
+
+    /// The share of entries in an answer (0 < density <= 1); that of pushes if it is not set. With 1 all that
+    /// a worker is owed is sent.
+    #[must_use]
+    pub fn secondary_density(self, density: f64) -> Self {
+        Self { secondary: Some(density), ..self }
+    }
+
+    /// Bounds staleness: a worker's answer waits until it is at most so many steps ahead of the slowest
+    /// worker. One that has not been heard of for the group's timeout is not waited for.
+    #[must_use]
+    pub fn staleness(self, steps: u64) -> Self {
+        Self { staleness: Some(steps), ..self }
+    }
+
+    /// Lets workers keep their pushes until these are in a saved state of the shard, and not only until they
+    /// are applied. Then nothing is lost when a shard starts again from that state: save shards now and then,
+    /// since the pushes in between are kept in memory.
+    #[must_use]
+    pub fn keep_pushes(self) -> Self {
+        Self { keeps_pushes: true, ..self }
+    }
+
+    /// On a simulated network: what the work of a shard costs in virtual time.
+    #[must_use]
+    pub fn charge(self, charge: Charge) -> Self {
+        Self { charge, ..self }
+    }
+
+    /// Makes the server, and begins to serve where this rank does. All ranks of the group call this, with
+    /// parameters of the same shapes; those of the servers are where the model begins. Workers
+    /// [fetch](ParameterServer::fetch) it.
+    ///
+    /// # Errors
+    /// [`Error::Server`] for a setting out of range; [`Error::Policy`]-like errors of names and shapes
+    /// ([`Error::DuplicateName`], [`Error::TooLarge`]); [`Error::Shape`] for parameters of other lengths;
+    /// [`Error::Memory`]; [`Error::GradientNotFinite`]: nothing was sent. [`Error::Collective`], also for
+    /// ranks that build different servers.
+    pub fn build<T: AsRef<[f32]>>(self, parameters: &[T]) -> Result<ParameterServer> {
+        let ready = self.prepare(parameters)?;
+        let description = ready.plan.describe();
+        ready.group.note_plan(&description, ready.plan.lines());
+        ready.group.run(description, async |call| barrier(call).await)?;
+        let peers = ready.group.peers()?;
+        ready.open(peers)
+    }
+
+    /// The same, awaited: in a runtime, and on a simulated network. Poll the result to its end.
+    pub fn build_async<T: AsRef<[f32]>>(
+        self,
+        parameters: &[T],
+    ) -> impl Future<Output = Result<ParameterServer>> + use<T> {
+        let ready = self.prepare(parameters);
+        async move {
+            let ready = ready?;
+            let description = ready.plan.describe();
+            ready.group.note_plan(&description, ready.plan.lines());
+            let agreed = ready.group.start(description, (), |call, ()| Box::pin(barrier(call)));
+            agreed.await.1?;
+            let peers = ready.group.start_peers().await?;
+            ready.open(peers)
+        }
+    }
+
+    /// Checks everything, and gets the memory.
+    fn prepare<T: AsRef<[f32]>>(self, parameters: &[T]) -> Result<Ready> {
+        self.group.check_process()?;
+        let plan = Arc::new(self.plan()?);
+        let layout = &plan.layout;
+        let shape = |what: String, found, expected| {
+            if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
+        };
+        shape("the list of parameters".into(), parameters.len(), layout.tensors.len())?;
+        for (tensor, values) in layout.tensors.iter().zip(parameters) {
+            let values = values.as_ref();
+            shape(format!("the parameters of {:?}", tensor.name), values.len(), tensor.len)?;
+            if !values.iter().all(|value| value.is_finite()) {
+                let rank = self.group.members()[self.group.rank() as usize].0;
+                return Err(Error::GradientNotFinite { rank, tensor: tensor.name.clone() });
+            }
+        }
+        let rank = self.group.rank();
+        let shard = plan.roles.shard(rank).map(|number| {
+            let mut model = plan.zeros(layout.shards[number].len)?;
+            layout.shards[number].gather(parameters, &mut model);
+            Shard::new(&plan, number, model)
+        });
+        let worker = plan.roles.worker(rank).map(|_| Worker::new(&plan, rank));
+        Ok(Ready { group: self.group, shard: shard.transpose()?, worker: worker.transpose()?, plan })
+    }
+
+    pub(super) fn plan(&self) -> Result<Plan> {
+        let refused = |parameter, found: String, expected| Error::Server { parameter, found, expected };
+        let mut tensors: Vec<Tensor> = Vec::new();
+        for (name, shape) in &self.tensors {
+            if tensors.iter().any(|known| known.name == *name) {
+                return Err(Error::DuplicateName { tensor: name.clone() });
+            }
+            tensors.push(Tensor { name: name.clone(), len: elements(name, shape)? });
+        }
+        let world_size = self.group.world_size();
+        let roles = Roles::new(world_size, self.servers).ok_or_else(|| {
+            refused(
+                "servers",
+                format!("{:?} of {world_size} ranks", self.servers),
+                "at least one, and one worker",
+            )
+        })?;
+        let layout = Layout::new(tensors, roles.servers.len(), self.threshold);
+        if layout.shards.iter().any(|shard| shard.len as u64 > 1 << 32) {
+            return Err(refused(
+                "elements of a shard",
+                layout.total.to_string(),
+                "at most 2^32: use more servers",
+            ));
+        }
+        let density = self.method.density().map(|density| check_density("density", density)).transpose()?;
+        let secondary = match (self.secondary, density) {
+            (Some(given), Some(_)) => Some(check_density("secondary density", given)?),
+            (Some(given), None) => {
+                return Err(refused(
+                    "secondary density",
+                    given.to_string(),
+                    "none: asgd sends the whole model",
+                ));
+            }
+            (None, density) => density,
+        };
+        if self.method.is_dense() && !self.values.is_exact() {
+            return Err(refused("values", format!("{:?}", self.values), "F32: asgd keeps no residual"));
+        }
+        match (self.rule, self.method.0) {
+            (Rule::AdaGrad { .. }, Kind::Dgs { .. }) => {
+                return Err(refused("rule", "AdaGrad".into(), "Sgd: a push of dgs contains the rate"));
+            }
+            (Rule::AdaGrad { epsilon }, _) if !(epsilon > 0.0 && epsilon.is_finite()) => {
+                return Err(refused("epsilon", epsilon.to_string(), "a finite number above 0"));
+            }
+            _ => {}
+        }
+        Ok(Plan {
+            layout,
+            roles,
+            method: self.method,
+            rule: self.rule,
+            values: self.values,
+            codec: self.codec,
+            secondary: secondary.map(|density: Density| density),
+            staleness: self.staleness,
+            keeps_pushes: self.keeps_pushes,
+            patience: self.group.timeout(),
+            charge: self.charge,
+        })
+    }
+}
+
+/// What is checked and has its memory.
+struct Ready {
+    group: Group,
+    plan: Arc<Plan>,
+    shard: Option<Shard>,
+    worker: Option<Worker>,
+}
+
+impl Ready {
+    fn open(self, peers: Peers) -> Result<ParameterServer> {
+        let peers = Arc::new(peers);
+        let desk = self.shard.map(|shard| Desk::open(shard, &peers)).transpose()?;
+        Ok(ParameterServer { worker: self.worker, desk, plan: self.plan, peers, group: self.group })
+    }
+}

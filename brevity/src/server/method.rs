@@ -1,0 +1,159 @@
+//! How gradients and answers travel, and what a shard does with them.
+
+use brevity_compress::Density;
+use brevity_compress::codec::Plain;
+use brevity_compress::quantise::{HalfPrecision, Magnitude, Quantiser, Sign, TwoBit};
+
+use crate::error::{Error, Result};
+use crate::policy::DENSITIES;
+
+/// How a worker's gradients become pushes.
+///
+/// | method | a push | who scales by the rate | memory of a worker |
+/// | --- | --- | --- | --- |
+/// | [`asgd`](Self::asgd) | the gradient | the shard | - |
+/// | [`gradient_dropping`](Self::gradient_dropping) | the largest entries of the residual | the shard | one model |
+/// | [`dgs`](Self::dgs) | the largest entries of the velocity (SAMomentum) | the worker | one model |
+/// | [`dgc`](Self::dgc) | the largest entries of the accumulated velocity, with masking | the shard | two models |
+///
+/// Answers are the whole shard with `asgd`, and else the largest entries of what the worker is owed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Method(pub(super) Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    Asgd,
+    GradientDropping { density: f64 },
+    Dgs { density: f64, momentum: f32 },
+    Dgc { density: f64, momentum: f32, clip: Option<f64> },
+}
+
+impl Method {
+    /// Asynchronous SGD: dense gradients, and the whole model back.
+    #[must_use]
+    pub const fn asgd() -> Self {
+        Self(Kind::Asgd)
+    }
+
+    /// Gradient dropping: the largest `density` of the residual's entries (0 < density <= 1). Aji and
+    /// Heafield, EMNLP 2017.
+    #[must_use]
+    pub const fn gradient_dropping(density: f64) -> Self {
+        Self(Kind::GradientDropping { density })
+    }
+
+    /// Dual-way gradient sparsification with its momentum (0 < momentum < 1). Yan et al., ICPP 2020.
+    #[must_use]
+    pub const fn dgs(density: f64, momentum: f32) -> Self {
+        Self(Kind::Dgs { density, momentum })
+    }
+
+    /// Deep gradient compression, asynchronous: momentum correction (0 <= momentum < 1) with masking. Lin et
+    /// al., ICLR 2018.
+    #[must_use]
+    pub const fn dgc(density: f64, momentum: f32) -> Self {
+        Self(Kind::Dgc { density, momentum, clip: None })
+    }
+
+    /// Clips gradients so that those of all workers together have a norm of at most `limit`. No effect on
+    /// other methods than [`dgc`](Self::dgc).
+    #[must_use]
+    pub const fn clip(mut self, limit: f64) -> Self {
+        if let Kind::Dgc { clip, .. } = &mut self.0 {
+            *clip = Some(limit);
+        }
+        self
+    }
+
+    /// The share of entries in a push; `None` for all.
+    #[must_use]
+    pub const fn density(self) -> Option<f64> {
+        match self.0 {
+            Kind::Asgd => None,
+            Kind::GradientDropping { density } | Kind::Dgs { density, .. } | Kind::Dgc { density, .. } => {
+                Some(density)
+            }
+        }
+    }
+
+    pub(super) const fn is_dense(self) -> bool {
+        matches!(self.0, Kind::Asgd)
+    }
+
+    /// Whether pushes are scaled by the rate already.
+    pub(super) const fn is_scaled(self) -> bool {
+        matches!(self.0, Kind::Dgs { .. })
+    }
+}
+
+/// Which ranks serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Servers {
+    /// Every rank is a worker, and serves its share of the parameters.
+    #[default]
+    EveryRank,
+    /// The last ranks of the group, so many, serve and do not work; the others work.
+    Dedicated(u32),
+}
+
+/// What a shard does with a gradient `g` and a rate: it adds the result to the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Rule {
+    /// `- rate g`. Of [`Method::dgs`], whose pushes contain the rate, `- g`.
+    #[default]
+    Sgd,
+    /// `h += g^2`, then `- rate g / (sqrt(h) + epsilon)`, with `h` for each element. One more model of
+    /// memory.
+    AdaGrad {
+        /// What keeps the divisor from being 0, as 1e-8.
+        epsilon: f32,
+    },
+}
+
+/// Which entries are compared with each other when the largest are selected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Threshold {
+    /// Those of one tensor, as far as it is on one shard (a *local* threshold).
+    #[default]
+    PerTensor,
+    /// All of a shard (a *global* threshold).
+    PerShard,
+}
+
+/// How the values of sparse messages are written. What rounding takes away stays in the residuals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// 32 bits, exact.
+    #[default]
+    F32,
+    /// 16 bits, IEEE 754.
+    F16,
+    /// 16 bits, bfloat16.
+    Bf16,
+    /// The sign, times one magnitude of all.
+    OneBit(Magnitude),
+    /// The sign, times one of two magnitudes.
+    TwoBit(Magnitude),
+}
+
+impl Values {
+    pub(super) fn quantiser(self) -> Box<dyn Quantiser + Send> {
+        match self {
+            Self::F32 => Box::new(Plain),
+            Self::F16 => Box::new(HalfPrecision::f16()),
+            Self::Bf16 => Box::new(HalfPrecision::bf16()),
+            Self::OneBit(magnitude) => Box::new(Sign::new(magnitude)),
+            Self::TwoBit(magnitude) => Box::new(TwoBit::new(magnitude)),
+        }
+    }
+
+    pub(super) fn is_exact(self) -> bool {
+        self == Self::F32
+    }
+}
+
+/// Checks a density for all tensors.
+pub(super) fn check_density(parameter: &'static str, density: f64) -> Result<Density> {
+    let refused = |_| Error::Server { parameter, found: density.to_string(), expected: DENSITIES };
+    Density::new(density).map_err(refused)
+}

@@ -1,0 +1,328 @@
+//! Asynchronous training against a sharded parameter server.
+
+mod answers;
+mod builder;
+mod charge;
+mod desk;
+mod lane;
+mod layout;
+mod method;
+mod plan;
+mod seat;
+mod shard;
+#[cfg(test)]
+mod shard_tests;
+mod trailer;
+mod worker;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use brevity_collectives::{Group, Peers};
+
+pub use builder::ServerBuilder;
+pub use charge::Charge;
+pub use method::{Method, Rule, Servers, Threshold, Values};
+pub use shard::Served;
+
+use crate::error::{Error, Result};
+use desk::Desk;
+use plan::Plan;
+use trailer::Kind;
+use worker::{Around, Worker};
+
+/// A sharded parameter server, and this rank's part in it: a worker, a shard, or both.
+///
+/// Workers train at their own pace. A step [pushes](Self::push) what the [method](Method) makes of the
+/// gradients to all shards; each applies it to its part of the model at once ([`Rule`]) and answers with what
+/// has changed since the worker's last answer, of which the largest entries are sent and the rest is owed.
+/// Nothing is lost: what a worker does not send stays in its residuals, what a shard does not send stays in
+/// what it owes.
+///
+/// ```
+/// use brevity::server::{Method, ParameterServer};
+/// use brevity::Group;
+///
+/// let group = Group::solo();
+/// let mut parameters = [vec![0.0f32; 4]];
+/// let mut server = ParameterServer::builder(&group)
+///     .tensor("weight", [4])
+///     .method(Method::gradient_dropping(0.25))
+///     .build(&parameters)?;
+/// server.fetch(&mut parameters)?;
+/// let step = server.step(&[vec![1.0f32, -4.0, 2.0, 0.0]], 0.5, &mut parameters)?;
+/// assert_eq!(parameters[0], [0.0, 2.0, 0.0, 0.0]);
+/// assert_eq!((step.clock, step.lag), (1, 0));
+/// server.leave()?;
+/// # Ok::<(), brevity::Error>(())
+/// ```
+///
+/// **Who may fail.** With [dedicated servers](Servers::Dedicated) a worker holds up nobody: it may come late
+/// (fetch then), [leave](Self::leave), die, or hang. Where every rank serves, the death of a rank is the
+/// death of its shard: [`Error::ServerLost`] on all workers.
+///
+/// **Once.** A shard applies each push once. When it is lost, its last pushes stay aside with their numbers.
+/// A server that is built anew from [saved states](Self::save) says which it has applied: later ones are put
+/// back into the residuals. Without that a push is applied at most once.
+pub struct ParameterServer {
+    worker: Option<Worker>,
+    /// Dropped before the peers.
+    desk: Option<Desk>,
+    plan: Arc<Plan>,
+    peers: Arc<Peers>,
+    group: Group,
+}
+
+/// What a step of a worker has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// The pushes of all workers that a shard had applied when it answered; of the shard with the most.
+    pub clock: u64,
+    /// The staleness: the pushes of other workers that a shard has applied between this worker's last answer
+    /// and this push; of the shard with the most.
+    pub lag: u64,
+    /// The bytes of this step's messages, both ways.
+    pub bytes: u64,
+}
+
+impl ParameterServer {
+    /// Starts a list of tensors.
+    #[must_use]
+    pub fn builder(group: &Group) -> ServerBuilder {
+        ServerBuilder::new(group)
+    }
+
+    /// Replaces the parameters by the model, as it is at each shard. Every worker begins with this, also one
+    /// that comes late. After a failure it begins anew: what it was owed is in the model.
+    ///
+    /// # Errors
+    /// [`Error::Shape`]; [`Error::Order`] on a rank that does not work. [`Error::ServerLost`],
+    /// [`Error::ServerSilent`] after the group's timeout, [`Error::Refused`].
+    pub fn fetch<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
+        self.check(parameters)?;
+        let (worker, around) = self.worker()?;
+        worker.has_fetched = false;
+        worker.request(&around, Kind::Fetch);
+        worker.wait(&around, parameters)?;
+        worker.has_fetched = true;
+        Ok(())
+    }
+
+    /// The same, awaited.
+    ///
+    /// # Errors
+    /// As for [`fetch`](Self::fetch).
+    pub async fn fetch_async<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
+        self.check(parameters)?;
+        let (worker, around) = self.worker()?;
+        worker.has_fetched = false;
+        worker.request(&around, Kind::Fetch);
+        worker.wait_async(&around, parameters).await?;
+        worker.has_fetched = true;
+        Ok(())
+    }
+
+    /// Pushes gradients, and adds the answers to the parameters: [`push`](Self::push) and then
+    /// [`pull`](Self::pull). `rate` is the learning rate.
+    ///
+    /// # Errors
+    /// Of both.
+    pub fn step<G, T>(&mut self, gradients: &[G], rate: f32, parameters: &mut [T]) -> Result<Step>
+    where
+        G: AsRef<[f32]>,
+        T: AsMut<[f32]>,
+    {
+        self.check(parameters)?;
+        self.push(gradients, rate)?;
+        self.pull(parameters)
+    }
+
+    /// The same, awaited.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step).
+    pub async fn step_async<G, T>(&mut self, gradients: &[G], rate: f32, parameters: &mut [T]) -> Result<Step>
+    where
+        G: AsRef<[f32]>,
+        T: AsMut<[f32]>,
+    {
+        self.check(parameters)?;
+        self.push(gradients, rate)?;
+        self.pull_async(parameters).await
+    }
+
+    /// Sends what the method makes of the gradients to all shards. Does not wait: compute on, and
+    /// [`pull`](Self::pull) the answers before the next push. The gradients are those of a loss that falls;
+    /// what is not sent stays in the residuals.
+    ///
+    /// # Errors
+    /// [`Error::Shape`]; [`Error::Order`] before a fetch, and while answers have not been pulled. For
+    /// [`Error::GradientNotFinite`] nothing was sent, and the gradients are in no residual; those of tensors
+    /// before it are, if a sum has overflowed with momentum.
+    pub fn push<G: AsRef<[f32]>>(&mut self, gradients: &[G], rate: f32) -> Result<()> {
+        self.check_lengths("gradient", gradients.iter().map(|gradient| gradient.as_ref().len()))?;
+        self.check_gradients(gradients, rate)?;
+        let (worker, around) = self.worker()?;
+        if !worker.has_fetched {
+            return Err(Error::Order { what: "a push before a fetch", remedy: "fetch the model first" });
+        }
+        if worker.is_waiting() {
+            let remedy = "pull the answers to the last one first";
+            return Err(Error::Order { what: "a push after a push", remedy });
+        }
+        worker.push(&around, gradients, rate)
+    }
+
+    /// Waits for the answers to the last push, and adds them to the parameters. Without a push it asks all
+    /// shards for what this worker is owed.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::Order`] before a fetch. [`Error::ServerLost`]; [`Error::ServerSilent`]
+    /// after the group's timeout: the answer can still be pulled. [`Error::Refused`]: the push is back in
+    /// the residuals. The answers of other shards have been added.
+    pub fn pull<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<Step> {
+        self.check(parameters)?;
+        let (worker, around) = self.ask_for_answers()?;
+        worker.wait(&around, parameters)
+    }
+
+    /// The same, awaited.
+    ///
+    /// # Errors
+    /// As for [`pull`](Self::pull).
+    pub async fn pull_async<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<Step> {
+        self.check(parameters)?;
+        let (worker, around) = self.ask_for_answers()?;
+        worker.wait_async(&around, parameters).await
+    }
+
+    /// Changes the density of pushes from the next one on (0 < density <= 1), for instance during warm-up. No
+    /// effect with [`Method::asgd`]. Workers may have different ones.
+    ///
+    /// # Errors
+    /// [`Error::Server`] for a density out of range; [`Error::Order`] on a rank that does not work.
+    pub fn set_density(&mut self, density: f64) -> Result<()> {
+        let checked = method::check_density("density", density)?;
+        let plan = Arc::clone(&self.plan);
+        let (worker, _) = self.worker()?;
+        for seat in &mut worker.seats {
+            let ranges = plan.layout.shards[seat.shard].lanes.iter();
+            seat.lanes
+                .iter_mut()
+                .zip(ranges)
+                .for_each(|(lane, range)| lane.set_k(checked.entries(range.len())));
+        }
+        Ok(())
+    }
+
+    /// Leaves: no worker waits for this one any more. Where this rank serves, it goes on until all workers
+    /// have left or are gone; it returns what its shard has done.
+    ///
+    /// # Errors
+    /// [`Error::Collective`] in a forked child.
+    pub fn leave(mut self) -> Result<Option<Served>> {
+        self.group.check_process()?;
+        if let Ok((worker, around)) = self.worker() {
+            worker.leave(&around);
+        }
+        self.serve()
+    }
+
+    /// Serves until all workers have left or are gone: what a dedicated server calls. Elsewhere it returns at
+    /// once. Returns what the shard of this rank has done.
+    ///
+    /// # Errors
+    /// [`Error::Collective`] in a forked child.
+    pub fn serve(&mut self) -> Result<Option<Served>> {
+        self.group.check_process()?;
+        Ok(self.desk.as_mut().and_then(Desk::join).map(|shard| shard.served))
+    }
+
+    /// [`leave`](Self::leave), awaited, on a simulated network.
+    #[doc(hidden)]
+    pub async fn leave_async(mut self) -> Option<Served> {
+        if let Ok((worker, around)) = self.worker() {
+            worker.leave_at_once(&around);
+        }
+        let desk = self.desk.as_mut()?;
+        poll_fn(|context| desk.poll_deserted(context)).await;
+        desk.look(|shard| shard.served)
+    }
+
+    /// What the shard of this rank has done so far; `None` where this rank does not serve.
+    #[must_use]
+    pub fn served(&mut self) -> Option<Served> {
+        self.desk.as_mut()?.look(|shard| shard.served)
+    }
+
+    /// Whether this rank is a worker.
+    #[must_use]
+    pub fn is_worker(&self) -> bool {
+        self.worker.is_some()
+    }
+
+    /// The number of this rank's shard, if it serves.
+    #[must_use]
+    pub fn shard(&self) -> Option<u32> {
+        self.plan.roles.shard(self.group.rank()).map(|shard| shard as u32)
+    }
+
+    /// The group that it was built for.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    fn worker(&mut self) -> Result<(&mut Worker, Around<'_>)> {
+        let Self { worker, desk, plan, peers, group } = self;
+        let remedy = "only workers push and pull";
+        let worker = worker.as_mut().ok_or(Error::Order { what: "a call on a dedicated server", remedy })?;
+        Ok((worker, Around { plan, peers, desk: desk.as_ref(), timeout: group.timeout() }))
+    }
+
+    fn ask_for_answers(&mut self) -> Result<(&mut Worker, Around<'_>)> {
+        let (worker, around) = self.worker()?;
+        if !worker.has_fetched {
+            return Err(Error::Order { what: "a pull before a fetch", remedy: "fetch the model first" });
+        }
+        if !worker.is_waiting() {
+            worker.request(&around, Kind::Pull);
+        }
+        Ok((worker, around))
+    }
+
+    fn check<T: AsMut<[f32]>>(&self, parameters: &mut [T]) -> Result<()> {
+        self.group.check_process()?;
+        self.check_lengths("parameters", parameters.iter_mut().map(|values| values.as_mut().len()))
+    }
+
+    fn check_lengths(&self, of: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<()> {
+        let tensors = &self.plan.layout.tensors;
+        let shape = |what: String, found, expected| {
+            if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
+        };
+        shape(format!("the list of {of}s"), lens.len(), tensors.len())?;
+        for (tensor, len) in tensors.iter().zip(lens) {
+            shape(format!("the {of} of {:?}", tensor.name), len, tensor.len)?;
+        }
+        Ok(())
+    }
+
+    /// With momentum a gradient can't be taken out again. Gradient dropping checks while it adds.
+    fn check_gradients<G: AsRef<[f32]>>(&self, gradients: &[G], rate: f32) -> Result<()> {
+        if !rate.is_finite() {
+            let expected = "a finite number";
+            return Err(Error::Server { parameter: "rate", found: rate.to_string(), expected });
+        }
+        if matches!(self.plan.method.0, method::Kind::GradientDropping { .. }) {
+            return Ok(());
+        }
+        for (tensor, gradient) in self.plan.layout.tensors.iter().zip(gradients) {
+            if !gradient.as_ref().iter().all(|value| value.is_finite()) {
+                let rank = self.peers.member(self.peers.rank()).0;
+                return Err(Error::GradientNotFinite { rank, tensor: tensor.name.clone() });
+            }
+        }
+        Ok(())
+    }
+}

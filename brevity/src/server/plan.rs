@@ -1,0 +1,104 @@
+//! What all ranks of a server have built alike.
+
+use std::time::Duration;
+
+use brevity_collectives::{Description, Operation};
+use brevity_compress::Density;
+use brevity_compress::codec::{Choice, HEADER_BYTES};
+
+use super::layout::{Layout, Roles};
+use super::method::{Method, Rule, Values};
+use super::shard::REASON_BYTES;
+use super::trailer::TRAILER_BYTES;
+use crate::error::{Error, Result};
+
+pub(super) struct Plan {
+    pub(super) layout: Layout,
+    pub(super) roles: Roles,
+    pub(super) method: Method,
+    pub(super) rule: Rule,
+    pub(super) values: Values,
+    pub(super) codec: Choice,
+    /// The share of entries of an answer; `None` for the whole shard.
+    pub(super) secondary: Option<Density>,
+    pub(super) staleness: Option<u64>,
+    /// Whether workers keep their pushes until these are in a saved state.
+    pub(super) keeps_pushes: bool,
+    /// How long a worker with a bound on staleness waits for one that is not heard of.
+    pub(super) patience: Duration,
+    /// On a simulated network: what a shard's work costs.
+    pub(super) charge: super::Charge,
+}
+
+impl Plan {
+    /// The most entries of a push to a shard. Pushes may have up to the whole shard while workers change
+    /// their density.
+    pub(super) fn push_limit(&self, shard: usize) -> usize {
+        self.layout.shards[shard].len
+    }
+
+    /// The longest request to a shard, in bytes.
+    pub(super) fn longest_request(&self, shard: usize) -> usize {
+        longest_sparse(self.layout.shards[shard].len) + TRAILER_BYTES
+    }
+
+    /// The longest reply of a shard that is the whole model, in bytes.
+    pub(super) fn longest_model(&self, shard: usize) -> usize {
+        (4 * self.layout.shards[shard].len).max(REASON_BYTES) + TRAILER_BYTES
+    }
+
+    /// The longest answer of a shard, in bytes.
+    pub(super) fn longest_answer(&self, shard: usize) -> usize {
+        let entries: usize = self.answer_limits(shard).sum();
+        match self.secondary {
+            None => self.longest_model(shard),
+            Some(_) => longest_sparse(entries).max(REASON_BYTES) + TRAILER_BYTES,
+        }
+    }
+
+    /// The most entries of an answer, for each lane of a shard.
+    pub(super) fn answer_limits(&self, shard: usize) -> impl Iterator<Item = usize> {
+        let lanes = self.layout.shards[shard].lanes.iter();
+        lanes.map(|lane| self.secondary.map_or(0, |density| density.entries(lane.len())))
+    }
+
+    /// What must be equal on all ranks.
+    pub(super) fn describe(&self) -> Description {
+        let mut text = self.lines().collect::<Vec<_>>().join("\n");
+        text.push_str(&format!("{:?}", (&self.roles.workers, &self.roles.servers)));
+        Description::of_plan(Operation::SERVER, text.as_bytes())
+    }
+
+    /// The same in words.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        let tensors = self.layout.tensors.iter();
+        let tensors = tensors.map(|tensor| format!("tensor {:?} of {} elements", tensor.name, tensor.len));
+        let how = format!(
+            "{:?}, {:?}, values {:?}, codec {:?}, secondary density {:?}, staleness {:?}, {} lanes, {}",
+            self.method,
+            self.rule,
+            self.values,
+            self.codec,
+            self.secondary.map(Density::share),
+            self.staleness,
+            self.layout.shards.iter().map(|shard| shard.lanes.len()).sum::<usize>(),
+            if self.keeps_pushes { "pushes kept until they are saved" } else { "pushes not kept" },
+        );
+        tensors.chain([how])
+    }
+
+    /// Zeros, for which there may be no memory.
+    pub(super) fn zeros(&self, len: usize) -> Result<Vec<f32>> {
+        let mut zeros = Vec::new();
+        let lacking = |_| Error::Memory { what: "a shard".into(), bytes: 4 * len };
+        zeros.try_reserve_exact(len).map_err(lacking)?;
+        zeros.resize(len, 0.0);
+        Ok(zeros)
+    }
+}
+
+/// The longest sparse or dense message of so many elements: values of 4 bytes, and indices in a bitmap if all
+/// are there; every other choice of a codec is shorter, or chosen by the caller and at most 4 bytes an index.
+fn longest_sparse(len: usize) -> usize {
+    HEADER_BYTES + 8 * len + 1024
+}

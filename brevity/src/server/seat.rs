@@ -1,0 +1,266 @@
+//! What a worker keeps for one shard: its part of the residuals, the number of its last push, and the pushes
+//! of which it does not know whether they were applied.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use brevity_compress::codec::{Encoder, decode};
+use brevity_compress::quantise::Quantiser;
+use brevity_compress::{Error as Compress, SparseVec};
+
+use super::answers::differences;
+use super::lane::Lane;
+use super::layout::ShardLayout;
+use super::plan::Plan;
+use super::trailer::{Kind, TRAILER_BYTES, Trailer, read_dense, write_dense};
+use crate::error::{Error, Result};
+
+/// A worker's side of one shard. No network: messages out, replies in.
+pub(super) struct Seat {
+    pub(super) shard: usize,
+    pub(super) lanes: Vec<Lane>,
+    /// The number of the last push.
+    pub(super) step: u64,
+    /// Pushes that may have to be put back, with their numbers.
+    pub(super) aside: VecDeque<(u64, Aside)>,
+    work: Work,
+}
+
+struct Work {
+    flat: Vec<f32>,
+    selected: SparseVec,
+    push: SparseVec,
+    decoded: SparseVec,
+    errors: SparseVec,
+    encoder: Encoder,
+    quantiser: Box<dyn Quantiser + Send>,
+}
+
+/// The gradients of a push, as the shard gets them.
+#[derive(Clone)]
+pub(super) enum Aside {
+    Sparse(SparseVec),
+    Dense(Vec<f32>),
+}
+
+/// What a reply says.
+pub(super) struct Replied {
+    pub(super) trailer: Trailer,
+    pub(super) bytes: usize,
+}
+
+impl Seat {
+    pub(super) fn new(plan: &Plan, shard: usize) -> Result<Self> {
+        let layout = &plan.layout.shards[shard];
+        let workers = plan.roles.workers.len();
+        let lane = |lane: &Range<usize>| {
+            Lane::new(plan.method, lane.len(), workers).map_err(|error| refused(&error, lane.len()))
+        };
+        let lanes = layout.lanes.iter().map(lane).collect::<Result<_>>()?;
+        let work = Work {
+            flat: Vec::new(),
+            selected: SparseVec::new(0),
+            push: SparseVec::new(layout.len),
+            decoded: SparseVec::new(0),
+            errors: SparseVec::new(0),
+            encoder: Encoder::new(),
+            quantiser: plan.values.quantiser(),
+        };
+        Ok(Self { shard, lanes, step: 0, aside: VecDeque::new(), work })
+    }
+
+    /// A request without gradients.
+    pub(super) fn request(&self, kind: Kind) -> Vec<u8> {
+        let mut message = Vec::new();
+        Trailer::new(kind, self.shard, self.step).end(&mut message);
+        message
+    }
+
+    /// Adds gradients, which are finite, to the residuals, and makes the next push.
+    ///
+    /// # Errors
+    /// The tensor and the value or sum that is not finite: nothing counts as pushed. The gradients are taken
+    /// out of the residuals again, but with momentum they stay in those of the lanes before.
+    pub(super) fn push<T: AsRef<[f32]>>(
+        &mut self,
+        plan: &Plan,
+        gradients: &[T],
+        rate: f32,
+    ) -> std::result::Result<Vec<u8>, (usize, Compress)> {
+        let layout = &plan.layout.shards[self.shard];
+        let mut message = Vec::new();
+        if plan.method.is_dense() {
+            self.push_dense(layout, gradients, &mut message)?;
+        } else {
+            self.push_sparse(plan, layout, gradients, rate, &mut message)?;
+        }
+        self.step += 1;
+        let rate = if plan.method.is_scaled() { 1.0 } else { rate };
+        Trailer { rate, ..Trailer::new(Kind::Push, self.shard, self.step) }.end(&mut message);
+        Ok(message)
+    }
+
+    fn push_dense<T: AsRef<[f32]>>(
+        &mut self,
+        layout: &ShardLayout,
+        gradients: &[T],
+        message: &mut Vec<u8>,
+    ) -> std::result::Result<(), (usize, Compress)> {
+        let flat = &mut self.work.flat;
+        flat.resize(layout.len, 0.0);
+        layout.gather(gradients, flat);
+        let mut sums = vec![0.0; layout.len];
+        for (lane, range) in self.lanes.iter_mut().zip(&layout.lanes) {
+            let taken = lane.take_dense(&flat[range.clone()], &mut sums[range.clone()]);
+            taken.map_err(|error| (layout.tensor_at(range.start), error))?;
+        }
+        write_dense(&sums, message);
+        self.aside.push_back((self.step + 1, Aside::Dense(sums)));
+        Ok(())
+    }
+
+    fn push_sparse<T: AsRef<[f32]>>(
+        &mut self,
+        plan: &Plan,
+        layout: &ShardLayout,
+        gradients: &[T],
+        rate: f32,
+        message: &mut Vec<u8>,
+    ) -> std::result::Result<(), (usize, Compress)> {
+        let Self { lanes, work, .. } = self;
+        work.push.reset(layout.len);
+        for (number, range) in layout.lanes.iter().enumerate() {
+            let gradient = layout.gradient(range, gradients, &mut work.flat);
+            if let Err(error) = lanes[number].compress(gradient, rate, &mut work.selected) {
+                let (before, tensor) = (work.push.clone(), layout.tensor_at(range.start));
+                put_back(lanes, layout, &Aside::Sparse(before), &mut work.selected)
+                    .map_err(|error| (tensor, error))?;
+                withdraw(&mut lanes[..number], layout, gradients, &mut work.flat);
+                return Err((tensor, error));
+            }
+            for (index, value) in work.selected.iter() {
+                work.push.push(index + range.start as u32, value);
+            }
+        }
+        let encoded = work.encoder.encode(work.push.view(), plan.codec, &mut *work.quantiser, message);
+        encoded.map_err(|error| (0, error))?;
+        let mut pushed = work.push.clone();
+        if !plan.values.is_exact() {
+            decode(message, layout.len, pushed.len(), &mut work.decoded).map_err(|error| (0, error))?;
+            for (lane, range) in lanes.iter_mut().zip(&layout.lanes) {
+                differences(work.push.view(), work.decoded.view(), range.clone(), &mut work.errors);
+                lane.keep_error(work.errors.view())
+                    .map_err(|error| (layout.tensor_at(range.start), error))?;
+            }
+            pushed.clone_from(&work.decoded);
+        }
+        self.aside.push_back((self.step + 1, Aside::Sparse(pushed)));
+        Ok(())
+    }
+
+    /// Takes the last push back, which was not sent, with its gradients.
+    pub(super) fn undo<T: AsRef<[f32]>>(&mut self, plan: &Plan, gradients: &[T]) {
+        let layout = &plan.layout.shards[self.shard];
+        // Both succeed: what is put back was there before.
+        let _ = self.resume(plan, self.step - 1);
+        withdraw(&mut self.lanes, layout, gradients, &mut self.work.flat);
+    }
+
+    /// Takes a reply, and adds what it holds to the worker's parameters.
+    ///
+    /// # Errors
+    /// What is wrong with the reply, or why the shard has refused the request. Nothing has changed then.
+    pub(super) fn take<T: AsMut<[f32]>>(
+        &mut self,
+        plan: &Plan,
+        message: &[u8],
+        parameters: &mut [T],
+    ) -> std::result::Result<Replied, String> {
+        let (payload, trailer) = Trailer::split(message)?;
+        let layout = &plan.layout.shards[self.shard];
+        if trailer.shard as usize != self.shard {
+            return Err(format!("a reply of shard {}, expected shard {}", trailer.shard, self.shard));
+        }
+        match trailer.kind {
+            Kind::Model => {
+                read_dense(payload, &mut self.work.flat, layout.len)?;
+                let flat = &self.work.flat;
+                layout.for_pieces(parameters, |at, piece| piece.copy_from_slice(&flat[at]));
+            }
+            Kind::Answer => {
+                let limit = plan.answer_limits(self.shard).sum();
+                let decoded = decode(payload, layout.len, limit, &mut self.work.decoded);
+                decoded.map_err(|error| error.to_string())?;
+                let answer = self.work.decoded.view();
+                layout.for_pieces(parameters, |at, piece| {
+                    for (index, value) in answer.within(at.clone()).iter() {
+                        piece[index as usize - at.start] += value;
+                    }
+                });
+            }
+            Kind::Refused => return Err(String::from_utf8_lossy(payload).into_owned()),
+            _ => return Err("a request, expected a reply".into()),
+        }
+        Ok(Replied { trailer, bytes: payload.len() + TRAILER_BYTES })
+    }
+
+    /// Forgets the pushes that are safe at the shard.
+    pub(super) fn settle(&mut self, plan: &Plan, trailer: &Trailer) {
+        let safe = if plan.keeps_pushes { trailer.saved } else { trailer.step };
+        self.aside.retain(|(step, _)| *step > safe);
+    }
+
+    /// Puts back the pushes that the shard has not applied, and goes on from the last one that it has. For a
+    /// shard that was started again, and for a push that it has refused.
+    pub(super) fn resume(&mut self, plan: &Plan, applied: u64) -> std::result::Result<(), Compress> {
+        let layout = &plan.layout.shards[self.shard];
+        while self.aside.back().is_some_and(|(step, _)| *step > applied) {
+            if let Some((_, push)) = self.aside.pop_back() {
+                put_back(&mut self.lanes, layout, &push, &mut self.work.selected)?;
+            }
+        }
+        self.step = applied;
+        Ok(())
+    }
+}
+
+/// Puts entries of a shard back into its lanes.
+pub(super) fn put_back(
+    lanes: &mut [Lane],
+    layout: &ShardLayout,
+    push: &Aside,
+    work: &mut SparseVec,
+) -> std::result::Result<(), Compress> {
+    for (lane, range) in lanes.iter_mut().zip(&layout.lanes) {
+        match push {
+            Aside::Dense(values) => lane.put_back_dense(&values[range.clone()])?,
+            Aside::Sparse(entries) => {
+                work.reset(range.len());
+                for (index, value) in entries.view().within(range.clone()).iter() {
+                    work.push(index - range.start as u32, value);
+                }
+                lane.put_back(work)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes gradients out of lanes into which everything was put back.
+fn withdraw<T: AsRef<[f32]>>(lanes: &mut [Lane], layout: &ShardLayout, gradients: &[T], flat: &mut Vec<f32>) {
+    for (lane, range) in lanes.iter_mut().zip(&layout.lanes) {
+        lane.withdraw(layout.gradient(range, gradients, flat));
+    }
+}
+
+/// A state that can't be made.
+fn refused(error: &Compress, len: usize) -> Error {
+    match error {
+        Compress::Memory { bytes } => Error::Memory { what: "a residual".into(), bytes: *bytes },
+        other => Error::Server {
+            parameter: "method",
+            found: format!("{other} for {len} elements"),
+            expected: "a method that fits",
+        },
+    }
+}

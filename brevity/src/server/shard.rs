@@ -1,0 +1,218 @@
+//! One server's part of the model, and what its workers are owed. No network: requests in, replies out.
+//!
+//! `M` is the model, `v[w]` what worker `w` has of it. Instead of `v[w]` the shard keeps what it owes, `D[w] =
+//! M - v[w]`: a push adds its changes to `M` and to every `D`, an answer moves the largest entries of `D[w]`
+//! into a message (dual-way sparsification; in gradient dropping the "last version" of a client is `v[w]`).
+//! What an answer leaves stays in `D[w]`, so nothing is lost, and answers stay sparse however many workers
+//! there are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brevity_compress::SparseVec;
+use brevity_compress::codec::{Encoder, decode};
+use brevity_compress::feedback::Tracked;
+use brevity_compress::quantise::Quantiser;
+
+use super::method::Rule;
+use super::plan::Plan;
+use super::trailer::{Kind, Trailer, read_dense};
+use crate::error::Result;
+
+/// The longest text of a refusal.
+pub(super) const REASON_BYTES: usize = 200;
+
+/// A message to a worker.
+pub(super) struct Reply {
+    pub(super) worker: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What a shard has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Pushes that were applied.
+    pub pushes: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+}
+
+pub(super) struct Shard {
+    pub(super) plan: Arc<Plan>,
+    pub(super) number: usize,
+    pub(super) model: Vec<f32>,
+    /// AdaGrad's sums of squares; empty with another rule.
+    pub(super) squares: Vec<f32>,
+    pub(super) clock: u64,
+    pub(super) clients: Vec<Client>,
+    pub(super) served: Served,
+    /// The most entries of an answer, for each lane.
+    pub(super) limits: Vec<usize>,
+    pub(super) work: Work,
+}
+
+/// A worker, as a shard sees it.
+#[derive(Default)]
+pub(super) struct Client {
+    pub(super) presence: Presence,
+    /// What it is owed, for each lane.
+    pub(super) owed: Vec<Tracked>,
+    /// The last step that was applied, and that was when the shard was last saved.
+    pub(super) applied: u64,
+    pub(super) saved: u64,
+    /// The clock at its last answer.
+    pub(super) seen: u64,
+    pub(super) lag: u64,
+    /// When its last request came.
+    pub(super) heard: Duration,
+    /// Its answer waits for slower workers.
+    pub(super) is_held: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// It has not asked for the model yet.
+    #[default]
+    Away,
+    Here,
+    Gone,
+}
+
+/// Reused from request to request.
+pub(super) struct Work {
+    pub(super) push: SparseVec,
+    pub(super) dense: Vec<f32>,
+    /// The changes of a push, for each lane.
+    pub(super) changes: Vec<SparseVec>,
+    pub(super) selected: SparseVec,
+    pub(super) answer: SparseVec,
+    pub(super) decoded: SparseVec,
+    pub(super) encoder: Encoder,
+    pub(super) quantiser: Box<dyn Quantiser + Send>,
+}
+
+impl Shard {
+    /// A shard that holds `model`.
+    pub(super) fn new(plan: &Arc<Plan>, number: usize, model: Vec<f32>) -> Result<Self> {
+        let layout = &plan.layout.shards[number];
+        let squares = match plan.rule {
+            Rule::Sgd => Vec::new(),
+            Rule::AdaGrad { .. } => plan.zeros(layout.len)?,
+        };
+        let lanes = || layout.lanes.iter();
+        let work = Work {
+            push: SparseVec::new(layout.len),
+            dense: Vec::new(),
+            changes: lanes().map(|lane| SparseVec::new(lane.len())).collect(),
+            selected: SparseVec::new(0),
+            answer: SparseVec::new(layout.len),
+            decoded: SparseVec::new(0),
+            encoder: Encoder::new(),
+            quantiser: plan.values.quantiser(),
+        };
+        let clients = plan.roles.workers.iter().map(|_| Client::default()).collect();
+        let (limits, plan, served) =
+            (plan.answer_limits(number).collect(), Arc::clone(plan), Served::default());
+        Ok(Self { plan, number, model, squares, clock: 0, clients, served, limits, work })
+    }
+
+    /// Whether all workers are gone.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.clients.iter().all(|client| client.presence == Presence::Gone)
+    }
+
+    /// Handles a request that came at `now`.
+    pub(super) fn handle(&mut self, worker: usize, message: &[u8], now: Duration, out: &mut Vec<Reply>) {
+        self.clients[worker].heard = now;
+        if let Err(reason) = self.try_to_handle(worker, message, out) {
+            self.refuse(worker, &reason, out);
+        }
+        self.release(now, out);
+    }
+
+    /// Tells a worker that its request is refused.
+    pub(super) fn refuse(&mut self, worker: usize, reason: &str, out: &mut Vec<Reply>) {
+        self.served.refused += 1;
+        let rank = self.plan.roles.workers[worker];
+        tracing::warn!("shard {} refuses a request of rank {rank}: {reason}", self.number);
+        let mut bytes = reason.as_bytes().to_vec();
+        bytes.truncate(REASON_BYTES);
+        self.trailer(worker, Kind::Refused).end(&mut bytes);
+        out.push(Reply { worker, bytes });
+    }
+
+    /// A worker is gone: nobody waits for it any more.
+    pub(super) fn gone(&mut self, worker: usize, now: Duration, out: &mut Vec<Reply>) {
+        self.clients[worker].leave();
+        self.release(now, out);
+    }
+
+    fn try_to_handle(
+        &mut self,
+        worker: usize,
+        message: &[u8],
+        out: &mut Vec<Reply>,
+    ) -> std::result::Result<(), String> {
+        let (payload, trailer) = Trailer::split(message)?;
+        if trailer.shard as usize != self.number {
+            return Err(format!("a request to shard {}, this is shard {}", trailer.shard, self.number));
+        }
+        match trailer.kind {
+            Kind::Fetch => {
+                self.admit(worker)?;
+                out.push(self.whole(worker));
+                return Ok(());
+            }
+            Kind::Leave => {
+                self.clients[worker].leave();
+                return Ok(());
+            }
+            Kind::Push | Kind::Pull => {}
+            Kind::Model | Kind::Answer | Kind::Refused => return Err("a reply, expected a request".into()),
+        }
+        if self.clients[worker].presence != Presence::Here {
+            return Err("a push or pull before a fetch: fetch the model first".into());
+        }
+        if trailer.kind == Kind::Push {
+            self.push(worker, payload, &trailer)?;
+        }
+        self.clients[worker].is_held = true;
+        Ok(())
+    }
+
+    /// Applies a push, unless it was applied before.
+    fn push(&mut self, worker: usize, payload: &[u8], trailer: &Trailer) -> std::result::Result<(), String> {
+        let applied = self.clients[worker].applied;
+        if trailer.step <= applied {
+            return Ok(());
+        }
+        if trailer.step != applied + 1 {
+            return Err(format!("push {} of a worker whose last one was {applied}", trailer.step));
+        }
+        if !trailer.rate.is_finite() {
+            return Err(format!("the rate {}", trailer.rate));
+        }
+        if self.plan.method.is_dense() {
+            read_dense(payload, &mut self.work.dense, self.model.len())?;
+            self.apply_dense(trailer.rate)?;
+        } else {
+            let (len, limit) = (self.model.len(), self.plan.push_limit(self.number));
+            decode(payload, len, limit, &mut self.work.push).map_err(|error| error.to_string())?;
+            self.apply_sparse(trailer.rate)?;
+        }
+        let client = &mut self.clients[worker];
+        client.applied = trailer.step;
+        client.lag = self.clock - client.seen;
+        self.clock += 1;
+        self.served.pushes += 1;
+        Ok(())
+    }
+}
+
+impl Client {
+    fn leave(&mut self) {
+        self.presence = Presence::Gone;
+        self.owed = Vec::new();
+        self.is_held = false;
+    }
+}

@@ -1,0 +1,376 @@
+//! Shards and seats against references written from the papers, with dense vectors and full sorts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use brevity_collectives::Group;
+use brevity_compress::codec::decode;
+use brevity_compress::generator::Generator;
+use brevity_compress::quantise::Magnitude;
+use brevity_compress::{SparseVec, codec};
+
+use super::method::{Method, Rule, Servers, Threshold, Values};
+use super::plan::Plan;
+use super::seat::Seat;
+use super::shard::{Reply, Shard};
+use super::trailer::{Kind, Trailer};
+use super::{ParameterServer, ServerBuilder};
+
+const NOW: Duration = Duration::from_secs(1);
+
+/// Shapes whose tensors share shards.
+const LENS: [usize; 3] = [50, 7, 90];
+
+fn builder(method: Method) -> ServerBuilder {
+    LENS.into_iter()
+        .enumerate()
+        .fold(ParameterServer::builder(&Group::solo()), |builder, (number, len)| {
+            builder.tensor(number.to_string(), [len])
+        })
+        .method(method)
+}
+
+/// A plan for so many workers, of which none is a process.
+fn plan(builder: ServerBuilder, workers: u32) -> Arc<Plan> {
+    let mut plan = builder.plan().unwrap();
+    plan.roles = super::layout::Roles::new(workers + 1, Servers::Dedicated(1)).unwrap();
+    Arc::new(plan)
+}
+
+fn zeros() -> Vec<Vec<f32>> {
+    LENS.iter().map(|len| vec![0.0; *len]).collect()
+}
+
+/// Integer-valued gradients, so that all sums are exact.
+fn gradients(generator: &mut Generator) -> Vec<Vec<f32>> {
+    LENS.iter().map(|len| (0..*len).map(|_| generator.below(41) as f32 - 20.0).collect()).collect()
+}
+
+fn flat(tensors: &[Vec<f32>]) -> Vec<f32> {
+    tensors.concat()
+}
+
+/// The `k` largest entries of each lane, by a full sort.
+fn largest(values: &[f32], plan: &Plan, k: impl Fn(usize) -> usize) -> Vec<(usize, f32)> {
+    let mut kept = Vec::new();
+    for lane in &plan.layout.shards[0].lanes {
+        let mut entries: Vec<(usize, f32)> =
+            lane.clone().map(|index| (index, values[index])).filter(|entry| entry.1 != 0.0).collect();
+        entries.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
+        entries.truncate(k(lane.len()));
+        kept.extend(entries);
+    }
+    kept.sort_by_key(|entry| entry.0);
+    kept
+}
+
+/// A shard, its workers, and what the workers have received.
+struct World {
+    plan: Arc<Plan>,
+    shard: Shard,
+    seats: Vec<Seat>,
+    /// Each worker's parameters: `v[w]`.
+    parameters: Vec<Vec<Vec<f32>>>,
+}
+
+impl World {
+    fn new(builder: ServerBuilder, workers: u32) -> Self {
+        let plan = plan(builder, workers);
+        let shard = Shard::new(&plan, 0, vec![0.0; plan.layout.total]).unwrap();
+        let seats = (0..workers).map(|_| Seat::new(&plan, 0).unwrap()).collect();
+        let mut world = Self { plan, shard, seats, parameters: vec![zeros(); workers as usize] };
+        for worker in 0..workers as usize {
+            world.ask(worker, Kind::Fetch);
+        }
+        world
+    }
+
+    fn handle(&mut self, worker: usize, message: &[u8]) -> Vec<Reply> {
+        let mut out = Vec::new();
+        self.shard.handle(worker, message, NOW, &mut out);
+        out
+    }
+
+    fn take(&mut self, Reply { worker, bytes }: &Reply) -> Result<Trailer, String> {
+        let replied = self.seats[*worker].take(&self.plan, bytes, &mut self.parameters[*worker])?;
+        self.seats[*worker].settle(&self.plan, &replied.trailer);
+        Ok(replied.trailer)
+    }
+
+    fn ask(&mut self, worker: usize, kind: Kind) {
+        let request = self.seats[worker].request(kind);
+        for reply in self.handle(worker, &request) {
+            self.take(&reply).unwrap();
+        }
+    }
+
+    /// A push and its reply, not taken yet.
+    fn push(&mut self, worker: usize, gradients: &[Vec<f32>], rate: f32) -> Vec<Reply> {
+        let message = self.seats[worker].push(&self.plan, gradients, rate).unwrap();
+        self.handle(worker, &message)
+    }
+
+    /// What the worker has not pushed.
+    fn residual(&self, worker: usize) -> Vec<f32> {
+        self.seats[worker].lanes.iter().flat_map(|lane| lane.vectors()[0].to_vec()).collect()
+    }
+
+    /// What the shard owes the worker.
+    fn owed(&self, worker: usize) -> Vec<f32> {
+        self.shard.clients[worker].owed.iter().flat_map(|owed| owed.values().to_vec()).collect()
+    }
+}
+
+#[test]
+fn gradient_dropping_is_that_of_the_paper() {
+    for (threshold, density, secondary) in
+        [(Threshold::PerTensor, 0.05, 0.1), (Threshold::PerShard, 0.1, 0.02), (Threshold::PerShard, 0.3, 1.0)]
+    {
+        let builder =
+            builder(Method::gradient_dropping(density)).threshold(threshold).secondary_density(secondary);
+        let mut world = World::new(builder, 3);
+        let n = world.plan.layout.total;
+        let (mut model, mut generator) = (vec![0.0f32; n], Generator::new(7));
+        let mut residuals = vec![vec![0.0f32; n]; 3];
+        let mut versions = vec![vec![0.0f32; n]; 3];
+        let kept = |share: f64| move |len: usize| (share * len as f64).ceil() as usize;
+        for step in 0..60 {
+            let worker = generator.below(3) as usize;
+            let gradients = gradients(&mut generator);
+            let rate = [0.5, 1.0, 2.0][step % 3];
+            // The worker: r += g, the largest entries go.
+            let residual = &mut residuals[worker];
+            residual.iter_mut().zip(flat(&gradients)).for_each(|(r, g)| *r += g);
+            for (index, value) in largest(residual, &world.plan, kept(density)) {
+                residual[index] = 0.0;
+                model[index] -= rate * value;
+            }
+            // The server: the largest of M - v[w] are sent.
+            let owed: Vec<f32> = model.iter().zip(&versions[worker]).map(|(m, v)| m - v).collect();
+            let answer = largest(&owed, &world.plan, kept(secondary));
+            answer.iter().for_each(|(index, value)| versions[worker][*index] += value);
+
+            let replies = world.push(worker, &gradients, rate);
+            assert_eq!(replies.len(), 1);
+            let (payload, trailer) = Trailer::split(&replies[0].bytes).unwrap();
+            let mut found = SparseVec::new(0);
+            decode(payload, n, n, &mut found).unwrap();
+            let found: Vec<(usize, f32)> = found.iter().map(|(i, v)| (i as usize, v)).collect();
+            assert_eq!(found, answer, "step {step}");
+            assert_eq!(trailer.clock, step as u64 + 1);
+            world.take(&replies[0]).unwrap();
+
+            assert_eq!(world.shard.model, model);
+            for worker in 0..3 {
+                assert_eq!(world.residual(worker), residuals[worker]);
+                assert_eq!(flat(&world.parameters[worker]), versions[worker]);
+                let owed: Vec<f32> = model.iter().zip(&versions[worker]).map(|(m, v)| m - v).collect();
+                assert_eq!(world.owed(worker), owed, "D[w] is M - v[w]");
+            }
+        }
+    }
+}
+
+/// An entry that is silent for T steps carries `m u + rate (sum of its T gradients)`.
+#[test]
+fn momentum_of_silent_entries_is_that_of_a_larger_batch() {
+    let (momentum, rate) = (0.5, 1.0);
+    let mut world = World::new(builder(Method::dgs(0.02, momentum)), 1);
+    let n = world.plan.layout.total;
+    let mut generator = Generator::new(3);
+    // What u was when the entry was last sent, and its gradients since.
+    let (mut sent, mut sums) = (vec![0.0f32; n], vec![0.0f32; n]);
+    for _ in 0..40 {
+        let gradients = gradients(&mut generator);
+        sums.iter_mut().zip(flat(&gradients)).for_each(|(sum, g)| *sum += rate * g);
+        let u: Vec<f32> = sent.iter().zip(&sums).map(|(u, sum)| momentum * u + sum).collect();
+        let before = world.shard.model.clone();
+        let replies = world.push(0, &gradients, rate);
+        world.take(&replies[0]).unwrap();
+        let pushed: Vec<usize> = (0..n).filter(|i| world.shard.model[*i] != before[*i]).collect();
+        assert!(!pushed.is_empty());
+        for index in pushed {
+            assert_eq!(before[index] - world.shard.model[index], u[index], "element {index}");
+            (sent[index], sums[index]) = (u[index], 0.0);
+        }
+    }
+}
+
+#[test]
+fn adagrad_divides_by_the_root_of_the_sum_of_squares() {
+    for method in [Method::asgd(), Method::gradient_dropping(1.0)] {
+        let mut world = World::new(builder(method).rule(Rule::AdaGrad { epsilon: 1e-8 }), 2);
+        let n = world.plan.layout.total;
+        let (mut model, mut squares, mut generator) = (vec![0.0f32; n], vec![0.0f32; n], Generator::new(5));
+        for step in 0..20 {
+            let gradients = gradients(&mut generator);
+            for (index, g) in flat(&gradients).into_iter().enumerate().filter(|(_, g)| *g != 0.0) {
+                squares[index] += g * g;
+                model[index] += -0.25 * g / (squares[index].sqrt() + 1e-8);
+            }
+            let replies = world.push(step % 2, &gradients, 0.25);
+            world.take(&replies[0]).unwrap();
+            assert_eq!((&world.shard.model, &world.shard.squares), (&model, &squares));
+        }
+    }
+}
+
+/// With every method and format: what was handed in is in the model, or in the residual.
+#[test]
+fn nothing_is_lost() {
+    let formats = [
+        Values::F32,
+        Values::F16,
+        Values::Bf16,
+        Values::OneBit(Magnitude::Mean),
+        Values::OneBit(Magnitude::Min),
+        Values::TwoBit(Magnitude::Mean),
+    ];
+    for values in formats {
+        for method in [Method::gradient_dropping(0.1), Method::dgc(0.1, 0.0)] {
+            let mut world = World::new(builder(method).values(values).secondary_density(0.05), 2);
+            let (mut handed_in, mut generator) = (vec![0.0f64; world.plan.layout.total], Generator::new(11));
+            for step in 0..50 {
+                let gradients = gradients(&mut generator);
+                handed_in.iter_mut().zip(flat(&gradients)).for_each(|(sum, g)| *sum += f64::from(g));
+                let replies = world.push(step % 2, &gradients, 1.0);
+                world.take(&replies[0]).unwrap();
+            }
+            let residuals = [world.residual(0), world.residual(1)];
+            for (index, sum) in handed_in.iter().enumerate() {
+                let kept: f64 = residuals.iter().map(|residual| f64::from(residual[index])).sum();
+                let found = f64::from(-world.shard.model[index]) + kept;
+                assert!((found - sum).abs() < 1e-3, "{values:?} {method:?} {index}: {found} of {sum}");
+                for worker in 0..2 {
+                    let version = flat(&world.parameters[worker])[index] + world.owed(worker)[index];
+                    assert!((version - world.shard.model[index]).abs() < 1e-3, "{values:?} {method:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_push_is_applied_once() {
+    let mut world = World::new(builder(Method::gradient_dropping(0.1)), 2);
+    let mut generator = Generator::new(13);
+    let message = world.seats[0].push(&world.plan, &gradients(&mut generator), 1.0).unwrap();
+    assert_eq!(world.handle(0, &message).len(), 1);
+    let model = world.shard.model.clone();
+    // Again: answered, and not applied.
+    let again = world.handle(0, &message);
+    assert_eq!(Trailer::split(&again[0].bytes).unwrap().1.kind, Kind::Answer);
+    assert_eq!((&world.shard.model, world.shard.clock), (&model, 1));
+}
+
+#[test]
+fn what_no_worker_sends_is_refused_and_changes_nothing() {
+    for method in [Method::gradient_dropping(0.1), Method::asgd()] {
+        let mut world = World::new(builder(method), 2);
+        let mut generator = Generator::new(17);
+        let plan = Arc::clone(&world.plan);
+        let good = world.seats[0].push(&plan, &gradients(&mut generator), 1.0).unwrap();
+        let before = world.shard.model.clone();
+        let with = |change: &dyn Fn(&mut Trailer)| {
+            let (payload, mut trailer) = Trailer::split(&good).unwrap();
+            let mut message = payload.to_vec();
+            change(&mut trailer);
+            trailer.end(&mut message);
+            message
+        };
+        let mut bad: Vec<(Vec<u8>, &str)> = vec![
+            (with(&|trailer| trailer.step = 2), "push 2 of a worker whose last one was 0"),
+            (with(&|trailer| trailer.step = u64::MAX), "push 18446744073709551615"),
+            (with(&|trailer| trailer.rate = f32::NAN), "the rate NaN"),
+            (with(&|trailer| trailer.rate = f32::MAX), "overflow"),
+            (with(&|trailer| trailer.shard = 1), "shard 1"),
+            (with(&|trailer| trailer.kind = Kind::Answer), "a reply"),
+            (good[good.len() - 20..].to_vec(), "20 bytes"),
+            (Vec::new(), "0 bytes"),
+            (good[good.len() - 48..].to_vec(), ""),
+            (vec![0; 100], "no worker"),
+        ];
+        // Every flip of a bit of the payload gives an error or a push; never a panic.
+        for bit in 0..8 * (good.len() - 48) {
+            let mut flipped = good.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let mut other = World::new(builder(method), 1);
+            assert_eq!(other.handle(0, &flipped).len(), 1);
+        }
+        if !method.is_dense() {
+            let mut long = SparseVec::new(plan.layout.total + 1);
+            long.push(plan.layout.total as u32, 1.0);
+            let mut message = Vec::new();
+            codec::Encoder::new()
+                .encode(long.view(), codec::Choice::Fast, &mut codec::Plain, &mut message)
+                .unwrap();
+            Trailer { rate: 1.0, ..Trailer::new(Kind::Push, 0, 1) }.end(&mut message);
+            bad.push((message, "elements"));
+        }
+        for (message, reason) in bad {
+            let replies = world.handle(0, &message);
+            let (text, trailer) = Trailer::split(&replies[0].bytes).unwrap();
+            let text = String::from_utf8_lossy(text);
+            assert!(trailer.kind == Kind::Refused && text.contains(reason), "{text}, expected {reason}");
+            assert_eq!((&world.shard.model, world.shard.clock), (&before, 0));
+        }
+        // The worker goes on.
+        assert_eq!(Trailer::split(&world.handle(0, &good)[0].bytes).unwrap().1.clock, 1);
+    }
+}
+
+#[test]
+fn a_refused_push_goes_back_to_the_residuals() {
+    let mut world = World::new(builder(Method::gradient_dropping(0.1)), 1);
+    let gradients = gradients(&mut Generator::new(19));
+    let plan = Arc::clone(&world.plan);
+    let mut message = world.seats[0].push(&plan, &gradients, 1.0).unwrap();
+    let end = message.len() - 48;
+    message[end + 3] = Kind::Answer as u8;
+    let reply = &world.handle(0, &message)[0];
+    assert!(world.take(reply).is_err());
+    world.seats[0].resume(&plan, 0).unwrap();
+    assert_eq!(world.residual(0), flat(&gradients));
+    assert_eq!(world.seats[0].step, 0);
+}
+
+#[test]
+fn a_fast_worker_waits_for_a_slow_one() {
+    let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(2), 2);
+    let mut generator = Generator::new(23);
+    let mut push = |world: &mut World, worker| world.push(worker, &gradients(&mut generator), 1.0).len();
+    assert_eq!([0, 0].map(|worker| push(&mut world, worker)), [1, 1]);
+    assert_eq!(push(&mut world, 0), 0, "it is three steps ahead");
+    assert_eq!(push(&mut world, 1), 2, "both are answered");
+    assert_eq!(push(&mut world, 0), 0);
+    let mut out = Vec::new();
+    world.shard.gone(1, NOW, &mut out);
+    assert_eq!(out.len(), 1, "nobody waits for one that is gone");
+    // One that is silent for longer than the timeout is not waited for either.
+    let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(0), 2);
+    assert_eq!(push(&mut world, 0), 0);
+    let mut out = Vec::new();
+    world.shard.release(NOW + world.plan.patience, &mut out);
+    assert!(out.is_empty());
+    world.shard.clients[0].heard = NOW + 2 * world.plan.patience;
+    world.shard.release(NOW + 2 * world.plan.patience, &mut out);
+    assert_eq!(out.len(), 1);
+}
+
+#[test]
+fn one_that_comes_late_gets_the_model() {
+    let mut world = World::new(builder(Method::dgs(0.1, 0.5)), 2);
+    let mut generator = Generator::new(29);
+    for _ in 0..10 {
+        let replies = world.push(0, &gradients(&mut generator), 0.5);
+        world.take(&replies[0]).unwrap();
+    }
+    world.ask(1, Kind::Fetch);
+    assert_eq!(flat(&world.parameters[1]), world.shard.model);
+    assert!(world.owed(1).iter().all(|value| *value == 0.0));
+    // And one that leaves is owed nothing any more.
+    world.ask(1, Kind::Leave);
+    assert!(world.owed(1).is_empty() && !world.shard.is_deserted());
+    world.ask(0, Kind::Leave);
+    assert!(world.shard.is_deserted());
+}

@@ -1,0 +1,334 @@
+//! A worker's requests to all shards, and their replies.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use brevity_collectives::{Error as Collective, Message, Peers};
+
+use super::Step;
+use super::desk::{Desk, REPLIES, REQUESTS};
+use super::plan::Plan;
+use super::seat::Seat;
+use super::trailer::{Kind, Trailer};
+use crate::Handle;
+use crate::error::{Error, Result};
+
+/// How often a blocking wait looks whether the server is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The worker of this rank.
+pub(super) struct Worker {
+    pub(super) seats: Vec<Seat>,
+    lines: Vec<Line>,
+    /// Whether it has the model.
+    pub(super) has_fetched: bool,
+}
+
+/// The way to one shard and back.
+struct Line {
+    /// The server, as a rank of the group.
+    rank: u32,
+    is_own: bool,
+    pending: Option<Pending>,
+}
+
+/// A request whose reply has not been taken.
+struct Pending {
+    room: usize,
+    sent: usize,
+    /// `None` for this rank's own shard.
+    _sending: Option<Handle<(Vec<u8>, brevity_collectives::Result<()>)>>,
+    /// `None` after a timeout, until somebody waits again.
+    reply: Option<Handle<(Vec<u8>, brevity_collectives::Result<Message>)>>,
+    /// What this rank's own shard costs on a simulated network, and is not charged yet.
+    cost: Duration,
+}
+
+/// What a worker's requests need.
+pub(super) struct Around<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) peers: &'a Arc<Peers>,
+    pub(super) desk: Option<&'a Desk>,
+    pub(super) timeout: Duration,
+}
+
+impl Worker {
+    pub(super) fn new(plan: &Plan, rank: u32) -> Result<Self> {
+        let seats =
+            (0..plan.roles.servers.len()).map(|shard| Seat::new(plan, shard)).collect::<Result<_>>()?;
+        let servers = plan.roles.servers.iter();
+        let lines = servers.map(|&server| Line { rank: server, is_own: server == rank, pending: None });
+        Ok(Self { seats, lines: lines.collect(), has_fetched: false })
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.lines.iter().any(|line| line.pending.is_some())
+    }
+
+    /// Asks all shards, without gradients.
+    pub(super) fn request(&mut self, around: &Around<'_>, kind: Kind) {
+        for (line, seat) in self.lines.iter_mut().zip(&self.seats) {
+            let room = match kind {
+                Kind::Fetch => around.plan.longest_model(seat.shard),
+                _ => around.plan.longest_answer(seat.shard),
+            };
+            if line.pending.is_none() {
+                line.ask(around, seat.request(kind), room);
+            }
+        }
+    }
+
+    /// Pushes gradients to all shards.
+    pub(super) fn push<T: AsRef<[f32]>>(
+        &mut self,
+        around: &Around<'_>,
+        gradients: &[T],
+        rate: f32,
+    ) -> Result<()> {
+        let plan = around.plan;
+        let mut messages = Vec::with_capacity(self.seats.len());
+        for number in 0..self.seats.len() {
+            match self.seats[number].push(plan, gradients, rate) {
+                Ok(message) => messages.push(message),
+                Err((tensor, error)) => {
+                    self.seats[..number].iter_mut().for_each(|seat| seat.undo(plan, gradients));
+                    return Err(not_finite(plan, tensor, error, around.peers));
+                }
+            }
+        }
+        for ((line, seat), message) in self.lines.iter_mut().zip(&self.seats).zip(messages) {
+            line.ask(around, message, plan.longest_answer(seat.shard));
+        }
+        Ok(())
+    }
+
+    /// Waits for the replies of all shards, and adds what they hold to the parameters. Each reply is taken
+    /// as soon as it is there; after an error the others can still be waited for.
+    pub(super) fn wait<T: AsMut<[f32]>>(
+        &mut self,
+        around: &Around<'_>,
+        parameters: &mut [T],
+    ) -> Result<Step> {
+        let deadline = Instant::now().checked_add(around.timeout);
+        let mut step = Step::default();
+        let mut failure = None;
+        for number in 0..self.lines.len() {
+            let came = self.lines[number].wait(around, number, deadline);
+            failure = failure.or(self.take(around, number, came, parameters, &mut step).err());
+        }
+        failure.map_or(Ok(step), Err)
+    }
+
+    /// The same, awaited.
+    pub(super) async fn wait_async<T: AsMut<[f32]>>(
+        &mut self,
+        around: &Around<'_>,
+        parameters: &mut [T],
+    ) -> Result<Step> {
+        let mut step = Step::default();
+        let mut failure = None;
+        for number in 0..self.lines.len() {
+            if let Some(pending) = &mut self.lines[number].pending {
+                around.peers.compute(std::mem::take(&mut pending.cost)).await;
+            }
+            let came = poll_fn(|context| self.lines[number].poll(around, number, context)).await;
+            failure = failure.or(self.take(around, number, came, parameters, &mut step).err());
+        }
+        failure.map_or(Ok(step), Err)
+    }
+
+    /// Takes what has come for one shard.
+    fn take<T: AsMut<[f32]>>(
+        &mut self,
+        around: &Around<'_>,
+        number: usize,
+        came: Result<Option<(Vec<u8>, usize)>>,
+        parameters: &mut [T],
+        step: &mut Step,
+    ) -> Result<()> {
+        let Some((bytes, sent)) = came? else { return Ok(()) };
+        let (seat, plan) = (&mut self.seats[number], around.plan);
+        let taken = seat.take(plan, &bytes, parameters);
+        let refused = |reason: String| Error::Refused {
+            rank: around.peers.member(plan.roles.servers[number]).0,
+            shard: number as u32,
+            reason,
+        };
+        let trailer = Trailer::split(&bytes).map(|(_, trailer)| trailer).map_err(refused)?;
+        match taken {
+            Ok(replied) => {
+                if replied.trailer.kind == Kind::Model && !self.has_fetched {
+                    // The shard may be a new one, or an old one that has started again.
+                    seat.resume(plan, trailer.step).map_err(Error::State)?;
+                }
+                seat.settle(plan, &trailer);
+                step.clock = step.clock.max(trailer.clock);
+                step.lag = step.lag.max(trailer.lag);
+                step.bytes += (sent + replied.bytes) as u64;
+                Ok(())
+            }
+            Err(reason) => {
+                if trailer.kind == Kind::Refused && trailer.shard as usize == number {
+                    seat.resume(plan, trailer.step.min(seat.step)).map_err(Error::State)?;
+                }
+                Err(refused(reason))
+            }
+        }
+    }
+
+    /// Leaves all shards. The messages are sent when this returns.
+    pub(super) fn leave(&mut self, around: &Around<'_>) {
+        let sends: Vec<_> = self
+            .lines
+            .iter()
+            .zip(&self.seats)
+            .filter_map(|(line, seat)| line.post(around, seat.request(Kind::Leave)))
+            .collect();
+        // A server that is gone needs no farewell.
+        around.peers.wait_until(around.timeout, || sends.iter().all(Handle::has_ended));
+    }
+
+    /// The same without waiting, on a simulated network.
+    pub(super) fn leave_at_once(&mut self, around: &Around<'_>) {
+        for (line, seat) in self.lines.iter().zip(&self.seats) {
+            drop(line.post(around, seat.request(Kind::Leave)));
+        }
+    }
+}
+
+impl Line {
+    fn ask(&mut self, around: &Around<'_>, message: Vec<u8>, room: usize) {
+        let sent = message.len();
+        self.pending = Some(match around.desk.filter(|_| self.is_own) {
+            Some(desk) => Pending { room, sent, _sending: None, reply: None, cost: desk.ask(message) },
+            None => {
+                // The receive first: the reply then goes to its place.
+                let reply = Some(self.receive(around, room));
+                let _sending = Some(around.peers.start_send(message, self.rank, REQUESTS));
+                Pending { room, sent, _sending, reply, cost: Duration::ZERO }
+            }
+        });
+    }
+
+    /// Sends a message without a reply.
+    fn post(
+        &self,
+        around: &Around<'_>,
+        message: Vec<u8>,
+    ) -> Option<Handle<(Vec<u8>, brevity_collectives::Result<()>)>> {
+        match around.desk.filter(|_| self.is_own) {
+            Some(desk) => {
+                desk.ask(message);
+                None
+            }
+            None => Some(around.peers.start_send(message, self.rank, REQUESTS)),
+        }
+    }
+
+    fn receive(
+        &self,
+        around: &Around<'_>,
+        room: usize,
+    ) -> Handle<(Vec<u8>, brevity_collectives::Result<Message>)> {
+        around.peers.start_recv(vec![0u8; room], self.rank, REPLIES, around.timeout)
+    }
+
+    /// The reply and the bytes of its request, once it is there; `None` if nothing was asked.
+    fn wait(
+        &mut self,
+        around: &Around<'_>,
+        shard: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Option<(Vec<u8>, usize)>> {
+        let Some(mut pending) = self.pending.take() else { return Ok(None) };
+        let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        if let Some(desk) = around.desk.filter(|_| self.is_own) {
+            let Some(reply) = desk.letterbox.wait(left()) else {
+                self.pending = Some(pending);
+                return Err(self.silent(around, shard));
+            };
+            return Ok(Some((reply, pending.sent)));
+        }
+        let reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
+        while !around.peers.wait_until(LOOK_EVERY.min(left()), || reply.has_ended()) {
+            if around.peers.has_gone(self.rank) && !reply.has_ended() {
+                return Err(self.lost(around, shard));
+            }
+            if left().is_zero() {
+                self.pending = Some(Pending { reply: Some(reply), ..pending });
+                return Err(self.silent(around, shard));
+            }
+        }
+        self.came(around, shard, pending, reply.wait())
+    }
+
+    fn poll(
+        &mut self,
+        around: &Around<'_>,
+        shard: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<(Vec<u8>, usize)>>> {
+        let Some(mut pending) = self.pending.take() else { return Poll::Ready(Ok(None)) };
+        if let Some(desk) = around.desk.filter(|_| self.is_own) {
+            let Poll::Ready(reply) = desk.letterbox.poll(context) else {
+                self.pending = Some(pending);
+                return Poll::Pending;
+            };
+            return Poll::Ready(Ok(Some((reply, pending.sent))));
+        }
+        let mut reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
+        match Pin::new(&mut reply).poll(context) {
+            Poll::Ready(ended) => Poll::Ready(self.came(around, shard, pending, ended)),
+            Poll::Pending => {
+                self.pending = Some(Pending { reply: Some(reply), ..pending });
+                Poll::Pending
+            }
+        }
+    }
+
+    /// What has come of a receive that has ended.
+    fn came(
+        &mut self,
+        around: &Around<'_>,
+        shard: usize,
+        pending: Pending,
+        (mut bytes, received): (Vec<u8>, brevity_collectives::Result<Message>),
+    ) -> Result<Option<(Vec<u8>, usize)>> {
+        match received {
+            Ok(message) => {
+                bytes.truncate(message.bytes);
+                Ok(Some((bytes, pending.sent)))
+            }
+            Err(Collective::MessageTimeout { .. }) => {
+                // The reply may still come.
+                self.pending = Some(pending);
+                Err(self.silent(around, shard))
+            }
+            Err(Collective::PeerLost { .. } | Collective::Aborted { .. }) => Err(self.lost(around, shard)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn silent(&self, around: &Around<'_>, shard: usize) -> Error {
+        let rank = around.peers.member(self.rank).0;
+        Error::ServerSilent { rank, shard: shard as u32, after: around.timeout }
+    }
+
+    fn lost(&self, around: &Around<'_>, shard: usize) -> Error {
+        Error::ServerLost { rank: around.peers.member(self.rank).0, shard: shard as u32 }
+    }
+}
+
+/// The error of a gradient, or of a sum with one, that is not finite.
+fn not_finite(plan: &Plan, tensor: usize, error: brevity_compress::Error, peers: &Peers) -> Error {
+    match error {
+        brevity_compress::Error::NonFinite { .. } => Error::GradientNotFinite {
+            rank: peers.member(peers.rank()).0,
+            tensor: plan.layout.tensors.get(tensor).map_or_else(String::new, |tensor| tensor.name.clone()),
+        },
+        error => Error::State(error),
+    }
+}

@@ -1,0 +1,145 @@
+//! Ranks that exchange messages, of which each may fail alone.
+
+use std::future::Future;
+use std::time::Duration;
+
+use ucx_sys_wrap::{Failure, Rank};
+
+use super::Group;
+use crate::element::Element;
+use crate::engine::Handle;
+use crate::error::Result;
+use crate::messages::{Message, serve};
+
+pub use crate::messages::{Handler, Outbox};
+
+/// The ranks of a group, for messages between them that outlive the death of any: no collectives, and no
+/// deadlines. What a server and its clients use.
+///
+/// The loss of a rank ends the messages with that rank alone ([`PeerLost`](crate::Error::PeerLost)). A rank
+/// that is stopped delays nobody but who waits for it. So does one that closes its side, as dropping its last
+/// `Peers` does. Beside this, messages are those of [groups](Group#messages-between-two-ranks).
+///
+/// Sends have no deadline: whoever waits for a handle decides how long ([`wait_until`](Self::wait_until)).
+pub struct Peers {
+    group: Group,
+}
+
+impl Group {
+    /// The ranks of this group for messages that each fail alone. All ranks of the group call this.
+    ///
+    /// # Errors
+    /// As for [`split`](Self::split).
+    pub fn peers(&self) -> Result<Peers> {
+        self.duplicate_for_messages().map(Peers::new)
+    }
+
+    /// Starts [`peers`](Self::peers), for ranks of a simulation and for tasks of a runtime. Poll the result
+    /// to its end.
+    pub fn start_peers(&self) -> impl Future<Output = Result<Peers>> + use<> {
+        let duplicate = self.start_duplicate_for_messages();
+        async move { duplicate.await.map(Peers::new) }
+    }
+}
+
+impl Peers {
+    fn new(group: Group) -> Self {
+        // What has begun has as long as it takes: nothing closes the group.
+        group.set_timeout(Duration::MAX);
+        Self { group }
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    /// The number of ranks, the lost ones included.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.group.world_size()
+    }
+
+    /// The number of a rank in the world, by which errors name it.
+    #[must_use]
+    pub fn member(&self, rank: u32) -> Rank {
+        self.group.context.ranks.member(rank)
+    }
+
+    /// Starts a [`send`](Group::send); the handle returns `data`.
+    pub fn start_send<T, B>(&self, data: B, to: u32, tag: u32) -> Handle<(B, Result<()>)>
+    where
+        T: Element,
+        B: AsRef<[T]> + Send + 'static,
+    {
+        self.group.start_send(data, to, tag)
+    }
+
+    /// Starts a [`recv`](Group::recv), for at most `timeout`; the handle returns `data`. A message that has
+    /// begun to come then is received to its end.
+    pub fn start_recv<T, B>(
+        &self,
+        data: B,
+        from: impl Into<Option<u32>>,
+        tag: impl Into<Option<u32>>,
+        timeout: Duration,
+    ) -> Handle<(B, Result<Message>)>
+    where
+        T: Element,
+        B: AsMut<[T]> + Send + 'static,
+    {
+        self.group.with_timeout(timeout).start_recv(data, from, tag)
+    }
+
+    /// Starts to receive the messages with this tag of all other ranks for `handler`, until it has
+    /// [ended](Handler::has_ended). Each message is received by itself: one that is half received holds up no
+    /// other. Dropping the handle ends it too.
+    pub fn start_serving<H: Handler>(&self, tag: u32, handler: H) -> Handle<(H, Result<()>)> {
+        if let Err(error) = self.group.check_process() {
+            return self.group.ended((handler, Err(error)));
+        }
+        self.group
+            .start_mail(handler, move |mail, handler: &mut H| Box::pin(serve(mail, tag, handler)))
+            .of_receive()
+    }
+
+    /// Whether a rank has died, has left, or has closed its side, as far as this rank knows: it sends
+    /// nothing any more. Messages that it sent before may still come. Watches it from now on.
+    #[must_use]
+    pub fn has_gone(&self, rank: u32) -> bool {
+        self.group.context.ranks.has_gone(self.group.port(), rank)
+    }
+
+    /// Turns and waits as [`Group::wait_until`].
+    pub fn wait_until(&self, longest: Duration, is_done: impl Fn() -> bool) -> bool {
+        self.group.wait_until(longest, is_done)
+    }
+
+    /// Whether the network is simulated: then nothing may block, and only virtual time passes.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.group.port().is_simulated()
+    }
+
+    /// The transport's clock.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.group.port().now()
+    }
+
+    /// As [`Group::compute`].
+    pub async fn compute(&self, lasting: Duration) {
+        self.group.compute(lasting).await;
+    }
+}
+
+impl Drop for Peers {
+    /// Tells the others, who may wait for this rank.
+    fn drop(&mut self) {
+        if self.group.check_process().is_ok() {
+            let port = self.group.port();
+            port.fail(self.group.context.ranks.number, Failure::Aborted(port.rank()));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Receives the messages of all other ranks, each by itself, and sends replies.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ucx_sys_wrap::buffer::{Port, next_turn};
+use ucx_sys_wrap::{Error as Fault, Found, Tag, Wanted};
+
+use super::Mail;
+use super::mail::Polls;
+use crate::context::Ranks;
+use crate::error::Result;
+
+/// What a rank does with the messages of others; see [`Peers::start_serving`](crate::Peers::start_serving).
+///
+/// Its functions run on whichever thread turns the engine, one at a time. They must not block.
+pub trait Handler: Send + 'static {
+    /// The longest message that is taken from a rank now, in bytes. A longer one is dropped.
+    fn limit(&mut self, source: u32) -> usize;
+
+    /// Takes a message. What is put into `out` is sent.
+    fn receive(&mut self, source: u32, bytes: Vec<u8>, out: &mut Outbox);
+
+    /// A message of so many bytes was dropped, because it was longer than its limit.
+    fn dropped(&mut self, source: u32, bytes: u64, out: &mut Outbox);
+
+    /// A rank is gone: it has died, left, or closed its side. No message of it comes any more.
+    fn gone(&mut self, rank: u32, out: &mut Outbox);
+
+    /// Whether to stop receiving. What is in `out` is still sent.
+    fn has_ended(&self) -> bool;
+}
+
+/// Messages to be sent, and the time that it has taken to make them.
+#[derive(Default)]
+pub struct Outbox {
+    messages: Vec<(u32, u32, Vec<u8>)>,
+    computed: Duration,
+}
+
+impl Outbox {
+    /// Sends bytes to a rank, with a tag.
+    pub fn send(&mut self, to: u32, tag: u32, bytes: Vec<u8>) {
+        self.messages.push((to, tag, bytes));
+    }
+
+    /// On a simulated network, charges this rank for computing: it does nothing else for so long, and sends
+    /// afterwards.
+    pub fn computed(&mut self, lasting: Duration) {
+        self.computed += lasting;
+    }
+}
+
+type Outcome<T> = std::result::Result<T, Fault>;
+
+/// A message that is being received.
+struct Receiving<'a> {
+    source: u32,
+    bytes: Pin<Box<dyn Future<Output = Outcome<(Vec<u8>, usize)>> + Send + 'a>>,
+}
+
+/// A message that is being sent.
+type Sending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+struct Serving<'a, 'env, 'h, H> {
+    mail: Mail<'a, 'env>,
+    tag: u32,
+    handler: &'h mut H,
+    receiving: Vec<Receiving<'a>>,
+    sending: Vec<Sending<'a>>,
+    out: Outbox,
+    polls: Polls,
+    /// The members that are gone, by rank of the group; those that seemed so in the last round.
+    gone: Vec<bool>,
+    leaving: Vec<bool>,
+}
+
+/// Serves until the handler has ended, or the task is canceled.
+pub(crate) async fn serve<H: Handler>(mail: Mail<'_, '_>, tag: u32, handler: &mut H) -> Result<()> {
+    let size = mail.ranks.size() as usize;
+    let mut serving = Serving {
+        mail,
+        tag,
+        handler,
+        receiving: Vec::new(),
+        sending: Vec::new(),
+        out: Outbox::default(),
+        polls: Polls::default(),
+        gone: vec![false; size],
+        leaving: vec![false; size],
+    };
+    let ended = poll_fn(|context| serving.poll(context)).await;
+    ended.map_err(|fault| mail.ranks.error(fault))
+}
+
+impl<H: Handler> Serving<'_, '_, '_, H> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome<()>> {
+        loop {
+            if self.mail.comm.time().is_canceled() {
+                return Poll::Ready(Ok(()));
+            }
+            let has_ended = self.handler.has_ended();
+            self.send_replies();
+            let mut moved = self.poll_sends(context);
+            if has_ended && self.sending.is_empty() && self.out.messages.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if !has_ended {
+                match self.begin_to_receive() {
+                    Ok(found) => moved |= found,
+                    Err(fault) => return Poll::Ready(Err(fault)),
+                }
+                moved |= self.poll_receives(context);
+                if let Some(round) = self.polls.next_look() {
+                    moved |= self.look_for_the_gone(round);
+                }
+            }
+            let port = self.mail.comm.port();
+            let computed = std::mem::take(&mut self.out.computed);
+            if port.is_simulated() && computed > Duration::ZERO {
+                port.compute(computed);
+                return next_turn(context);
+            }
+            if !moved {
+                return next_turn(context);
+            }
+        }
+    }
+
+    fn send_replies(&mut self) {
+        let Mail { comm, ranks } = self.mail;
+        for (to, tag, bytes) in self.out.messages.drain(..) {
+            let envelope = ranks.envelope(Tag::of_user(comm.port().rank(), ranks.number, tag));
+            let sending = comm.send(ranks.member(to), envelope, bytes);
+            // Of a receiver that is gone the handler is told anyhow.
+            self.sending.push(Box::pin(async move { drop(sending.await) }));
+        }
+    }
+
+    fn poll_sends(&mut self, context: &mut Context<'_>) -> bool {
+        let before = self.sending.len();
+        self.sending.retain_mut(|sending| sending.as_mut().poll(context).is_pending());
+        self.sending.len() < before
+    }
+
+    /// Posts receives of the messages that have come. Returns whether there were any.
+    fn begin_to_receive(&mut self) -> Outcome<bool> {
+        let Mail { comm, ranks } = self.mail;
+        let before = self.receiving.len();
+        loop {
+            let after = ranks.messages.last();
+            let (context, epoch, tag) = (ranks.number, ranks.epoch, Some(self.tag));
+            let wanted = Wanted { context, epoch, source: None, tag, after };
+            let handler = &mut *self.handler;
+            let place = |found: &Found| {
+                let bytes = found.lengths.iter().sum();
+                let source = ranks.place(found.tag.source())?;
+                let is_short = bytes <= handler.limit(source);
+                // The transport drops what does not fit.
+                is_short.then(|| zeros(bytes)).unwrap_or(Some(Vec::new()))
+            };
+            let Some((found, receive)) = comm.recv_found(&wanted, ranks.signature(), place)? else { break };
+            ranks.messages.took(found.tag.source());
+            let Some(source) = ranks.place(found.tag.source()) else { continue };
+            let bytes = Box::pin(async move {
+                receive.await.map(|(bytes, arrival)| (bytes, arrival.lengths.iter().sum()))
+            });
+            self.receiving.push(Receiving { source, bytes });
+        }
+        Ok(self.receiving.len() > before)
+    }
+
+    fn poll_receives(&mut self, context: &mut Context<'_>) -> bool {
+        let Self { receiving, handler, out, .. } = self;
+        let before = receiving.len();
+        receiving.retain_mut(|Receiving { source, bytes }| {
+            let Poll::Ready(ended) = bytes.as_mut().poll(context) else { return true };
+            match ended {
+                Ok((mut bytes, count)) => {
+                    bytes.truncate(count);
+                    handler.receive(*source, bytes, out);
+                }
+                Err(Fault::TooLong { sent, .. }) => handler.dropped(*source, sent, out),
+                // Of a sender that is gone the handler is told anyhow.
+                Err(_) => {}
+            }
+            false
+        });
+        receiving.len() < before
+    }
+
+    /// Tells the handler of members that are gone, once nothing of them is left to be received.
+    fn look_for_the_gone(&mut self, round: u32) -> bool {
+        let Mail { comm, ranks } = self.mail;
+        let port = comm.port();
+        let mut any = false;
+        for place in ranks.looked_at(round) {
+            let index = place as usize;
+            if place == ranks.own || self.gone[index] || !ranks.has_gone(port, place) {
+                continue;
+            }
+            // What it sent before has come by the next look.
+            let is_confirmed = std::mem::replace(&mut self.leaving[index], true);
+            let is_receiving = self.receiving.iter().any(|receiving| receiving.source == place);
+            if is_confirmed && !is_receiving {
+                self.gone[index] = true;
+                self.handler.gone(place, &mut self.out);
+            }
+            any = true;
+        }
+        any
+    }
+}
+
+impl Ranks {
+    /// Whether a member has died, left, or closed its side.
+    pub(crate) fn has_gone(&self, port: &Port, rank: u32) -> bool {
+        let member = self.member(rank);
+        rank != self.own
+            && (port.watch(member)
+                || port.lost().contains(&member)
+                || port.departed(self.number).contains(&member))
+    }
+}
+
+fn zeros(bytes: usize) -> Option<Vec<u8>> {
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(bytes).ok()?;
+    zeros.resize(bytes, 0);
+    Some(zeros)
+}
