@@ -1,6 +1,7 @@
 //! What a server is built from.
 
 use std::future::Future;
+use std::io::Read;
 use std::sync::Arc;
 
 use brevity_collectives::dense::barrier;
@@ -10,8 +11,10 @@ use brevity_compress::codec::Choice;
 
 use super::desk::Desk;
 use super::layout::{Layout, Roles, Tensor};
+use super::loading::{load_shard, load_worker};
 use super::method::{Kind, Method, Rule, Servers, Threshold, Values, check_density};
 use super::plan::Plan;
+use super::saved::Saved;
 use super::shard::Shard;
 use super::worker::Worker;
 use super::{Charge, ParameterServer};
@@ -33,6 +36,7 @@ pub struct ServerBuilder {
     staleness: Option<u64>,
     keeps_pushes: bool,
     charge: Charge,
+    saved: Vec<Saved>,
 }
 
 impl ServerBuilder {
@@ -50,6 +54,7 @@ impl ServerBuilder {
             staleness: None,
             keeps_pushes: false,
             charge: Charge::default(),
+            saved: Vec::new(),
         }
     }
 
@@ -118,6 +123,26 @@ impl ServerBuilder {
         Self { keeps_pushes: true, ..self }
     }
 
+    /// Begins from a state that a rank has [saved](ParameterServer::save), for a server of the same tensors
+    /// and method; call it after all settings, once for each saved state. The rest may be otherwise:
+    ///
+    /// - **Shards** take their elements out of all the states that hold them, of the one with the highest
+    ///   clock where several do; elements that none holds come from the parameters. So with the same number
+    ///   of servers each needs its own state only, with another number those that had its elements.
+    /// - **Workers** take over the residuals of those whose number is their own modulo the number of workers.
+    ///   With the same number of workers and servers each needs its own state only, and asks the shards which
+    ///   of its last pushes they have applied. Otherwise it needs the states of the shards as well; of a
+    ///   shard without a state its last pushes are dropped.
+    ///
+    /// # Errors
+    /// [`Error::State`] for a state that is damaged or of something else; those of
+    /// [`build`](Self::build) for the settings.
+    pub fn resume(mut self, from: &mut impl Read) -> Result<Self> {
+        let saved = Saved::read(&self.plan()?, from)?;
+        self.saved.push(saved);
+        Ok(self)
+    }
+
     /// On a simulated network: what the work of a shard costs in virtual time.
     #[must_use]
     pub fn charge(self, charge: Charge) -> Self {
@@ -177,12 +202,18 @@ impl ServerBuilder {
             }
         }
         let rank = self.group.rank();
-        let shard = plan.roles.shard(rank).map(|number| {
+        let shard = plan.roles.shard(rank).map(|number| -> Result<Shard> {
             let mut model = plan.zeros(layout.shards[number].len)?;
             layout.shards[number].gather(parameters, &mut model);
-            Shard::new(&plan, number, model)
+            let mut shard = Shard::new(&plan, number, model)?;
+            load_shard(&mut shard, &self.saved);
+            Ok(shard)
         });
-        let worker = plan.roles.worker(rank).map(|_| Worker::new(&plan, rank));
+        let worker = plan.roles.worker(rank).map(|number| -> Result<Worker> {
+            let mut worker = Worker::new(&plan, rank)?;
+            load_worker(&plan, &mut worker, number, &self.saved)?;
+            Ok(worker)
+        });
         Ok(Ready { group: self.group, shard: shard.transpose()?, worker: worker.transpose()?, plan })
     }
 

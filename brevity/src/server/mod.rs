@@ -6,8 +6,10 @@ mod charge;
 mod desk;
 mod lane;
 mod layout;
+mod loading;
 mod method;
 mod plan;
+mod saved;
 mod seat;
 mod shard;
 #[cfg(test)]
@@ -253,6 +255,43 @@ impl ParameterServer {
     #[must_use]
     pub fn served(&mut self) -> Option<Served> {
         self.desk.as_mut()?.look(|shard| shard.served)
+    }
+
+    /// What this worker has not pushed of a tensor's gradients: the residual, `w` of SAMomentum, `v` of
+    /// momentum correction. `None` for an unknown name, and on a rank that does not work.
+    #[must_use]
+    pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
+        let number = self.plan.layout.tensors.iter().position(|known| known.name == tensor)?;
+        let mut residual = vec![0.0; self.plan.layout.tensors[number].len];
+        for seat in &self.worker.as_ref()?.seats {
+            let layout = &self.plan.layout.shards[seat.shard];
+            let mut flat = vec![0.0; layout.len];
+            for (lane, range) in seat.lanes.iter().zip(&layout.lanes) {
+                // A dense lane that keeps nothing has no vector.
+                if let Some(kept) = lane.vectors().first().filter(|kept| !kept.is_empty()) {
+                    flat[range.clone()].copy_from_slice(kept);
+                }
+            }
+            for piece in layout.pieces.iter().filter(|piece| piece.tensor == number) {
+                residual[piece.range.clone()].copy_from_slice(&flat[piece.at.clone()]);
+            }
+        }
+        Some(residual)
+    }
+
+    /// This rank's shard: where it begins among all elements of all tensors, and its elements. `None` where
+    /// this rank does not serve.
+    #[must_use]
+    pub fn model(&mut self) -> Option<(usize, Vec<f32>)> {
+        let model = self.desk.as_mut()?.look(|shard| shard.model.clone())?;
+        Some((self.plan.layout.shards[self.plan.roles.shard(self.group.rank())?].first, model))
+    }
+
+    /// The ranks as workers and servers know them, for tests that send them what no worker sends.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn peers(&self) -> &Peers {
+        &self.peers
     }
 
     /// Whether this rank is a worker.

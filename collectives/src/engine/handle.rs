@@ -83,6 +83,9 @@ impl<T> Drop for Outcome<T> {
     }
 }
 
+/// Turns of the engine in a poll of a handle, if nobody else turns it.
+const TURNS_PER_POLL: u32 = 8;
+
 /// Polls of a handle between two looks at the clock, while others turn the engine.
 const POLLS_PER_LOOK: u32 = 64;
 
@@ -214,6 +217,20 @@ impl<T> Handle<T> {
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
+    /// What a poll does while the call is pending: some turns at once, because a runtime may look at all its
+    /// descriptors between two polls. Returns whether the task is to be polled again soon.
+    fn await_turns(&mut self) -> bool {
+        for _ in 1..TURNS_PER_POLL {
+            let follows = self.follows;
+            let is_again = self.await_turn();
+            let has_followed = self.follows != follows;
+            if !is_again || has_followed || self.has_ended() {
+                return is_again;
+            }
+        }
+        self.await_turn()
+    }
+
     /// What a poll does while the call is pending. Returns whether the task is to be polled again soon;
     /// otherwise something will wake it.
     fn await_turn(&mut self) -> bool {
@@ -267,7 +284,7 @@ impl<T> Future for Handle<T> {
                 self.engine.turn();
                 true
             } else {
-                self.await_turn()
+                self.await_turns()
             };
             result = self.take();
             if result.is_none() && is_again {
