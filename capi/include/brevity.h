@@ -649,7 +649,7 @@ brv_status brv_memory_free(brv_memory *memory);
 /* A region of a peer that this rank has opened. */
 typedef struct brv_remote_memory brv_remote_memory;
 
-/* Opens the region of rank `owner` of the group, another than this rank, with this key. Does not contact the
+/* Opens the region of rank `owner` of the group, which may be this rank, with this key. Does not contact the
  * peer. BRV_ERR_PROTOCOL if the bytes are no key of its memory. */
 brv_status brv_remote_memory_open(brv_group *group, int32_t owner, const brv_memory_key *key,
                                   brv_remote_memory **memory);
@@ -659,11 +659,13 @@ void brv_remote_memory_free(brv_remote_memory *memory);
 
 /* Writes the bytes at data to a peer's memory from byte `offset` on. Returns when data may be used again:
  * only brv_flush says that the bytes have reached the peer's memory. Puts are not ordered. The peer must make
- * progress (be in a call) where the transport is "tcp".
+ * progress (be in a call) where the transport is "tcp". If the memory is this rank's own, this is a copy, and
+ * data must lie outside of it, also for brv_get.
  *
  * BRV_ERR_ARGUMENT if the range is not inside the region. BRV_ERR_TRANSPORT if it is no longer registered.
- * BRV_ERR_TIMEOUT closes nothing; the bytes may still arrive. Over UCX with direct access, an operation that
- * has begun is waited for: its memory is in use. */
+ * BRV_ERR_TIMEOUT closes nothing; the bytes may still arrive. Over UCX, an operation that has begun is waited
+ * for, also after its timeout: its memory is in use. Where the owner carries it out, that lasts until the
+ * owner is in a call, or is lost. */
 brv_status brv_put(brv_group *group, const void *data, size_t bytes, brv_remote_memory *to, size_t offset,
                    const brv_options *options);
 
@@ -671,8 +673,8 @@ brv_status brv_put(brv_group *group, const void *data, size_t bytes, brv_remote_
 brv_status brv_get(brv_group *group, void *data, size_t bytes, brv_remote_memory *from, size_t offset,
                    const brv_options *options);
 
-/* Waits until all earlier puts of this rank to rank `to`, another than this rank, have reached its memory: a
- * message that is sent afterwards finds them there. */
+/* Waits until all earlier puts of this rank to rank `to` have reached its memory: a message that is sent
+ * afterwards finds them there. */
 brv_status brv_flush(brv_group *group, int32_t to, const brv_options *options);
 
 /* ---- Compressed averages with error feedback ----------------------------------------------------------- */

@@ -230,7 +230,7 @@ impl Engine {
 
     /// Whether the context was closed before a call that begins to wait `now`. This rank may not have turned
     /// the transport while it computed, so this does, unless it was just done.
-    fn is_late(&self, now: Duration, status: &Status) -> bool {
+    pub(crate) fn is_late(&self, now: Duration, status: &Status) -> bool {
         let now = now.as_nanos() as u64;
         let before = self.looked_at.swap(now, Ordering::Relaxed);
         if now.saturating_sub(before) < RECENT.as_nanos() as u64 {
