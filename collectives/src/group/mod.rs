@@ -380,7 +380,7 @@ impl Group {
         let (status, kept) = (Arc::clone(&self.context.status), Arc::clone(&ranks));
         self.engine().spawn_in(
             (Arc::clone(&status), Some(kept)),
-            made.timeout,
+            (made.timeout, None),
             buffers,
             move |comm, buffers| {
                 Box::pin(async move {
