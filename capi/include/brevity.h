@@ -221,7 +221,8 @@ typedef struct brv_config {
     uint32_t magic;   /* BRV_CONFIG_MAGIC */
     uint32_t version; /* BRV_ABI_VERSION */
 
-    /* This rank and the number of ranks: both, or neither for those of the environment. */
+    /* This rank and the number of ranks: both, or neither for those of the environment. The environment must
+     * then describe a whole job, with a place to meet, also if one is set here. */
     int32_t rank;
     int32_t world_size;
 
@@ -447,8 +448,9 @@ typedef struct brv_request brv_request;
 /* Waits for ever, or until the timeout of the call. */
 #define BRV_FOREVER (-1.0)
 
-/* Moves the calls of the job once. Returns BRV_PENDING, or, when the call has ended, what its blocking form
- * would have returned, with its text and rank; again and again. */
+/* Moves the calls of the job once; in a callback none, because the thread around it is moving them. Returns
+ * BRV_PENDING, or, when the call has ended, what its blocking form would have returned, with its text and
+ * rank; again and again. */
 brv_status brv_request_test(brv_request *request);
 
 /* Waits at most `seconds` (0 or more), or until the call has ended if that is BRV_FOREVER: the call's own
@@ -497,7 +499,11 @@ brv_status brv_group_progress(brv_group *group);
  * before sleeping.
  *
  * The wake-up is promised only until a call is made on a group of the job, a test too: so sleep first. While
- * no request is pending there is nothing to wait for: *milliseconds is then -1. */
+ * no request is pending there is nothing to wait for: *milliseconds is then -1.
+ *
+ * The descriptor is that of the job, and one event loop at a time may sleep on it: each call here, by any
+ * thread and on any group of the job, takes over the wake-up. A second loop moves its requests by
+ * brv_request_test at times of its own, or waits for them on a thread; or the two use two jobs. */
 brv_status brv_group_prepare_sleep(brv_group *group, int *descriptor, int *milliseconds);
 
 /* ---- Dense collectives --------------------------------------------------------------------------------- */
