@@ -10,4 +10,6 @@ cd "$(dirname "$0")/.."
 
 export BREVITY_REQUIRE_UCX=1 BREVITY_STRESS_SECONDS=${1:-60}
 cargo test --locked -p ucx-sys-wrap --test stress -- --nocapture --test-threads=2
-cargo test --locked -p brevity-tests --test handles -- --nocapture --test-threads=2
+cargo test --locked -p brevity-tests --test ranks -- handles --nocapture --test-threads=2
+# One after the other: it counts what its process has open.
+cargo test --locked -p brevity-tests --test stress -- --nocapture --test-threads=1

@@ -41,6 +41,7 @@ else
     BREVITY_UCX_LIB=$brevity_new_ucx_lib \
         cargo test -p brevity-tests --test progress --test ucx_troubles --locked --no-fail-fast
     BREVITY_STRESS_SECONDS=9 cargo test -p ucx-sys-wrap --test stress --locked -- --test-threads=2
+    BREVITY_STRESS_SECONDS=9 cargo test -p brevity-tests --test stress --locked
 fi
 
 # Where unsafe code and hostile bytes meet, with every access checked.

@@ -221,7 +221,8 @@ typedef struct brv_config {
     uint32_t magic;   /* BRV_CONFIG_MAGIC */
     uint32_t version; /* BRV_ABI_VERSION */
 
-    /* This rank and the number of ranks: both, or neither for those of the environment. */
+    /* This rank and the number of ranks: both, or neither for those of the environment. The environment must
+     * then describe a whole job, with a place to meet, also if one is set here. */
     int32_t rank;
     int32_t world_size;
 
@@ -447,8 +448,9 @@ typedef struct brv_request brv_request;
 /* Waits for ever, or until the timeout of the call. */
 #define BRV_FOREVER (-1.0)
 
-/* Moves the calls of the job once. Returns BRV_PENDING, or, when the call has ended, what its blocking form
- * would have returned, with its text and rank; again and again. */
+/* Moves the calls of the job once; in a callback none, because the thread around it is moving them. Returns
+ * BRV_PENDING, or, when the call has ended, what its blocking form would have returned, with its text and
+ * rank; again and again. */
 brv_status brv_request_test(brv_request *request);
 
 /* Waits at most `seconds` (0 or more), or until the call has ended if that is BRV_FOREVER: the call's own
@@ -497,7 +499,11 @@ brv_status brv_group_progress(brv_group *group);
  * before sleeping.
  *
  * The wake-up is promised only until a call is made on a group of the job, a test too: so sleep first. While
- * no request is pending there is nothing to wait for: *milliseconds is then -1. */
+ * no request is pending there is nothing to wait for: *milliseconds is then -1.
+ *
+ * The descriptor is that of the job, and one event loop at a time may sleep on it: each call here, by any
+ * thread and on any group of the job, takes over the wake-up. A second loop moves its requests by
+ * brv_request_test at times of its own, or waits for them on a thread; or the two use two jobs. */
 brv_status brv_group_prepare_sleep(brv_group *group, int *descriptor, int *milliseconds);
 
 /* ---- Dense collectives --------------------------------------------------------------------------------- */
@@ -649,7 +655,7 @@ brv_status brv_memory_free(brv_memory *memory);
 /* A region of a peer that this rank has opened. */
 typedef struct brv_remote_memory brv_remote_memory;
 
-/* Opens the region of rank `owner` of the group, another than this rank, with this key. Does not contact the
+/* Opens the region of rank `owner` of the group, which may be this rank, with this key. Does not contact the
  * peer. BRV_ERR_PROTOCOL if the bytes are no key of its memory. */
 brv_status brv_remote_memory_open(brv_group *group, int32_t owner, const brv_memory_key *key,
                                   brv_remote_memory **memory);
@@ -659,11 +665,13 @@ void brv_remote_memory_free(brv_remote_memory *memory);
 
 /* Writes the bytes at data to a peer's memory from byte `offset` on. Returns when data may be used again:
  * only brv_flush says that the bytes have reached the peer's memory. Puts are not ordered. The peer must make
- * progress (be in a call) where the transport is "tcp".
+ * progress (be in a call) where the transport is "tcp". If the memory is this rank's own, this is a copy, and
+ * data must lie outside of it, also for brv_get.
  *
  * BRV_ERR_ARGUMENT if the range is not inside the region. BRV_ERR_TRANSPORT if it is no longer registered.
- * BRV_ERR_TIMEOUT closes nothing; the bytes may still arrive. Over UCX with direct access, an operation that
- * has begun is waited for: its memory is in use. */
+ * BRV_ERR_TIMEOUT closes nothing; the bytes may still arrive. Over UCX, an operation that has begun is waited
+ * for, also after its timeout: its memory is in use. Where the owner carries it out, that lasts until the
+ * owner is in a call, or is lost. */
 brv_status brv_put(brv_group *group, const void *data, size_t bytes, brv_remote_memory *to, size_t offset,
                    const brv_options *options);
 
@@ -671,8 +679,8 @@ brv_status brv_put(brv_group *group, const void *data, size_t bytes, brv_remote_
 brv_status brv_get(brv_group *group, void *data, size_t bytes, brv_remote_memory *from, size_t offset,
                    const brv_options *options);
 
-/* Waits until all earlier puts of this rank to rank `to`, another than this rank, have reached its memory: a
- * message that is sent afterwards finds them there. */
+/* Waits until all earlier puts of this rank to rank `to` have reached its memory: a message that is sent
+ * afterwards finds them there. */
 brv_status brv_flush(brv_group *group, int32_t to, const brv_options *options);
 
 /* ---- Compressed averages with error feedback ----------------------------------------------------------- */

@@ -22,15 +22,14 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> brv_status {
     }
 }
 
-/// Like [`guard`], for a function that does not wait: `false` becomes [`brv_status::Pending`].
-pub(crate) fn guard_poll(body: impl FnOnce() -> Result<bool, Failure>) -> brv_status {
-    let mut is_done = true;
-    let done = &mut is_done;
-    let status = guard(move || {
-        *done = body()?;
+/// Like [`guard`], for what may be pending.
+pub(crate) fn guard_pending(body: impl FnOnce() -> Result<brv_status, Failure>) -> brv_status {
+    let mut status = brv_status::Ok;
+    let failed = guard(|| {
+        status = body()?;
         Ok(())
     });
-    if is_done { status } else { brv_status::Pending }
+    if failed == brv_status::Ok { status } else { failed }
 }
 
 /// Like [`guard`], for a function that returns a value; returns `otherwise` after a failure.
@@ -140,10 +139,10 @@ mod tests {
     #[test]
     fn what_is_not_done_is_pending_and_no_failure() {
         Failure::argument("before").record();
-        assert_eq!(guard_poll(|| Ok(false)), brv_status::Pending);
-        assert_eq!(guard_poll(|| Ok(true)), brv_status::Ok);
+        assert_eq!(guard_pending(|| Ok(brv_status::of_done(false))), brv_status::Pending);
+        assert_eq!(guard_pending(|| Ok(brv_status::of_done(true))), brv_status::Ok);
         assert_eq!(last_error(), "before");
-        assert_eq!(guard_poll(|| Err(Failure::argument("now"))), brv_status::Argument);
+        assert_eq!(guard_pending(|| Err(Failure::argument("now"))), brv_status::Argument);
     }
 
     #[test]

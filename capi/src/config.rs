@@ -142,7 +142,8 @@ impl Config {
             )));
         }
         if rank == UNSET {
-            return Ok((Join::from_env()?.names(&self.names(true)), Settings::from_env()?));
+            let join = Join::from_env().map_err(|error| self.in_environment(error.into()))?;
+            return Ok((join.names(&self.names(true)), Settings::from_env()?));
         }
         let unsigned = |number: i32, field: &str, expected: &str| {
             u32::try_from(number)
@@ -178,14 +179,31 @@ impl Config {
         named.map(|(variable, field, _)| (variable, field)).collect()
     }
 
-    fn check_place(&self) -> Result<(), Failure> {
+    /// The fields that say where ranks meet and are set.
+    fn places(&self) -> impl Iterator<Item = &'static str> {
         let config = &self.0;
         let places = [
             ("address", !config.address.is_null()),
             ("id", !config.id.is_null()),
             ("all_gather", config.all_gather.is_some()),
         ];
-        let mut set = places.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name);
+        places.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name)
+    }
+
+    /// A failure of the environment, with the remedy for a config that says where ranks meet without saying
+    /// which rank this is.
+    fn in_environment(&self, failure: Failure) -> Failure {
+        match self.places().next() {
+            None => failure,
+            Some(place) => failure.with_remedy(&format!(
+                "beside config.{place}, set config.rank and config.world_size: without them the environment \
+                 must describe a whole job"
+            )),
+        }
+    }
+
+    fn check_place(&self) -> Result<(), Failure> {
+        let mut set = self.places();
         match (set.next(), set.next()) {
             (Some(first), Some(second)) => Err(Failure::setting(format!(
                 "config.{second} is set beside config.{first}: expected only one place to meet"

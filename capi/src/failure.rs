@@ -60,6 +60,11 @@ impl Failure {
         Self { text: format!("{name}: {}", self.text), ..self }
     }
 
+    /// Adds what the caller can do, at the end of the text.
+    pub(crate) fn with_remedy(self, remedy: &str) -> Self {
+        Self { text: format!("{}; {remedy}", self.text), ..self }
+    }
+
     /// Whether the call was refused before anything was sent.
     pub(crate) fn has_sent_nothing(&self) -> bool {
         matches!(self.status, brv_status::Argument | brv_status::Exhausted)

@@ -2,9 +2,9 @@
 
 use std::ffi::c_void;
 
-use brevity::{Element, Group, Message};
+use brevity::{Group, Message};
 
-use crate::boundary::{check, guard_poll};
+use crate::boundary::{check, guard_pending};
 use crate::element::{brv_type, with_element};
 use crate::failure::Failure;
 use crate::group::{brv_group, group_of, rank_of, small};
@@ -50,9 +50,8 @@ pub unsafe extern "C" fn brv_send(
     let body = |options: &Options| {
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.group();
-        let (to, tag) = (rank_of(group, to, "to")?, tag_of(tag, "tag")?);
         with_element!(r#type, T => {
-            let data = Stretch::<T>::new(data.cast(), n, "data")?;
+            let (data, to, tag) = sending::<T>(group, data.cast(), n, (to, tag))?;
             // SAFETY: the caller in C guarantees set memory that nobody writes.
             Ok(options.on(group).send(unsafe { data.read() }, to, tag)?)
         })
@@ -74,14 +73,13 @@ pub unsafe extern "C" fn brv_try_send(
     to: i32,
     tag: i32,
 ) -> brv_status {
-    guard_poll(|| {
+    guard_pending(|| {
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.group();
-        let (to, tag) = (rank_of(group, to, "to")?, tag_of(tag, "tag")?);
         with_element!(r#type, T => {
-            let data = Stretch::<T>::new(data.cast(), n, "data")?;
+            let (data, to, tag) = sending::<T>(group, data.cast(), n, (to, tag))?;
             // SAFETY: the caller in C guarantees set memory that nobody writes.
-            Ok(group.try_send(unsafe { data.read() }, to, tag)?)
+            Ok(brv_status::of_done(group.try_send(unsafe { data.read() }, to, tag)?))
         })
     })
 }
@@ -102,34 +100,15 @@ pub unsafe extern "C" fn brv_recv(
     message: *mut brv_message,
     options: *const brv_options,
 ) -> brv_status {
-    let body = |options: &Options| {
-        // SAFETY: the caller in C guarantees a live group.
-        let group = unsafe { group_of(group) }?.group();
-        let pick = pick(group, from, tag, "tag")?;
-        check_place(message)?;
-        // SAFETY: the caller in C guarantees the memory of `data`.
-        let received = with_element!(r#type, T => unsafe {
-            recv::<T>(&options.on(group), data.cast(), n, pick)
-        })?;
-        // SAFETY: checked just now; the caller in C guarantees that it may be written.
-        unsafe { store(message, received) };
-        Ok(())
+    let call = |group: &Group, (from, tag): Pick| {
+        with_element!(r#type, T => {
+            let data = Stretch::<T>::new(data.cast_const().cast(), n, "data")?;
+            // SAFETY: the caller in C guarantees memory that nobody else uses.
+            Ok(group.recv(unsafe { data.unset() }, from, tag)?)
+        })
     };
-    // SAFETY: the caller in C guarantees the options.
-    unsafe { waiting_call(options, body) }
-}
-
-/// # Safety
-/// Like [`brv_recv`].
-unsafe fn recv<T: Element>(
-    group: &Group,
-    data: *mut T,
-    n: usize,
-    (from, tag): (Option<u32>, Option<u32>),
-) -> Result<Message, Failure> {
-    let data = Stretch::new(data, n, "data")?;
-    // SAFETY: the caller in C guarantees memory that nobody else uses.
-    Ok(group.recv(unsafe { data.unset() }, from, tag)?)
+    // SAFETY: the caller in C guarantees the group, the place and the options.
+    unsafe { receiving(group, (from, tag, "tag"), message, options, call) }
 }
 
 /// Sends one message and receives another at the same time.
@@ -154,38 +133,20 @@ pub unsafe extern "C" fn brv_send_recv(
     message: *mut brv_message,
     options: *const brv_options,
 ) -> brv_status {
-    let body = |options: &Options| {
-        // SAFETY: the caller in C guarantees a live group.
-        let group = unsafe { group_of(group) }?.group();
-        let (to, tag) = (rank_of(group, to, "to")?, tag_of(tag, "tag")?);
-        let pick = pick(group, from, place_tag, "place_tag")?;
-        check_place(message)?;
-        let group = options.on(group);
-        // SAFETY: the caller in C guarantees the memory of `data` and `place`.
-        let received = with_element!(r#type, T => unsafe {
-            send_recv::<T>(&group, (data.cast(), n, to, tag), (place.cast(), place_n), pick)
-        })?;
-        // SAFETY: checked just now; the caller in C guarantees that it may be written.
-        unsafe { store(message, received) };
-        Ok(())
+    let call = |group: &Group, (from, place_tag): Pick| {
+        with_element!(r#type, T => {
+            let (data, to, tag) = sending::<T>(group, data.cast(), n, (to, tag))?;
+            let place = Stretch::<T>::new(place.cast_const().cast(), place_n, "place")?;
+            data.check_apart(place, "data and place")?;
+            // SAFETY: the caller in C guarantees set memory that nobody writes.
+            let data = unsafe { data.read() };
+            // SAFETY: the caller in C guarantees memory that nobody else uses; it is apart from `data`.
+            let place = unsafe { place.unset() };
+            Ok(group.send_recv((data, to, tag), (place, from, place_tag))?)
+        })
     };
-    // SAFETY: the caller in C guarantees the options.
-    unsafe { waiting_call(options, body) }
-}
-
-/// # Safety
-/// Like [`brv_send_recv`].
-unsafe fn send_recv<T: Element>(
-    group: &Group,
-    (data, n, to, tag): (*const T, usize, u32, u32),
-    (place, place_n): (*mut T, usize),
-    (from, place_tag): (Option<u32>, Option<u32>),
-) -> Result<Message, Failure> {
-    let (data, place) = (Stretch::new(data, n, "data")?, Stretch::new(place, place_n, "place")?);
-    data.check_apart(place, "data and place")?;
-    // SAFETY: the caller in C guarantees the memory of both; they are apart, as just checked.
-    let (data, place) = unsafe { (data.read(), place.unset()) };
-    Ok(group.send_recv((data, to, tag), (place, from, place_tag))?)
+    // SAFETY: the caller in C guarantees the group, the place for the message and the options.
+    unsafe { receiving(group, (from, place_tag, "place_tag"), message, options, call) }
 }
 
 /// Waits for a message and leaves it where it is.
@@ -201,18 +162,12 @@ pub unsafe extern "C" fn brv_probe(
     message: *mut brv_message,
     options: *const brv_options,
 ) -> brv_status {
-    let body = |options: &Options| {
-        // SAFETY: the caller in C guarantees a live group.
-        let group = unsafe { group_of(group) }?.group();
-        let (from, tag) = pick(group, from, tag, "tag")?;
+    let call = |group: &Group, (from, tag): Pick| {
         check(message, "message")?;
-        let found = options.on(group).probe(from, tag)?;
-        // SAFETY: checked just now; the caller in C guarantees that it may be written.
-        unsafe { store(message, found) };
-        Ok(())
+        Ok(group.probe(from, tag)?)
     };
-    // SAFETY: the caller in C guarantees the options.
-    unsafe { waiting_call(options, body) }
+    // SAFETY: the caller in C guarantees the group, the place and the options.
+    unsafe { receiving(group, (from, tag, "tag"), message, options, call) }
 }
 
 /// Looks for a message without waiting.
@@ -226,25 +181,60 @@ pub unsafe extern "C" fn brv_try_probe(
     tag: i32,
     message: *mut brv_message,
 ) -> brv_status {
-    guard_poll(|| {
+    guard_pending(|| {
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.group();
         let (from, tag) = pick(group, from, tag, "tag")?;
         check(message, "message")?;
-        let Some(found) = group.try_probe(from, tag)? else { return Ok(false) };
+        let Some(found) = group.try_probe(from, tag)? else { return Ok(brv_status::Pending) };
         // SAFETY: checked just now; the caller in C guarantees that it may be written.
         unsafe { store(message, found) };
-        Ok(true)
+        Ok(brv_status::Ok)
     })
 }
 
-/// The source and the tag of a receive or probe; `None` for any.
-pub(crate) fn pick(
+/// Makes a call that receives or finds a message, and stores the message.
+///
+/// # Safety
+/// `group` is NULL or a live group; `message` is NULL, or may be written; `options` as for `Options::read`.
+unsafe fn receiving(
+    group: *mut brv_group,
+    (from, tag, tag_name): (i32, i32, &str),
+    message: *mut brv_message,
+    options: *const brv_options,
+    call: impl FnOnce(&Group, Pick) -> Result<Message, Failure>,
+) -> brv_status {
+    let body = |options: &Options| {
+        // SAFETY: the caller of this function guarantees a live group.
+        let group = unsafe { group_of(group) }?.group();
+        let pick = pick(group, from, tag, tag_name)?;
+        // It may be NULL.
+        if !message.is_null() {
+            check(message, "message")?;
+        }
+        let found = call(&options.on(group), pick)?;
+        // SAFETY: checked just now; the caller of this function guarantees that it may be written.
+        unsafe { store(message, found) };
+        Ok(())
+    };
+    // SAFETY: the caller of this function guarantees the options.
+    unsafe { waiting_call(options, body) }
+}
+
+/// What a send is given, checked.
+pub(crate) fn sending<T: Copy>(
     group: &Group,
-    from: i32,
-    tag: i32,
-    tag_name: &str,
-) -> Result<(Option<u32>, Option<u32>), Failure> {
+    data: *const T,
+    n: usize,
+    (to, tag): (i32, i32),
+) -> Result<(Stretch<T>, u32, u32), Failure> {
+    Ok((Stretch::new(data, n, "data")?, rank_of(group, to, "to")?, tag_of(tag, "tag")?))
+}
+
+/// The source and the tag of a receive or probe; `None` for any.
+pub(crate) type Pick = (Option<u32>, Option<u32>);
+
+pub(crate) fn pick(group: &Group, from: i32, tag: i32, tag_name: &str) -> Result<Pick, Failure> {
     let from = if from == ANY { None } else { Some(rank_of(group, from, "from")?) };
     let tag = if tag == ANY { None } else { Some(tag_of(tag, tag_name)?) };
     Ok((from, tag))
@@ -257,11 +247,6 @@ pub(crate) fn tag_of(tag: i32, name: &str) -> Result<u32, Failure> {
             "{name} is {tag}, expected 0 or more; BRV_ANY ({ANY}) is for receives and probes"
         ))
     })
-}
-
-/// Checks the place for a message, which may be NULL.
-pub(crate) fn check_place(message: *mut brv_message) -> Result<(), Failure> {
-    if message.is_null() { Ok(()) } else { check(message, "message") }
 }
 
 /// Stores a message; does nothing for NULL.

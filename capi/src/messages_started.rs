@@ -6,10 +6,10 @@ use brevity::{Element, Group, Message};
 
 use crate::element::{brv_type, with_element};
 use crate::failure::Failure;
-use crate::group::{Shared, brv_group, rank_of};
+use crate::group::{Shared, brv_group};
 use crate::lent::Lent;
 use crate::memory::Stretch;
-use crate::messages::{brv_message, pick, tag_of};
+use crate::messages::{brv_message, pick, sending};
 use crate::options::brv_options;
 use crate::request::{Finished, Started, brv_request, finished, start_call};
 use crate::status::brv_status;
@@ -98,8 +98,7 @@ unsafe fn send<T: Element>(
     n: usize,
     (to, tag): (i32, i32),
 ) -> Begun {
-    let data = Stretch::new(data, n, "data")?;
-    let (to, tag) = (rank_of(group, to, "to")?, tag_of(tag, "tag")?);
+    let (data, to, tag) = sending(group, data, n, (to, tag))?;
     // SAFETY: the caller of this function guarantees set memory that nobody writes until the call has ended.
     let data = unsafe { Lent::new(data, &shared.loans) };
     Ok(finished(group.start_send(data, to, tag)))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ucx_sys_wrap::RegionKey;
 use ucx_sys_wrap::buffer::{LentMemory, Region, RemoteRegion};
 
-use crate::boundary::{check, free, guard, guard_poll, hand_out, object};
+use crate::boundary::{check, free, guard, guard_pending, hand_out, object};
 use crate::failure::Failure;
 use crate::group::{Shared, brv_group, group_of, rank_of};
 use crate::memory::Stretch;
@@ -78,21 +78,21 @@ pub unsafe extern "C" fn brv_memory_register(
 /// `memory` is NULL or a live region that no other thread uses, and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_memory_free(memory: *mut brv_memory) -> brv_status {
-    guard_poll(|| {
+    guard_pending(|| {
         if memory.is_null() {
-            return Ok(true);
+            return Ok(brv_status::Ok);
         }
         // SAFETY: the caller in C gives up the handle, which came from `hand_out`.
         let memory = *unsafe { Box::from_raw(memory) };
         // A child's copy of the memory is out of everybody's reach.
         if memory.group.group.check_process().is_err() {
             std::mem::forget(memory);
-            return Ok(true);
+            return Ok(brv_status::Ok);
         }
         let brv_memory { region, group } = memory;
         let is_given_back = region.unregister().is_some();
         drop(group);
-        Ok(is_given_back)
+        Ok(brv_status::of_done(is_given_back))
     })
 }
 

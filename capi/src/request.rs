@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use brevity::Handle;
 
-use crate::boundary::{check, guard, hand_out, object};
+use crate::boundary::{check, guard, guard_pending, hand_out, object};
 use crate::callback::{drop_elsewhere, is_in_callback, outside_callbacks};
 use crate::failure::Failure;
 use crate::group::{Shared, brv_group, group_of};
@@ -239,16 +239,6 @@ pub(crate) unsafe fn call_of(request: *const brv_request) -> Result<Arc<Call>, F
     // A function that is called when the call ends may free the request.
     // SAFETY: the caller of this function guarantees what `object` demands.
     Ok(Arc::clone(&unsafe { object(request, "request") }?.0))
-}
-
-/// Like [`guard`], for what may be pending.
-pub(crate) fn guard_pending(body: impl FnOnce() -> Result<brv_status, Failure>) -> brv_status {
-    let mut status = brv_status::Ok;
-    let failed = guard(|| {
-        status = body()?;
-        Ok(())
-    });
-    if failed == brv_status::Ok { status } else { failed }
 }
 
 /// Moves calls once, and tells the outcome of one.

@@ -46,6 +46,11 @@ pub enum brv_status {
 }
 
 impl brv_status {
+    /// Whether something is done, or pending.
+    pub(crate) fn of_done(is_done: bool) -> Self {
+        if is_done { Self::Ok } else { Self::Pending }
+    }
+
     /// Its names in C.
     const NAMES: [(Self, &CStr); 15] = [
         (Self::Ok, c"BRV_OK"),

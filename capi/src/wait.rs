@@ -9,12 +9,12 @@ use brevity::Group;
 use brevity::collectives::engine::Sleep;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::boundary::check;
+use crate::boundary::{check, guard_pending};
 use crate::callback::{check_may_wait, is_in_callback};
 use crate::failure::Failure;
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
-use crate::request::{Call, brv_request, call_of, guard_pending};
+use crate::request::{Call, brv_request, call_of};
 use crate::status::brv_status;
 
 /// Waits for ever.

@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::{OnLoss, Port};
 use ucx_sys_wrap::shm::SlotSet;
+use ucx_sys_wrap::{Owner, Rank};
 
 use crate::calls::seed;
 use crate::difference::Difference;
-use crate::engine::Status;
+use crate::engine::{Engine, Status};
 use crate::group::Settings;
 use crate::host::Host;
 use crate::messages::{Messages, Tried};
-use crate::world::World;
+use crate::world::{Numbers, World};
 
 /// A group's context, as its handles see it.
 pub(crate) struct Context {
@@ -33,9 +33,11 @@ pub(crate) struct Context {
 /// The ranks of a context: what its calls need.
 ///
 /// Dropped with its last group and its last call: then its number, and its slots, are free for another. It
-/// does not keep the world, whose engine keeps the calls.
+/// does not keep the engine, which keeps the calls; nor the world, even for a moment: only groups leave it.
 pub(crate) struct Ranks {
-    world: Weak<World>,
+    owner: Owner,
+    engine: Weak<Engine>,
+    numbers: Arc<Numbers>,
     /// The number of the context, the group of its tags.
     pub(crate) number: u16,
     pub(crate) epoch: u8,
@@ -79,7 +81,9 @@ impl Context {
         Self {
             world: Arc::clone(world),
             ranks: Arc::new(Ranks {
-                world: Arc::downgrade(world),
+                owner: world.owner,
+                engine: Arc::downgrade(&world.engine),
+                numbers: Arc::clone(&world.contexts),
                 number,
                 epoch,
                 members,
@@ -148,15 +152,15 @@ impl Ranks {
 impl Drop for Ranks {
     /// In a forked child, all state belongs to the parent.
     fn drop(&mut self) {
-        let Some(world) = self.world.upgrade() else { return };
-        if !world.owner.is_here() {
-            return std::mem::forget((world, self.host.take()));
+        if !self.owner.is_here() {
+            return std::mem::forget(self.host.take());
         }
+        let Some(engine) = self.engine.upgrade() else { return };
         match self.number {
-            0 => world.engine.port().discard_unasked(0),
-            number => world.engine.port().forget_context(number),
+            0 => engine.port().discard_unasked(0),
+            number => engine.port().forget_context(number),
         }
-        world.contexts.release(self.number, self.host.take());
+        self.numbers.release(self.number, self.host.take());
     }
 }
 

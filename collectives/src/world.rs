@@ -24,7 +24,7 @@ pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
     pub(crate) local_group: Option<Arc<LocalGroup>>,
     pub(crate) is_encrypted: bool,
-    pub(crate) contexts: Numbers,
+    pub(crate) contexts: Arc<Numbers>,
 }
 
 impl Drop for World {

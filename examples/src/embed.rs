@@ -1,4 +1,5 @@
-//! What the programs `embed_*` have in common: they start their ranks, and time calls.
+//! What the programs `embed_*` have in common: they start their ranks, and time calls. And the work of a rank
+//! on tokio, which two of them do.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use brevity::launch::Launch;
 use brevity::transport::bootstrap::Launcher;
+use brevity::{Join, Reduction};
 
 /// What the work of a rank ends with.
 pub type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -34,6 +36,45 @@ fn start() -> Result<u8, Box<dyn Error + Send + Sync>> {
     let outcome = Launch::new(std::env::current_exe()?, std::env::args_os().skip(1)).ranks(ranks).spawn()?;
     let outcome = outcome.wait()?;
     Ok(outcome.first_failure.map_or(0, |_| 1))
+}
+
+/// The work of a rank in a runtime of tokio, of one thread or of several.
+///
+/// # Errors
+/// When joining or a call fails.
+///
+/// # Panics
+/// If a sum is wrong.
+pub async fn on_tokio() -> Ended {
+    let group = Join::from_env()?.join_async().await?;
+    tokio::spawn(brevity::tokio::drive(&group)?);
+    let begun = Instant::now();
+    for _ in 0..CALLS {
+        group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await.1?;
+    }
+    report(group.rank(), "awaited one after the other", begun, CALLS);
+
+    // All at once. The ranks start them in the same order; they end in any.
+    let begun = Instant::now();
+    let calls: Vec<_> =
+        (0..100).map(|_| tokio::spawn(group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum))).collect();
+    for call in calls {
+        call.await?.1?;
+    }
+    report(group.rank(), "100 tasks at once", begun, 100);
+
+    // Other tasks run while one waits for a late rank.
+    report_processor_time(group.rank());
+    if group.rank() == 1 {
+        tokio::time::sleep(lateness()).await;
+    }
+    let mut sum = group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await;
+    sum.1?;
+    report_processor_time(group.rank());
+    assert_eq!(sum.0.pop(), Some(group.world_size() as f32));
+    // The last group of the job: other tasks run until what was sent is on its way.
+    group.leave().await?;
+    Ok(())
 }
 
 /// A number among the arguments.

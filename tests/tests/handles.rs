@@ -2,7 +2,6 @@
 //! random: the calls go on, and their results are right. `BREVITY_STRESS_SECONDS` sets the time on each
 //! transport (default 1), `BREVITY_STRESS_SEED` the plan (printed).
 
-use std::hash::{BuildHasher, RandomState};
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -11,26 +10,11 @@ use brevity::transport::Transport;
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::{Group, Handle, Reduction, Settings};
 use brevity_testing::{Wire, on_every_wire};
+use brevity_tests::random::{Random, seconds_and_seed};
 use brevity_tests::{on_groups, oracle};
 
 const WORLD_SIZE: u32 = 3;
 const LENGTHS: [usize; 4] = [1, 100, 20_000, 300_000];
-
-/// xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
-    }
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap())
-}
 
 on_every_wire! {
     calls_go_on => |wire: Wire| stress(&format!("{wire:?}"), wire.world(WORLD_SIZE), false);
@@ -40,15 +24,14 @@ on_every_wire! {
 }
 
 fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {
-    let seconds = number("BREVITY_STRESS_SECONDS").unwrap_or(1).min(60);
-    let seed = number("BREVITY_STRESS_SEED").unwrap_or_else(|| RandomState::new().hash_one(name)).max(1);
-    println!("{name}: BREVITY_STRESS_SEED={seed}");
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let (seconds, seed) = seconds_and_seed(name, 1);
+    let end = Instant::now() + Duration::from_secs(seconds.min(60));
     let settings = Settings { progress_thread, ..Settings::default() };
     let groups = world.into_iter().map(|transport| Group::new(transport, settings));
     let calls = on_groups(groups.collect(), move |group| {
         // All ranks make the same calls, but treat the handles differently.
-        let (mut common, mut own) = (Random(seed), Random(seed ^ u64::from(group.rank() + 1) << 40));
+        let (mut common, mut own) =
+            (Random::new(seed), Random::new(seed ^ u64::from(group.rank() + 1) << 40));
         let mut calls = 0;
         let mut forgotten = 0;
         loop {
@@ -121,7 +104,8 @@ fn calls_go_on_on_the_simulator() {
         let ended = run(cluster, |transport| {
             let group = Group::new(transport, Settings::default());
             async move {
-                let (mut common, mut own) = (Random(seed), Random(seed ^ u64::from(group.rank() + 1) << 40));
+                let (mut common, mut own) =
+                    (Random::new(seed), Random::new(seed ^ u64::from(group.rank() + 1) << 40));
                 for _ in 0..10 {
                     let lengths: Vec<usize> =
                         (0..=common.below(4)).map(|_| LENGTHS[common.below(4)]).collect();

@@ -1,5 +1,6 @@
 //! Memory that ranks of a group put to and get from, on every wire.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +16,10 @@ on_every_wire! {
     ring => |wire: Wire| drop(on_transports(wire.world(3), around));
     part_of_the_world => |wire: Wire| drop(on_transports(wire.world(4), part));
     misuse => |wire: Wire| drop(on_transports(wire.world(2), refused));
+    itself => |wire: Wire| drop(on_transports(wire.world(2), itself));
+    an_abort_in_mid_put => |wire: Wire| given_up(wire, true);
+    an_abort_in_mid_get => |wire: Wire| given_up(wire, false);
+    an_abort_between_copies => copies_until_closed;
     timeouts_close_nothing => |wire: Wire| drop(on_transports(wire.world(2), late));
     closed_groups => closed;
 }
@@ -80,6 +85,9 @@ fn refused(group: &Group) {
     let region = group.register(vec![1u8; 100]).unwrap();
     let key = region.key().to_bytes();
     let remote = exchange(group, &key, peer, peer);
+    let mut remote_key = [0; 16 << 10];
+    let bytes = group.send_recv((&key, peer, 3), (&mut remote_key, Some(peer), Some(3))).unwrap().bytes;
+    let remote_key = remote_key[..bytes].to_vec();
     for (offset, length) in [(0, 101), (100, 1), (usize::MAX, 2)] {
         let error = group.put(&vec![0u8; length], &remote, offset).unwrap_err();
         assert!(matches!(error, Error::Transport(Fault::OutOfRegion { .. })), "{error}");
@@ -89,10 +97,8 @@ fn refused(group: &Group) {
     let is_protocol = |error: Error| assert!(matches!(error, Error::Transport(Fault::Protocol { .. })));
     is_protocol(group.open_region(peer, &key).unwrap_err());
     is_protocol(group.open_region(peer, &key[..20]).unwrap_err());
-    let error = group.open_region(own, &key).unwrap_err();
-    assert!(matches!(error, Error::Transport(Fault::NoSuchPeer { .. })), "{error}");
-    let error = group.flush(own).unwrap_err();
-    assert!(matches!(error, Error::Transport(Fault::NoSuchPeer { .. })), "{error}");
+    is_protocol(group.open_region(own, &key[..20]).unwrap_err());
+    is_protocol(group.open_region(own, &remote_key).unwrap_err());
     for error in [group.open_region(2, &key).unwrap_err(), group.flush(2).unwrap_err()] {
         assert!(matches!(error, Error::NoSuchRank { rank: 2, world_size: 2 }), "{error}");
     }
@@ -108,6 +114,113 @@ fn refused(group: &Group) {
     }
     group.barrier().unwrap();
     assert!(group.failure().is_none());
+}
+
+/// Puts and gets on a rank's own memory.
+fn itself(group: &Group) {
+    let own = group.rank();
+    for length in LENGTHS {
+        let region = group.register(vec![5u32; length + 3]).unwrap();
+        let key = region.key().to_bytes();
+        let opened = group.open_region(own, &key).unwrap();
+        assert_eq!((opened.owner().0, opened.region_bytes()), (own, region.byte_count() as u64));
+        let before = group.statistics();
+        group.put(&values(length, own), &opened, 8).unwrap();
+        group.flush(own).unwrap();
+        let mut found = vec![0u32; length + 3];
+        region.read(0, &mut found).unwrap();
+        assert!(found[2..length + 2] == values(length, own));
+        assert_eq!([found[0], found[1], found[length + 2]], [5; 3]);
+        let mut back = vec![0u32; length];
+        group.get(&mut back, &opened, 8).unwrap();
+        assert!(back == values(length, own));
+        let copied = group.statistics().bytes_copied - before.bytes_copied;
+        assert_eq!(copied, 2 * 4 * length as u64, "one copy each");
+        for error in
+            [group.put(&[0u32; 4], &opened, 4 * length), group.get(&mut [0u32; 4], &opened, usize::MAX)]
+        {
+            assert!(matches!(error, Err(Error::Transport(Fault::OutOfRegion { .. }))), "{error:?}");
+        }
+        // What was registered under an earlier key is not reached by it.
+        let is_back = region.unregister();
+        assert!(is_back.is_none_or(|back| back[2..length + 2] == values(length, own)));
+        let error = group.get(&mut [0u32], &opened, 0).unwrap_err();
+        assert!(matches!(error, Error::Transport(Fault::NoSuchRegion { .. })), "{error}");
+    }
+    group.barrier().unwrap();
+}
+
+/// Longer than a scope waits before it abandons the transport.
+const STILL: Duration = Duration::from_secs(3);
+
+/// A group is aborted while a call waits for a rank that does not turn its transport: the call ends, and
+/// another group of the job goes on.
+fn given_up(wire: Wire, puts: bool) {
+    let groups = wire.world(2).into_iter().map(|transport| Group::new(transport, Settings::default()));
+    let has_ended = Arc::new(AtomicBool::new(false));
+    on_groups(groups.collect(), move |group| {
+        let other = group.duplicate().unwrap();
+        let peer = 1 - group.rank();
+        let region = group.register(vec![7u32; 1_000_000]).unwrap();
+        let remote = exchange(group, &region.key().to_bytes(), peer, peer);
+        group.barrier().unwrap();
+        let start = Instant::now();
+        if group.rank() == 1 {
+            while !has_ended.load(Ordering::Acquire) && start.elapsed() < STILL {
+                thread::sleep(Duration::from_millis(1));
+            }
+        } else {
+            let sent = group.statistics().bytes_sent;
+            let mut place = vec![9u32; 1_000_000];
+            let outcome = thread::scope(|threads| {
+                threads.spawn(|| {
+                    // UCX may count what it sends later.
+                    while group.statistics().bytes_sent == sent && start.elapsed() < STILL / 10 {
+                        thread::yield_now();
+                    }
+                    group.abort();
+                });
+                if puts { group.put(&place, &remote, 0) } else { group.get(&mut place, &remote, 0) }
+            });
+            has_ended.store(true, Ordering::Release);
+            // Without its owner, it may have been carried out before.
+            assert!(matches!(outcome, Ok(()) | Err(Error::Aborted { rank: Rank(0) })), "{outcome:?}");
+            assert!(group.failure().is_some());
+        }
+        other.barrier().unwrap();
+        other.put(&[3u32], &remote, 4).unwrap();
+        other.flush(peer).unwrap();
+        other.barrier().unwrap();
+        let mut place = [0u32];
+        other.get(&mut place, &remote, 4).unwrap();
+        assert_eq!(place, [3]);
+        other.barrier().unwrap();
+        assert!(other.failure().is_none());
+    });
+}
+
+/// Puts that end at once show a rank that its group is closed.
+fn copies_until_closed(wire: Wire) {
+    let groups = wire.world(2).into_iter().map(|transport| Group::new(transport, Settings::default()));
+    on_groups(groups.collect(), move |group| {
+        let (own, other) = (group.rank(), group.duplicate().unwrap());
+        let region = group.register(vec![7u32; 10]).unwrap();
+        let opened = group.open_region(own, &region.key().to_bytes()).unwrap();
+        group.barrier().unwrap();
+        if own == 1 {
+            group.abort();
+        } else {
+            let start = Instant::now();
+            let error = loop {
+                match group.put(&[1u32], &opened, 0) {
+                    Ok(()) => assert!(start.elapsed() < Duration::from_secs(20), "it does not see the abort"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, Error::Aborted { rank: Rank(1) }), "{error}");
+        }
+        other.barrier().unwrap();
+    });
 }
 
 /// Rank 1 makes no progress for a while.

@@ -22,6 +22,7 @@ mod joining;
 mod large;
 mod late;
 mod launchers;
+mod leaving;
 mod left_memory;
 mod messages;
 mod names;

@@ -56,6 +56,21 @@ static void put_and_get(brv_group *group, brv_remote_memory *next, const uint8_t
     free(back);
 }
 
+/* This rank's own memory. */
+static void itself(brv_group *group, const brv_memory_key *key, const uint8_t *memory)
+{
+    int32_t rank = brv_group_rank(group);
+    uint8_t data[3] = {1, 2, 3}, back[3] = {0};
+    brv_remote_memory *opened = NULL;
+    CHECK(brv_remote_memory_open(group, rank, key, &opened) == BRV_OK && opened != NULL);
+    CHECK(brv_put(group, data, 3, opened, BYTES - 3, NULL) == BRV_OK);
+    CHECK(brv_flush(group, rank, NULL) == BRV_OK);
+    CHECK(memcmp(memory + BYTES - 3, data, 3) == 0);
+    CHECK(brv_get(group, back, 3, opened, BYTES - 3, NULL) == BRV_OK && memcmp(back, data, 3) == 0);
+    CHECK_FAILS(brv_put(group, data, 3, opened, BYTES - 2, NULL), BRV_ERR_ARGUMENT, "inside the region");
+    brv_remote_memory_free(opened);
+}
+
 static void refused(brv_group *group, brv_remote_memory *next, const brv_memory_key *key)
 {
     int32_t rank = brv_group_rank(group), size = brv_group_size(group);
@@ -70,12 +85,10 @@ static void refused(brv_group *group, brv_remote_memory *next, const brv_memory_
     CHECK_FAILS(brv_put(group, data, 1, NULL, 0, NULL), BRV_ERR_ARGUMENT, "to is NULL");
     CHECK_FAILS(brv_get(NULL, data, 1, next, 0, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK_FAILS(brv_flush(group, size, NULL), BRV_ERR_ARGUMENT, "to is ");
-    CHECK_FAILS(brv_flush(group, rank, NULL), BRV_ERR_ARGUMENT, "no peer");
     CHECK_FAILS(brv_memory_register(group, NULL, 1, &memory, &into), BRV_ERR_ARGUMENT, "start is NULL");
     CHECK_FAILS(brv_memory_register(group, data, 1, &memory, NULL), BRV_ERR_ARGUMENT, "key is NULL");
     CHECK_FAILS(brv_memory_register(group, data, 1, NULL, &into), BRV_ERR_ARGUMENT, "memory is NULL");
     CHECK(memory == NULL);
-    CHECK_FAILS(brv_remote_memory_open(group, rank, key, &remote), BRV_ERR_ARGUMENT, "no peer");
     CHECK_FAILS(brv_remote_memory_open(group, -1, key, &remote), BRV_ERR_ARGUMENT, "owner is -1");
     /* This rank's key is none of the next rank's memory. */
     CHECK_FAILS(brv_remote_memory_open(group, (rank + 1) % size, &wrong, &remote), BRV_ERR_PROTOCOL, "a key");
@@ -144,6 +157,7 @@ int main(void)
     put_and_get(group, next, own);
     refused(group, next, &key);
     in_time(group, next);
+    itself(group, &key, own);
 
     /* Freed memory can't be accessed any more, if it was given back. */
     CHECK(brv_memory_register(group, second, BYTES, &late, &late_key) == BRV_OK);

@@ -230,7 +230,7 @@ impl Engine {
 
     /// Whether the context was closed before a call that begins to wait `now`. This rank may not have turned
     /// the transport while it computed, so this does, unless it was just done.
-    fn is_late(&self, now: Duration, status: &Status) -> bool {
+    pub(crate) fn is_late(&self, now: Duration, status: &Status) -> bool {
         let now = now.as_nanos() as u64;
         let before = self.looked_at.swap(now, Ordering::Relaxed);
         if now.saturating_sub(before) < RECENT.as_nanos() as u64 {
@@ -274,15 +274,15 @@ impl Engine {
         R: Send + 'static,
         F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
     {
-        self.spawn_in((Arc::clone(&self.world), None), timeout, buffers, body)
+        self.spawn_in((Arc::clone(&self.world), None), (timeout, None), buffers, body)
     }
 
     /// Like [`spawn`](Self::spawn), for a call on this context, with what must stay until its operations have
-    /// ended.
+    /// ended. Messages have a grace, as in [`run_messages`](Self::run_messages).
     pub(crate) fn spawn_in<B, R, F>(
         self: &Arc<Self>,
-        around: (Arc<Status>, Kept),
-        timeout: Duration,
+        (status, kept): (Arc<Status>, Kept),
+        (timeout, grace): (Duration, Option<Duration>),
         buffers: B,
         body: F,
     ) -> Handle<(B, R)>
@@ -291,27 +291,17 @@ impl Engine {
         R: Send + 'static,
         F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
     {
-        self.spawn_with(around, |deadline| deadline, timeout, Task::new(&self.port, buffers, body))
-    }
-
-    /// Spawns a task; `limit` may change its deadline.
-    fn spawn_with<B, R>(
-        self: &Arc<Self>,
-        (status, kept): (Arc<Status>, Kept),
-        limit: impl FnOnce(Deadline) -> Deadline,
-        timeout: Duration,
-        task: Task<B, R>,
-    ) -> Handle<(B, R)>
-    where
-        B: Send + 'static,
-        R: Send + 'static,
-    {
+        let task = Task::new(&self.port, buffers, body);
         self.heed_canceled();
         let now = self.port.now();
         if self.is_late(now, &status) {
             task.comm().time().come_too_late();
         }
-        let deadline = limit(Deadline::in_background(now, timeout, self.is_simulated));
+        let mut deadline = Deadline::in_background(now, timeout, self.is_simulated);
+        if let Some(grace) = grace {
+            task.comm().time().expire_softly_first();
+            deadline = deadline.with_grace(grace);
+        }
         let (handle, mut spawned) = Spawned::new(self, task, (status, kept), deadline);
         if !spawned.poll() {
             self.background_count.fetch_add(1, Ordering::Relaxed);

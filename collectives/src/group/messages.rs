@@ -275,7 +275,8 @@ impl Group {
     {
         let ranks = Arc::clone(&self.context.ranks);
         let around = (Arc::clone(&self.context.status), Some(Arc::clone(&ranks) as _));
-        self.engine().spawn_messages(around, self.message_time(), buffers, move |comm, buffers| {
+        let (timeout, grace) = self.message_time();
+        self.engine().spawn_in(around, (timeout, Some(grace)), buffers, move |comm, buffers| {
             Box::pin(async move { body(Mail { comm, ranks: &ranks }, buffers).await })
         })
     }

@@ -4,6 +4,7 @@
 
 mod collectives;
 mod driving;
+mod leaving;
 mod messages;
 mod on_host;
 mod one_sided;
@@ -34,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::host::places;
 use crate::world::{Numbers, World};
 
+pub use leaving::Leaving;
 pub use peers::{Handler, Outbox, Peers};
 pub use settings::{DEFAULT_TIMEOUT, Settings};
 pub use split::Hosts;
@@ -45,7 +47,8 @@ pub use split::Hosts;
 /// time, from several threads. In a forked child, calls on the groups of its parent are refused
 /// ([`Error::Forked`]), and nothing else may be done with their handles and engines than dropping them. In a
 /// signal handler a group may only be [aborted](Self::abort). Dropping the last handle ends the group's
-/// thread and waits for that, unless the drop is inside the body of a call.
+/// thread and waits for that, unless the drop is inside the body of a call. In a runtime,
+/// [leave](Self::leave) instead.
 ///
 /// After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
 /// [`Error::Differs`], [`Error::Payload`], or an [`Error::Transport`] that is due to lack of memory or a
@@ -104,7 +107,7 @@ impl Group {
         let thread = thread.map_err(Error::Transport)?;
         let members: Arc<[Rank]> = Rank::all(port.world_size()).collect();
         port.open_context(CONTROL, 0, Arc::clone(&members), OnLoss::Continue);
-        let contexts = Numbers::new();
+        let contexts = Arc::new(Numbers::new());
         let owner = Owner::here();
         let world = Arc::new(World { thread, owner, engine, local_group, is_encrypted, contexts });
         let slots = places(&world, &members).map(|_| SlotSet::default());
@@ -379,7 +382,7 @@ impl Group {
         let (status, kept) = (Arc::clone(&self.context.status), Arc::clone(&ranks));
         self.engine().spawn_in(
             (Arc::clone(&status), Some(kept)),
-            made.timeout,
+            (made.timeout, None),
             buffers,
             move |comm, buffers| {
                 Box::pin(async move {

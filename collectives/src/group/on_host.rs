@@ -117,7 +117,7 @@ impl Group {
         let (host, ranks) = (Arc::clone(host), Arc::clone(&self.context.ranks));
         let mut ticket = Ticket::take(Arc::clone(&host.slots));
         let (status, kept) = (Arc::clone(&host.status), Arc::clone(&ranks));
-        self.engine().spawn_in((status, Some(kept)), timeout, data, move |comm, data| {
+        self.engine().spawn_in((status, Some(kept)), (timeout, None), data, move |comm, data| {
             Box::pin(async move {
                 let site = CallSite { description, sequence: numbered.number, difference: &ranks.difference };
                 let shared = Shared::default();

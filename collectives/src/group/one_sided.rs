@@ -3,8 +3,9 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
-use ucx_sys_wrap::buffer::{Comm, Port, RecvBuffer, Region, RemoteRegion};
+use ucx_sys_wrap::buffer::{Comm, RecvBuffer, Region, RemoteRegion};
 use ucx_sys_wrap::{Error as Fault, Rank};
 
 use super::Group;
@@ -19,8 +20,13 @@ use crate::error::{Error, Result};
 /// while it makes progress: in any call, or by the progress thread. See [`Region`].
 ///
 /// **Timeouts** are those of the handle ([`with_timeout`](Self::with_timeout)), and close nothing
-/// ([`Error::OneSidedTimeout`]). Over UCX, what has begun can't be taken back where memory is accessed
-/// directly: the call returns when UCX has let go of the caller's memory.
+/// ([`Error::OneSidedTimeout`]). Over UCX, a put or get that has begun can't be taken back: the call returns
+/// when UCX has let go of the caller's memory. Where the owner carries it out, that is when the owner turns
+/// its transport, or is lost; where memory is accessed directly, it needs no turn of the owner.
+///
+/// **A group that closes** while a call waits ends the call in the same way, with the errors of collectives.
+/// If UCX still has the caller's memory 10 s later, because the owner stands still, UCX is torn down and all
+/// groups of this job are closed for this rank.
 ///
 /// **Errors** of a closed group are those of collectives. In addition [`Error::Transport`] with
 /// [`OutOfRegion`](Fault::OutOfRegion) for a range outside of the region, and with
@@ -43,17 +49,16 @@ impl Group {
         Region::register(self.port(), buffer).map_err(|fault| self.context.ranks.error(fault))
     }
 
-    /// Opens the region of rank `owner` of the group with this key, as [`to_bytes`] gave it. Does not contact
-    /// the owner.
+    /// Opens the region of rank `owner` of the group, which may be this rank, with this key, as [`to_bytes`]
+    /// gave it. Does not contact the owner. Puts and gets on this rank's own region are copies.
     ///
     /// [`to_bytes`]: ucx_sys_wrap::RegionKey::to_bytes
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]. [`Error::Transport`] with [`Protocol`](Fault::Protocol) if the bytes are no key
-    /// of that rank's memory, and with [`NoSuchPeer`](Fault::NoSuchPeer) for this rank itself. Those of a
-    /// closed group.
+    /// of that rank's memory. Those of a closed group.
     pub fn open_region(&self, owner: u32, key: &[u8]) -> Result<RemoteRegion> {
-        let member = self.other_member(owner)?;
+        let member = self.member(owner)?;
         self.check_open()?;
         RemoteRegion::open(self.port(), member, key).map_err(|fault| self.context.ranks.error(fault))
     }
@@ -80,33 +85,29 @@ impl Group {
     }
 
     /// Waits until all earlier puts of this rank to rank `to` have reached its memory: a message that is sent
-    /// afterwards finds them there. A put that has failed has reported its own error.
+    /// afterwards finds them there. Those to this rank itself already have. A put that has failed has
+    /// reported its own error.
     ///
     /// # Errors
-    /// As above; [`Error::NoSuchRank`], and [`NoSuchPeer`](Fault::NoSuchPeer) for this rank itself.
+    /// As above; [`Error::NoSuchRank`].
     pub fn flush(&self, to: u32) -> Result<()> {
-        let member = self.other_member(to)?;
+        let member = self.member(to)?;
         self.run_one_sided(("a flush to", member), async move |comm| comm.flush(member).await)
     }
 
-    /// Fails in a forked child, and if this rank knows that the group is closed.
+    /// Fails in a forked child, and if this rank knows that the group is closed. Calls that end at once turn
+    /// no transport, so this does, once in a millisecond.
     fn check_open(&self) -> Result<()> {
         self.check_process()?;
-        if self.context.status.look(self.port()) { self.failure().map_or(Ok(()), Err) } else { Ok(()) }
+        let (port, status) = (self.port(), &*self.context.status);
+        let is_closed = self.engine().is_late(port.now(), status) || status.look(port);
+        if is_closed { self.failure().map_or(Ok(()), Err) } else { Ok(()) }
     }
 
-    /// The rank in the world of another rank of the group.
-    fn other_member(&self, rank: u32) -> Result<Rank> {
+    /// The rank in the world of a rank of the group.
+    fn member(&self, rank: u32) -> Result<Rank> {
         let (members, world_size) = (self.members(), self.world_size());
-        match members.get(rank as usize) {
-            None => Err(Error::NoSuchRank { rank, world_size }),
-            Some(&rank) if rank == self.port().rank() => Err(Error::Transport(Fault::NoSuchPeer {
-                rank,
-                own: rank,
-                world_size: self.port().world_size(),
-            })),
-            Some(&member) => Ok(member),
-        }
+        members.get(rank as usize).copied().ok_or(Error::NoSuchRank { rank, world_size })
     }
 
     fn run_one_sided<'env>(
@@ -117,7 +118,7 @@ impl Group {
         self.check_open()?;
         let (ranks, status) = (&*self.context.ranks, &*self.context.status);
         let ended = self.engine().run_one_sided(status, self.timeout(), async |comm: &Comm<'env>| {
-            unless_closed(comm.port(), ranks.number, body(comm)).await
+            unless_closed(comm, ranks.number, body(comm)).await
         });
         ended.map_err(|fault| match fault {
             Fault::Timeout { waited: after, .. } => Error::OneSidedTimeout { what, rank: peer, after },
@@ -126,22 +127,36 @@ impl Group {
     }
 }
 
-/// Waits for an operation, which has no context, until the context is closed.
+/// How long an operation may take to end once the context is closed, before the end of its scope abandons the
+/// transport.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Waits for an operation, which has no context. When the context is closed, the operation is given up, and
+/// its end is waited for: leaving it to the end of the scope would cost the transport, and all other groups
+/// with it, if it takes some seconds.
 async fn unless_closed(
-    port: &Port,
+    comm: &Comm<'_>,
     context: u16,
     operation: impl Future<Output = std::result::Result<(), Fault>>,
 ) -> std::result::Result<(), Fault> {
+    let port = comm.port();
     let mut operation = pin!(operation);
+    let mut closed = None;
     poll_fn(|task| {
         let polled = operation.as_mut().poll(task);
-        if polled.is_pending()
-            && (port.has_closed() || port.is_abort_wanted())
-            && let Some(cause) = port.failure(context)
-        {
-            return Poll::Ready(Err(cause.into()));
+        match closed {
+            Some((cause, end)) if polled.is_ready() || port.now() >= end => Poll::Ready(Err(cause)),
+            None if polled.is_pending() && (port.has_closed() || port.is_abort_wanted()) => {
+                if let Some(cause) = port.failure(context) {
+                    closed = Some((cause, port.now().saturating_add(ENDS_WITHIN)));
+                    // The next poll, after a turn of the transport, cancels the operation.
+                    comm.expire();
+                }
+                Poll::Pending
+            }
+            _ => polled.map(Ok),
         }
-        polled
     })
     .await
+    .unwrap_or_else(|cause| Err(cause.into()))
 }

@@ -3,44 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::time::Instant;
 
-use brevity::{Join, Reduction};
-use brevity_examples::embed::{self, CALLS, Ended, lateness, report, report_processor_time};
+use brevity_examples::embed;
 
 fn main() -> ExitCode {
     embed::main(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(rank())
+        runtime.block_on(embed::on_tokio())
     })
-}
-
-async fn rank() -> Ended {
-    let group = Join::from_env()?.join_async().await?;
-    tokio::spawn(brevity::tokio::drive(&group)?);
-    let begun = Instant::now();
-    for _ in 0..CALLS {
-        group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await.1?;
-    }
-    report(group.rank(), "awaited one after the other", begun, CALLS);
-
-    // All at once. The ranks start them in the same order; they end in any.
-    let begun = Instant::now();
-    let calls: Vec<_> =
-        (0..100).map(|_| tokio::spawn(group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum))).collect();
-    for call in calls {
-        call.await?.1?;
-    }
-    report(group.rank(), "100 tasks at once", begun, 100);
-
-    // Other tasks run while one waits for a late rank.
-    report_processor_time(group.rank());
-    if group.rank() == 1 {
-        tokio::time::sleep(lateness()).await;
-    }
-    let mut sum = group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await;
-    sum.1?;
-    report_processor_time(group.rank());
-    assert_eq!(sum.0.pop(), Some(group.world_size() as f32));
-    Ok(())
 }

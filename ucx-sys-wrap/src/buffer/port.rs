@@ -1,6 +1,6 @@
 //! The entry point to a transport, for one thread at a time. It tracks every operation in flight.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use super::operation::Direction;
 use super::orphans::OrphanedScope;
 use crate::exit;
 use crate::on_end::Woken;
+use crate::one_sided::Regions;
 use crate::pollable::wait_for;
 use crate::told::{self, TellLast};
 use crate::transport::{OperationId, Transport};
@@ -54,6 +55,10 @@ pub(super) struct Inner {
     pub(super) transport: RefCell<Box<dyn Transport>>,
     pub(super) scopes: RefCell<Scopes>,
     pub(super) contexts: RefCell<Contexts>,
+    /// What this rank has registered: it reaches that without the transport.
+    pub(super) regions: RefCell<Regions>,
+    /// Its copies into and out of those regions, which the transport does not count.
+    pub(super) own_copies: Cell<Statistics>,
     /// Whether an operation may meet a closed context. Cheaper than asking.
     pub(super) has_closed: Arc<AtomicBool>,
     /// Open scopes that nobody holds.
@@ -103,6 +108,8 @@ impl Port {
             transport: RefCell::new(transport),
             scopes: RefCell::default(),
             contexts: RefCell::default(),
+            regions: RefCell::default(),
+            own_copies: Cell::default(),
             has_closed: Arc::clone(&has_closed),
             orphans: RefCell::default(),
         };
@@ -238,7 +245,13 @@ impl Port {
     /// The transport's counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.enter().transport.borrow().statistics()
+        let inner = self.enter();
+        let (all, own) = (inner.transport.borrow().statistics(), inner.own_copies.get());
+        Statistics {
+            copies: all.copies + own.copies,
+            bytes_copied: all.bytes_copied + own.bytes_copied,
+            ..all
+        }
     }
 
     /// Watches a peer that this rank waits for without an operation; see [`Transport::watch`].

@@ -79,8 +79,17 @@ impl<B: RecvBuffer + 'static> Region<B> {
         let shared = unsafe { Shared::new(pointer, length, raw) };
         let memory = RegionMemory::from(shared.clone());
         let key = port.enter().transport.borrow_mut().one_sided().expose(memory.clone())?;
-        let buffer = PhantomData;
-        Ok(Self { port: Arc::clone(port), key, memory, shared: Some(shared), is_over: false, buffer })
+        Ok(Self::made(port, key, memory, Some(shared)))
+    }
+
+    fn made(
+        port: &Arc<Port>,
+        key: RegionKey,
+        memory: RegionMemory,
+        shared: Option<Arc<Shared<B::Raw>>>,
+    ) -> Self {
+        port.enter().regions.borrow_mut().insert(key.clone(), memory.clone());
+        Self { port: Arc::clone(port), key, memory, shared, is_over: false, buffer: PhantomData }
     }
 
     /// What peers need to access the region.
@@ -132,7 +141,10 @@ impl<B: RecvBuffer + 'static> Region<B> {
         if std::mem::replace(&mut self.is_over, true) {
             return None;
         }
-        let is_quiet = self.port.enter().transport.borrow_mut().one_sided().conceal(&self.key);
+        let inner = self.port.enter();
+        inner.regions.borrow_mut().remove(&self.key);
+        let is_quiet = inner.transport.borrow_mut().one_sided().conceal(&self.key);
+        drop(inner);
         let shared = self.shared.take()?;
         if !is_quiet {
             // Peers can still access it, so it is never freed.
@@ -155,7 +167,7 @@ impl Region<PoolBuffer<u8>> {
     pub fn allocate(port: &Arc<Port>, pool: &Pool, length: usize) -> Result<Self> {
         let allocated = port.enter().transport.borrow_mut().one_sided().allocate(length)?;
         let Some((memory, key)) = allocated else { return Self::register(port, pool.take_zeroed(length)?) };
-        Ok(Self { port: Arc::clone(port), key, memory, shared: None, is_over: false, buffer: PhantomData })
+        Ok(Self::made(port, key, memory, None))
     }
 }
 

@@ -9,19 +9,19 @@ use std::task::{Context, Poll, ready};
 use super::comm::Comm;
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::operation::{Direction, PostedOperation};
-use super::port::Port;
+use super::port::{Inner, Port};
 use crate::one_sided::{AccessId, AccessParts, RegionKey, Remote};
 use crate::transport::{OperationId, Posted, RecvParts, SendParts, Transport, check_peer};
 use crate::{Error, Rank, Result, Tag};
 
-/// An opened [`Region`](super::Region) of a peer.
+/// An opened [`Region`](super::Region) of a peer, or of this rank itself.
 pub struct RemoteRegion {
     port: Arc<Port>,
     remote: Remote,
 }
 
 impl RemoteRegion {
-    /// Opens the region of `peer` whose [key](RegionKey) is `key`.
+    /// Opens the region of `peer` whose [key](RegionKey) is `key`. It may be of this rank itself.
     ///
     /// This does not contact the peer: the first operation finds out that a region is no longer registered.
     ///
@@ -32,8 +32,12 @@ impl RemoteRegion {
         let key = RegionKey::from_bytes(key, peer)?;
         let inner = port.enter();
         let mut transport = inner.transport.borrow_mut();
-        check_peer(peer, transport.rank(), transport.world_size())?;
-        let number = transport.one_sided().attach(&key)?;
+        let number = if peer == port.rank() {
+            0
+        } else {
+            check_peer(peer, port.rank(), port.world_size())?;
+            transport.one_sided().attach(&key)?
+        };
         Ok(Self { port: Arc::clone(port), remote: Remote { key, number } })
     }
 
@@ -48,6 +52,11 @@ impl RemoteRegion {
     pub fn region_bytes(&self) -> u64 {
         self.remote.key.length
     }
+
+    /// Whether it is of this rank, which the transport does not know of.
+    fn is_own(&self) -> bool {
+        self.owner() == self.port.rank()
+    }
 }
 
 impl fmt::Debug for RemoteRegion {
@@ -58,7 +67,9 @@ impl fmt::Debug for RemoteRegion {
 
 impl Drop for RemoteRegion {
     fn drop(&mut self) {
-        self.port.enter().transport.borrow_mut().one_sided().detach(&self.remote);
+        if !self.is_own() {
+            self.port.enter().transport.borrow_mut().one_sided().detach(&self.remote);
+        }
     }
 }
 
@@ -69,7 +80,8 @@ impl<'env> Comm<'env> {
     ///
     /// Puts are not ordered with each other or with messages. A put that fails or is dropped may have written
     /// any part of its bytes, or may still do so. Whether the peer must make progress depends on the
-    /// transport: not on `local`, and not on shared memory or RDMA under `ucx`.
+    /// transport: not on `local`, and not on shared memory or RDMA under `ucx`. A put to this rank's own
+    /// region is a copy, made at once.
     ///
     /// # Errors
     /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]. If `ucx` accesses the memory directly, only the
@@ -102,13 +114,17 @@ impl<'env> Comm<'env> {
     }
 
     /// Resolves when all earlier puts to `to` have reached its memory: a message sent afterwards finds them
-    /// there. Costs a round trip if the peer carries out the puts.
+    /// there. Costs a round trip if the peer carries out the puts, and nothing for this rank itself.
     ///
     /// # Errors
     /// Errors of the transport. A failed put reports its own error.
     pub fn flush(&self, to: Rank) -> Flush<'_, 'env> {
         let inner = self.port().enter();
-        let posted = inner.transport.borrow_mut().one_sided().post_flush(to);
+        let posted = if to == self.port().rank() {
+            Posted::Done(Ok(()))
+        } else {
+            inner.transport.borrow_mut().one_sided().post_flush(to)
+        };
         Flush(PostedOperation::new(self, (to, tag(to)), (), self.note(&inner, None, posted)))
     }
 
@@ -118,7 +134,7 @@ impl<'env> Comm<'env> {
         region: &RemoteRegion,
         offset: usize,
         raw: B::Raw,
-        parts: AccessParts,
+        mut parts: AccessParts,
     ) -> PostedOperation<'_, 'env, B, AccessId> {
         let (key, offset) = (&region.remote.key, offset as u64);
         let inner = self.port().enter();
@@ -128,10 +144,23 @@ impl<'env> Comm<'env> {
             false => Err(Error::NoSuchRegion { rank: key.owner }),
         };
         let posted = match checked {
+            Ok(()) if region.is_own() => Posted::Done(inner.copy_own(key, offset, &mut parts)),
             Ok(()) => inner.transport.borrow_mut().one_sided().post_access(&region.remote, offset, parts),
             Err(error) => Posted::Done(Err(error)),
         };
         PostedOperation::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, None, posted))
+    }
+}
+
+impl Inner {
+    /// Carries out a put or get of this rank on its own memory: one copy of each part, under the region's
+    /// lock.
+    fn copy_own(&self, key: &RegionKey, offset: u64, parts: &mut AccessParts) -> Result<()> {
+        let regions = self.regions.borrow();
+        let mut copies = self.own_copies.get();
+        parts.copy(regions.find(key, offset, parts.bytes())?, &mut copies);
+        self.own_copies.set(copies);
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use super::Local;
 use crate::buffer::RegionMemory;
 use crate::one_sided::{AccessId, AccessParts, OneSided, PostedAccess, RegionKey, Regions, Remote};
-use crate::transport::{Posted, count_copy};
+use crate::transport::Posted;
 use crate::{Rank, Result};
 
 /// The regions of all ranks of a world.
@@ -44,25 +44,7 @@ impl Local {
     fn access(&mut self, key: &RegionKey, offset: u64, parts: &mut AccessParts) -> Result<()> {
         self.check_owner(key.owner)?;
         let regions = self.world.regions[key.owner.index()].read();
-        let (memory, mut offset) = regions.find(key, offset, parts.bytes())?;
-        match parts {
-            AccessParts::Put(parts) => {
-                for part in parts {
-                    // The copy that a put is.
-                    memory.write(offset, part.bytes());
-                    offset += part.len();
-                    count_copy(&mut self.statistics, part.len());
-                }
-            }
-            AccessParts::Get(parts) => {
-                for part in parts {
-                    // The copy that a get is.
-                    memory.read(offset, part.bytes_mut());
-                    offset += part.len();
-                    count_copy(&mut self.statistics, part.len());
-                }
-            }
-        }
+        parts.copy(regions.find(key, offset, parts.bytes())?, &mut self.statistics);
         Ok(())
     }
 

@@ -11,8 +11,8 @@ use std::fmt;
 pub(crate) use regions::Regions;
 
 use crate::memory::RegionMemory;
-use crate::transport::{Posted, RecvParts, SendParts};
-use crate::{Error, Rank, Result};
+use crate::transport::{Posted, RecvParts, SendParts, count_copy};
+use crate::{Error, Rank, Result, Statistics};
 
 /// A posted put, get or flush, until [`OneSided::test_access`] has reported its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +34,28 @@ impl AccessParts {
         match self {
             Self::Put(parts) => parts.iter().map(|part| part.len() as u64).sum(),
             Self::Get(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+        }
+    }
+
+    /// Copies them into or out of memory of this process, from an offset on where all of them fit.
+    pub(crate) fn copy(&mut self, (memory, mut offset): (&RegionMemory, usize), statistics: &mut Statistics) {
+        match self {
+            Self::Put(parts) => {
+                for part in parts {
+                    // The copy that a put is.
+                    memory.write(offset, part.bytes());
+                    offset += part.len();
+                    count_copy(statistics, part.len());
+                }
+            }
+            Self::Get(parts) => {
+                for part in parts {
+                    // The copy that a get is.
+                    memory.read(offset, part.bytes_mut());
+                    offset += part.len();
+                    count_copy(statistics, part.len());
+                }
+            }
         }
     }
 }

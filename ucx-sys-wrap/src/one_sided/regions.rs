@@ -30,8 +30,13 @@ impl Regions {
     ) -> Result<RegionKey> {
         let key = RegionKey::new(owner, self.registered, length)?;
         self.registered += 1;
-        self.by_number.insert(key.number, (key.clone(), memory));
+        self.insert(key.clone(), memory);
         Ok(key)
+    }
+
+    /// Adds a region that has its key.
+    pub(crate) fn insert(&mut self, key: RegionKey, memory: RegionMemory) {
+        self.by_number.insert(key.number, (key, memory));
     }
 
     /// Takes a region out.
