@@ -34,6 +34,7 @@ mod processes;
 mod properties;
 mod put_back;
 mod secrecy;
+mod server;
 mod shared_buffers;
 mod shared_memory;
 mod sim;

@@ -246,6 +246,12 @@ impl ParameterServer {
         if let Ok((worker, around)) = self.worker() {
             worker.leave_at_once(&around);
         }
+        self.serve_async().await
+    }
+
+    /// [`serve`](Self::serve), awaited, on a simulated network.
+    #[doc(hidden)]
+    pub async fn serve_async(&mut self) -> Option<Served> {
         let desk = self.desk.as_mut()?;
         poll_fn(|context| desk.poll_deserted(context)).await;
         desk.look(|shard| shard.served)

@@ -55,6 +55,22 @@ pub(super) struct Around<'a> {
     pub(super) timeout: Duration,
 }
 
+impl Around<'_> {
+    /// Which of several failures to report: a server that has died, because others may have ended for that,
+    /// also if it failed nobody yet; else the first.
+    fn first_cause(&self, failures: Vec<Error>) -> Option<Error> {
+        let first = failures.into_iter().next()?;
+        let mut servers = (0u32..).zip(&self.plan.roles.servers);
+        let died = servers.find(|(_, server)| self.peers.has_gone(**server) && self.peers.has_died(**server));
+        Some(match (first, died) {
+            (Error::ServerLost { .. }, Some((shard, server))) => {
+                Error::ServerLost { rank: self.peers.member(*server).0, shard }
+            }
+            (first, _) => first,
+        })
+    }
+}
+
 impl Worker {
     pub(super) fn new(plan: &Plan, rank: u32) -> Result<Self> {
         let seats =
@@ -113,13 +129,12 @@ impl Worker {
         parameters: &mut [T],
     ) -> Result<Step> {
         let deadline = Instant::now().checked_add(around.timeout);
-        let mut step = Step::default();
-        let mut failure = None;
+        let (mut step, mut failures) = (Step::default(), Vec::new());
         for number in 0..self.lines.len() {
             let came = self.lines[number].wait(around, number, deadline);
-            failure = failure.or(self.take(around, number, came, parameters, &mut step).err());
+            failures.extend(self.take(around, number, came, parameters, &mut step).err());
         }
-        failure.map_or(Ok(step), Err)
+        around.first_cause(failures).map_or(Ok(step), Err)
     }
 
     /// The same, awaited.
@@ -128,16 +143,15 @@ impl Worker {
         around: &Around<'_>,
         parameters: &mut [T],
     ) -> Result<Step> {
-        let mut step = Step::default();
-        let mut failure = None;
+        let (mut step, mut failures) = (Step::default(), Vec::new());
         for number in 0..self.lines.len() {
             if let Some(pending) = &mut self.lines[number].pending {
                 around.peers.compute(std::mem::take(&mut pending.cost)).await;
             }
             let came = poll_fn(|context| self.lines[number].poll(around, number, context)).await;
-            failure = failure.or(self.take(around, number, came, parameters, &mut step).err());
+            failures.extend(self.take(around, number, came, parameters, &mut step).err());
         }
-        failure.map_or(Ok(step), Err)
+        around.first_cause(failures).map_or(Ok(step), Err)
     }
 
     /// Takes what has come for one shard.

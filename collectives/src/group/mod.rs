@@ -1,6 +1,4 @@
 //! Groups of ranks: how they are made, and how a call on them runs.
-//!
-//! The collectives on plain slices and on shared buffers are in files of their own.
 
 mod collectives;
 mod driving;

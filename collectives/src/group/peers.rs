@@ -111,6 +111,13 @@ impl Peers {
         self.group.context.ranks.has_gone(self.group.port(), rank)
     }
 
+    /// Whether a rank has died, and not left, as far as this rank knows.
+    #[must_use]
+    pub fn has_died(&self, rank: u32) -> bool {
+        let (port, member) = (self.group.port(), self.member(rank));
+        rank != self.rank() && !port.watch(member) && port.lost().contains(&member)
+    }
+
     /// Turns and waits as [`Group::wait_until`].
     pub fn wait_until(&self, longest: Duration, is_done: impl Fn() -> bool) -> bool {
         self.group.wait_until(longest, is_done)

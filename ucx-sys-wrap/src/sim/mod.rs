@@ -225,10 +225,15 @@ impl Transport for Sim {
     }
 
     fn watch(&mut self, peer: Rank) -> bool {
-        let network = self.cluster.network.lock();
-        peer.0 < self.cluster.world_size
-            && network.knows_gone(self.rank, peer)
-            && network.nodes[peer.index()].dead.is_none()
+        let mut network = self.cluster.network.lock();
+        if peer.0 >= self.cluster.world_size || !network.knows_gone(self.rank, peer) {
+            return false;
+        }
+        let is_dead = network.nodes[peer.index()].dead.is_some();
+        if is_dead {
+            network.lose(self.rank, peer, Error::PeerLost { rank: peer });
+        }
+        !is_dead
     }
 
     fn next_news(&mut self) -> Option<News> {

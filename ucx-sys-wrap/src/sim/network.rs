@@ -246,7 +246,8 @@ impl Network {
         self.record(4, from, to, packet.detail());
         match packet {
             Packet::Message(key, message) => {
-                if self.nodes[to.index()].deliver(key, message) {
+                let node = &mut self.nodes[to.index()];
+                if node.deliver(key, message) || node.is_listening {
                     self.wake(to);
                 }
             }

@@ -1,0 +1,222 @@
+//! On the simulated network, with deaths at every message.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use brevity::compress::generator::Generator;
+use brevity::server::{Charge, Method, Servers};
+use brevity::transport::sim::{Cluster, Fault, Links, run};
+use brevity::transport::{Rank, Transport};
+use brevity::{Error, Group, Settings};
+
+use super::{Record, TOTAL, builder, check_mass, zeros};
+
+/// Longer than any run.
+const TIMEOUT: Duration = Duration::from_secs(100);
+
+fn links() -> Links {
+    Links::new(100e-6, 8e-9)
+}
+
+fn group(transport: Box<dyn Transport>) -> Group {
+    Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() })
+}
+
+/// What became of a rank.
+#[derive(Debug)]
+enum Ended {
+    /// A worker that has done all its steps.
+    Worked,
+    /// A shard: where it begins, and its elements.
+    Served(usize, Vec<f32>),
+    Failed(Error),
+}
+
+struct Job {
+    method: Method,
+    servers: Servers,
+    shards: usize,
+    workers: u32,
+    steps: u32,
+    /// The longest time that a worker computes between two steps, in microseconds.
+    slowness: u64,
+}
+
+/// Runs a job. Returns what became of the ranks, and what each worker has recorded.
+fn simulate(job: &Job, ranks: u32, faults: Vec<Fault>) -> (Vec<Ended>, Vec<Record>) {
+    let records: Arc<Mutex<Vec<Record>>> =
+        Arc::new(Mutex::new(vec![Record::default(); job.workers as usize]));
+    let cluster = Cluster::new(ranks, links()).with_faults(faults);
+    let ended = run(cluster, |transport| {
+        let (group, records) = (group(transport), Arc::clone(&records));
+        let (method, servers, workers, steps, slowness) =
+            (job.method, job.servers, job.workers, job.steps, job.slowness);
+        async move {
+            let worked = async {
+                let charge = Charge::PerByte(Duration::from_nanos(20));
+                let server =
+                    builder(&group).method(method).servers(servers).charge(charge).build_async(&zeros());
+                let mut server = server.await?;
+                let (rank, mut parameters) = (group.rank(), zeros());
+                if rank >= workers {
+                    let model = server.model();
+                    server.serve_async().await;
+                    let (first, model) = server.model().or(model).unwrap();
+                    return Ok(Ended::Served(first, model));
+                }
+                let mut generator = Generator::new(rank.into());
+                server.fetch_async(&mut parameters).await?;
+                for step in 0..steps {
+                    let computing = Duration::from_micros(generator.below(slowness + 1));
+                    group.compute(computing).await;
+                    let mut record = records.lock().unwrap()[rank as usize].clone();
+                    let pushed = record.push(&mut server, rank, step);
+                    records.lock().unwrap()[rank as usize] = record;
+                    pushed?;
+                    server.pull_async(&mut parameters).await?;
+                }
+                server.leave_async().await;
+                Ok(Ended::Worked)
+            };
+            worked.await.unwrap_or_else(Ended::Failed)
+        }
+    });
+    let records = records.lock().unwrap().clone();
+    (ended.unwrap(), records)
+}
+
+/// The model, from all shards.
+fn model(ended: &[Ended]) -> Vec<f32> {
+    let mut model = vec![0.0; TOTAL];
+    for ended in ended {
+        if let Ended::Served(first, elements) = ended {
+            model[*first..first + elements.len()].copy_from_slice(elements);
+        }
+    }
+    model
+}
+
+fn dedicated(method: Method, steps: u32) -> Job {
+    Job { method, servers: Servers::Dedicated(2), shards: 2, workers: 3, steps, slowness: 500 }
+}
+
+#[test]
+fn a_thousand_steps_lose_nothing() {
+    for method in [Method::gradient_dropping(0.1), Method::asgd(), Method::dgc(0.05, 0.0)] {
+        let job = dedicated(method, 330);
+        let (ended, records) = simulate(&job, 5, Vec::new());
+        assert!(ended[..3].iter().all(|ended| matches!(ended, Ended::Worked)), "{ended:?}");
+        check_mass(&model(&ended), 2, &records, &[]);
+    }
+}
+
+/// A worker's death leaves the others as they were.
+#[test]
+fn workers_that_die_lose_no_push_of_others() {
+    for seed in 0..20 {
+        let mut generator = Generator::new(seed);
+        let mut draw = |most: u64| generator.below(most);
+        let job = Job { workers: 5, slowness: 2000, ..dedicated(Method::gradient_dropping(0.1), 60) };
+        let faults = [0, 1]
+            .map(|rank| Fault::Kill { rank: Rank(rank), at: Duration::from_micros(5000 + draw(60_000)) });
+        let stall =
+            Fault::Stall { rank: Rank(2), at: Duration::from_millis(8), lasting: Duration::from_millis(40) };
+        let faults = faults.into_iter().chain([stall]).collect();
+        let (ended, records) = simulate(&job, 7, faults);
+        assert!(ended[2..5].iter().all(|ended| matches!(ended, Ended::Worked)), "seed {seed}: {ended:?}");
+        check_mass(&model(&ended), job.shards, &records[2..], &records[..2]);
+    }
+}
+
+/// Every rank is killed after each of its messages, one run each.
+#[test]
+fn a_death_at_any_message_ends_well() {
+    let job = dedicated(Method::gradient_dropping(0.1), 6);
+    for victim in 0..5 {
+        for messages in 1.. {
+            let fault = Fault::KillAfter { rank: Rank(victim), messages };
+            let (ended, records) = simulate(&job, 5, vec![fault]);
+            if matches!(&ended[victim as usize], Ended::Worked | Ended::Served(..)) {
+                // It had fewer messages than that.
+                assert!(messages > 6, "rank {victim} ended with {messages} messages");
+                break;
+            }
+            let others = (0..5).filter(|rank| *rank != victim as usize);
+            let all = &ended;
+            for rank in others {
+                match &all[rank] {
+                    // While the server is made, a death closes the group.
+                    Ended::Failed(Error::Collective(_)) => {}
+                    // Or a server had not even begun.
+                    Ended::Failed(Error::ServerLost { rank: lost, shard }) => {
+                        let began = !matches!(all[*lost as usize], Ended::Failed(Error::Collective(_)));
+                        assert!(*lost == shard + 3 && (*lost == victim || !began), "rank {rank}: {all:?}");
+                    }
+                    Ended::Failed(error) => panic!("rank {rank}: {error}"),
+                    Ended::Worked | Ended::Served(..) => {}
+                }
+            }
+            let is_made = ended.iter().any(|ended| matches!(ended, Ended::Served(..)));
+            if is_made && victim < 3 {
+                let (sure, unsure): (Vec<_>, Vec<_>) = (0..3).partition(|worker| *worker != victim as usize);
+                let of = |workers: Vec<usize>| -> Vec<Record> {
+                    workers.into_iter().map(|worker| records[worker].clone()).collect()
+                };
+                check_mass(&model(&ended), job.shards, &of(sure), &of(unsure));
+            }
+        }
+    }
+}
+
+#[test]
+fn where_every_rank_serves_a_death_is_told_to_all() {
+    let job = Job { servers: Servers::EveryRank, shards: 3, ..dedicated(Method::gradient_dropping(0.1), 40) };
+    let (ended, _) = simulate(&job, 3, Vec::new());
+    assert!(ended.iter().all(|ended| matches!(ended, Ended::Worked)), "{ended:?}");
+    let fault = Fault::Kill { rank: Rank(1), at: Duration::from_millis(10) };
+    let (ended, _) = simulate(&job, 3, vec![fault]);
+    for rank in [0, 2] {
+        let is_told = matches!(ended[rank], Ended::Failed(Error::ServerLost { rank: 1, shard: 1 }));
+        assert!(is_told, "{:?}", ended[rank]);
+    }
+}
+
+#[test]
+fn one_hundred_and_twenty_eight_workers() {
+    let job = Job { workers: 128, ..dedicated(Method::gradient_dropping(0.02), 8) };
+    let (ended, records) = simulate(&job, 130, Vec::new());
+    assert!(ended[..128].iter().all(|ended| matches!(ended, Ended::Worked)));
+    check_mass(&model(&ended), 2, &records, &[]);
+}
+
+/// The charge of a shard's work passes before its answers are sent.
+#[test]
+fn computing_takes_virtual_time() {
+    let time = |charge| {
+        let cluster = Cluster::new(2, links());
+        let ended = run(cluster.clone(), |transport| {
+            let (group, cluster) = (group(transport), cluster.clone());
+            async move {
+                let server = builder(&group).servers(Servers::Dedicated(1)).charge(charge);
+                let mut server = server.build_async(&zeros()).await.unwrap();
+                if !server.is_worker() {
+                    server.serve_async().await;
+                    return Duration::ZERO;
+                }
+                let mut parameters = zeros();
+                server.fetch_async(&mut parameters).await.unwrap();
+                let begun = cluster.now();
+                group.compute(Duration::from_millis(3)).await;
+                server.step_async(&zeros(), 1.0, &mut parameters).await.unwrap();
+                let took = cluster.now() - begun;
+                server.leave_async().await;
+                took
+            }
+        });
+        ended.unwrap()[0]
+    };
+    let (free, charged) = (time(Charge::Nothing), time(Charge::PerByte(Duration::from_micros(10))));
+    let request = (4 * TOTAL + 48) as u32;
+    assert_eq!(charged - free, request * Duration::from_micros(10));
+    assert!(free > Duration::from_micros(3200) && free < Duration::from_micros(3400), "{free:?}");
+}

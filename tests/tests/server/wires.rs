@@ -1,0 +1,139 @@
+//! On every wire between threads: with and without dedicated servers, with workers that come late, leave
+//! early, or send what no worker sends.
+
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use brevity::server::{Method, Servers};
+use brevity::{Error, Group};
+use brevity_testing::{Wire, on_every_wire};
+use brevity_tests::on_transports;
+
+use super::{Record, TOTAL, builder, check_mass, gradients, zeros};
+
+on_every_wire! {
+    every_rank_serves => |wire: Wire| work(wire, 3, Servers::EveryRank);
+    dedicated_servers => |wire: Wire| work(wire, 5, Servers::Dedicated(2));
+    strangers_to_the_protocol => |wire: Wire| refuse(wire);
+    a_server_that_ends => |wire: Wire| end(wire);
+}
+
+const STEPS: u32 = 25;
+
+/// The tags of requests and replies, as docs/server.md gives them.
+const REQUESTS: u32 = 1;
+const REPLIES: u32 = 2;
+
+/// Workers at their own pace, of which one comes late and one leaves early.
+fn work(wire: Wire, ranks: u32, servers: Servers) {
+    let (workers, shards) = match servers {
+        Servers::EveryRank => (ranks, ranks),
+        Servers::Dedicated(count) => (ranks - count, count),
+    };
+    for method in [Method::gradient_dropping(0.1), Method::asgd()] {
+        let records = Arc::new(Mutex::new(vec![Record::default(); workers as usize]));
+        let all_pushed = Arc::new(Barrier::new(workers as usize));
+        let handed_in = Arc::clone(&records);
+        let models = on_transports(wire.world(ranks), move |group| {
+            let mut server = builder(group).method(method).servers(servers).build(&zeros()).unwrap();
+            let rank = group.rank();
+            assert_eq!(
+                (server.is_worker(), server.shard().is_some()),
+                (rank < workers, workers == ranks || rank >= workers)
+            );
+            if !server.is_worker() {
+                let served = server.serve().unwrap().unwrap();
+                assert_eq!((served.refused, served.pushes > 0), (0, true));
+                return None;
+            }
+            if rank == 1 {
+                sleep(Duration::from_millis(20));
+            }
+            let steps = if rank == 0 { STEPS / 2 } else { STEPS };
+            let (mut parameters, mut record) = (zeros(), Record::default());
+            server.fetch(&mut parameters).unwrap();
+            for step in 0..steps {
+                record.push(&mut server, rank, step).unwrap();
+                let step = server.pull(&mut parameters).unwrap();
+                assert!(step.clock > 0 && step.bytes > 0);
+            }
+            handed_in.lock().unwrap()[rank as usize] = record;
+            all_pushed.wait();
+            server.fetch(&mut parameters).unwrap();
+            server.leave().unwrap();
+            Some(parameters.concat())
+        });
+        let models: Vec<Vec<f32>> = models.into_iter().flatten().collect();
+        assert_eq!(models.len(), workers as usize);
+        for model in &models {
+            check_mass(model, shards as usize, &records.lock().unwrap(), &[]);
+        }
+    }
+}
+
+/// Rank 1 sends nonsense; rank 0 does not notice.
+fn refuse(wire: Wire) {
+    let method = Method::gradient_dropping(0.1);
+    on_transports(wire.world(3), move |group: &Group| {
+        let mut server =
+            builder(group).method(method).servers(Servers::Dedicated(1)).build(&zeros()).unwrap();
+        let mut parameters = zeros();
+        match group.rank() {
+            0 => {
+                server.fetch(&mut parameters).unwrap();
+                for step in 0..STEPS {
+                    server.step(&gradients(0, step), 1.0, &mut parameters).unwrap();
+                }
+                server.leave().unwrap();
+            }
+            1 => {
+                let longest = 8 * TOTAL + 10_000;
+                for (bytes, reason) in [
+                    (vec![0; 100], "no worker"),
+                    (vec![], "0 bytes"),
+                    (vec![7; longest], "which is more than any push has"),
+                    (vec![7; 5_000_000], "which is more than any push has"),
+                ] {
+                    let reply =
+                        server.peers().start_recv(vec![0u8; 1000], 2, REPLIES, Duration::from_secs(60));
+                    server.peers().start_send(bytes, 2, REQUESTS).wait().1.unwrap();
+                    let (bytes, received) = reply.wait();
+                    let text = String::from_utf8_lossy(&bytes[..received.unwrap().bytes]).into_owned();
+                    assert!(text.contains(reason), "{text}, expected {reason}");
+                }
+                // More than it may, without waiting for replies.
+                let sends: Vec<_> =
+                    (0..50).map(|_| server.peers().start_send(vec![1u8; 200], 2, REQUESTS)).collect();
+                sends.into_iter().for_each(|send| send.wait().1.unwrap());
+                drop(server);
+            }
+            _ => {
+                let served = server.serve().unwrap().unwrap();
+                assert_eq!(served.pushes, u64::from(STEPS));
+                assert!(served.refused >= 4);
+            }
+        }
+    });
+}
+
+/// Rank 1, which serves, ends before its worker.
+fn end(wire: Wire) {
+    on_transports(wire.world(2), move |group: &Group| {
+        let server = builder(group).servers(Servers::Dedicated(1)).build(&zeros());
+        let mut server = server.unwrap();
+        if group.rank() == 1 {
+            drop(server);
+            group.barrier().unwrap();
+            return;
+        }
+        let mut parameters = zeros();
+        // It may still have answered the first.
+        let begun = Instant::now();
+        let ended = (0..2).find_map(|_| server.fetch(&mut parameters).err());
+        assert!(matches!(ended, Some(Error::ServerLost { rank: 1, shard: 0 })), "{ended:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        // The group goes on.
+        group.barrier().unwrap();
+    });
+}
