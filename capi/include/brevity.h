@@ -874,6 +874,171 @@ brv_status brv_exchange_load_of(brv_exchange *exchange, int32_t rank, const void
 /* Like brv_feedback_rejoin, for all tensors of the list. */
 brv_status brv_exchange_rejoin(brv_exchange *exchange, brv_group *group);
 
+/* ---- The parameter server ------------------------------------------------------------------------------ */
+
+/* A sharded parameter server, and this rank's part in it: a worker, a shard, or both. Workers train at their
+ * own pace: a step pushes what the method makes of the gradients to all shards, and each answers with what
+ * has changed. docs/server.md says what each method sends, what is kept in memory and who may fail. A server
+ * is used by one thread at a time.
+ *
+ *     brv_server_config config = BRV_SERVER_CONFIG_INIT;
+ *     config.method = BRV_SERVER_DGS;
+ *     config.density = 0.01;
+ *     config.momentum = 0.7;
+ *     brv_server_new(group, &config, &server);
+ *     brv_server_add(server, "weight", shape, 2);
+ *     brv_server_begin(server, parameters, 1, NULL);
+ *     brv_server_fetch(server, parameters, 1, NULL);
+ *     while (...)
+ *         brv_server_take_step(server, gradients, rate, parameters, 1, NULL, NULL);
+ *     brv_server_leave(server);
+ */
+typedef struct brv_server brv_server;
+
+/* What workers push: all of the gradients; the largest entries of the residual; SAMomentum; momentum
+ * correction with masking. */
+typedef enum brv_server_method {
+    BRV_SERVER_ASGD = 1,
+    BRV_SERVER_GRADIENT_DROPPING = 2,
+    BRV_SERVER_DGS = 3,
+    BRV_SERVER_DGC = 4
+} brv_server_method;
+
+/* What shards do with a gradient: -rate g; or AdaGrad. */
+typedef enum brv_server_rule {
+    BRV_SERVER_SGD = 0,
+    BRV_SERVER_ADAGRAD = 1
+} brv_server_rule;
+
+/* Among which entries the largest are selected: those of one tensor on one shard; all of a shard. */
+typedef enum brv_threshold {
+    BRV_THRESHOLD_TENSOR = 0,
+    BRV_THRESHOLD_SHARD = 1
+} brv_threshold;
+
+/* How values of sparse messages are written; the mean or the smallest magnitude stands for several. */
+typedef enum brv_values {
+    BRV_VALUES_F32 = 0,
+    BRV_VALUES_F16 = 1,
+    BRV_VALUES_BF16 = 2,
+    BRV_VALUES_ONE_BIT_MEAN = 3,
+    BRV_VALUES_ONE_BIT_MIN = 4,
+    BRV_VALUES_TWO_BIT_MEAN = 5,
+    BRV_VALUES_TWO_BIT_MIN = 6
+} brv_values;
+
+/* Settings; equal on all ranks. Begin with BRV_SERVER_CONFIG_INIT, which is ASGD where every rank serves. */
+typedef struct brv_server_config {
+    uint32_t size;
+    uint32_t method;          /* brv_server_method */
+    double density;           /* the share of entries in a push: above 0, at most 1; not used by ASGD */
+    double secondary_density; /* that of answers; 0 for the same */
+    double momentum;          /* of DGS (above 0) and DGC (at least 0), below 1 */
+    double clip;              /* of DGC: the norm of all workers' gradients together; 0 for none */
+    double epsilon;           /* of AdaGrad: what keeps the divisor from being 0, as 1e-8 */
+    uint32_t servers;         /* so many of the last ranks serve and do not work; 0: every rank does both */
+    uint32_t rule;            /* brv_server_rule; DGS needs BRV_SERVER_SGD */
+    uint32_t threshold;       /* brv_threshold */
+    uint32_t values;          /* brv_values; ASGD needs BRV_VALUES_F32 */
+    int64_t staleness;        /* how many steps a worker may be ahead of the slowest; -1: no bound */
+    uint32_t keep_pushes;     /* 1: workers keep their pushes until these are in a saved state of the shard */
+    uint32_t unused;
+    uint64_t reserved[8];
+} brv_server_config;
+
+#define BRV_SERVER_CONFIG_INIT \
+    {sizeof(brv_server_config), BRV_SERVER_ASGD, 0.0, 0.0, 0.0, 0.0, 0.0, 0, BRV_SERVER_SGD, \
+     BRV_THRESHOLD_TENSOR, BRV_VALUES_F32, -1, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}}
+
+/* Makes a server without tensors, for use with group, and stores it in *server; NULL on failure. */
+brv_status brv_server_new(brv_group *group, const brv_server_config *config, brv_server **server);
+
+/* Frees a server, which ends for this rank: workers lose its shard. Does nothing if server is NULL. */
+void brv_server_free(brv_server *server);
+
+/* Adds a tensor before the server begins: its name (UTF-8, unique; copied) and the lengths of its
+ * dimensions. */
+brv_status brv_server_add(brv_server *server, const char *name, const size_t *shape, size_t dimensions);
+
+/* Begins from a state that brv_server_save wrote on a rank; call it after all tensors, once for each state.
+ * The numbers of workers and servers may be others: docs/server.md has the rule. */
+brv_status brv_server_resume(brv_server *server, const void *saved, size_t bytes);
+
+/* Makes the server on all ranks of the group, and begins to serve where this rank does. parameters has one
+ * pointer for each tensor; those of the servers are where the model begins. */
+brv_status brv_server_begin(brv_server *server, const float *const *parameters, size_t tensors,
+                            const brv_options *options);
+
+/* 1 if this rank is a worker, 0 if it only serves; -1 on failure. */
+int32_t brv_server_is_worker(const brv_server *server);
+
+/* Replaces the parameters by the model. Every worker begins with this, also one that comes late.
+ * BRV_ERR_PEER_LOST if a server has died or ended, with its rank; BRV_ERR_TIMEOUT if one does not answer
+ * within the timeout; BRV_ERR_PROTOCOL if one refuses. None of these closes the group. */
+brv_status brv_server_fetch(brv_server *server, float *const *parameters, size_t tensors,
+                            const brv_options *options);
+
+/* What a step has brought. Begin with BRV_SERVER_STEP_INIT. */
+typedef struct brv_server_step {
+    uint32_t size;
+    uint32_t unused;
+    uint64_t clock; /* the pushes of all workers that a shard had applied */
+    uint64_t lag;   /* those of others between this worker's last answer and its push */
+    uint64_t bytes; /* of this step's messages, both ways */
+    uint64_t reserved[4];
+} brv_server_step;
+
+#define BRV_SERVER_STEP_INIT {sizeof(brv_server_step), 0, 0, 0, 0, {0, 0, 0, 0}}
+
+/* Pushes gradients and adds the answers to the parameters: brv_server_push and then brv_server_pull. step is
+ * NULL, or gets the figures. */
+brv_status brv_server_take_step(brv_server *server, const float *const *gradients, double rate,
+                                float *const *parameters, size_t tensors, brv_server_step *step,
+                                const brv_options *options);
+
+/* Sends what the method makes of the gradients to all shards, and does not wait: compute on, and pull
+ * before the next push. rate is the learning rate. BRV_ERR_NON_FINITE for a value that is not finite:
+ * nothing was sent. */
+brv_status brv_server_push(brv_server *server, const float *const *gradients, double rate, size_t tensors);
+
+/* Waits for the answers to the last push, and adds them to the parameters; without a push it asks for what
+ * this worker is owed. Errors are as for brv_server_fetch. After BRV_ERR_TIMEOUT the answers can be pulled
+ * again; after BRV_ERR_PROTOCOL the push is back in the residuals. */
+brv_status brv_server_pull(brv_server *server, float *const *parameters, size_t tensors,
+                           brv_server_step *step, const brv_options *options);
+
+/* Changes the density of this worker's pushes from the next one on, for instance during warm-up. */
+brv_status brv_server_set_density(brv_server *server, double density);
+
+/* Serves until all workers have left or are gone, at most for so many seconds (BRV_FOREVER for no limit), and
+ * returns BRV_OK then, else BRV_PENDING. What a dedicated server calls. */
+brv_status brv_server_serve(brv_server *server, double seconds);
+
+/* Leaves: nobody waits for this worker any more. Where this rank serves too, it goes on until all workers
+ * have left or are gone. The server has ended then, and can only be freed. */
+brv_status brv_server_leave(brv_server *server);
+
+/* Copies what this worker has not pushed of a tensor's gradients to the n elements at out. */
+brv_status brv_server_residual(brv_server *server, const char *name, float *out, size_t n);
+
+/* Writes what this rank needs after a restart to the memory at out, and the number of bytes to *needed. If
+ * that is more than bytes, BRV_ERR_ARGUMENT: nothing was written but *needed. */
+brv_status brv_server_save(brv_server *server, void *out, size_t bytes, size_t *needed);
+
+/* What the shard of this rank has done. Begin with BRV_SERVER_STATISTICS_INIT. */
+typedef struct brv_server_statistics {
+    uint32_t size;
+    uint32_t unused;
+    uint64_t pushes;  /* applied */
+    uint64_t refused; /* requests */
+    uint64_t reserved[5];
+} brv_server_statistics;
+
+#define BRV_SERVER_STATISTICS_INIT {sizeof(brv_server_statistics), 0, 0, 0, {0, 0, 0, 0, 0}}
+
+/* BRV_ERR_ARGUMENT if this rank does not serve. */
+brv_status brv_server_get_statistics(brv_server *server, brv_server_statistics *statistics);
+
 #ifdef __cplusplus
 }
 #endif

@@ -86,6 +86,10 @@ pub(crate) fn of_facade(error: &Facade) -> Verdict {
     match error {
         Facade::NonFinite { rank, .. } => (brv_status::NonFinite, Some(*rank)),
         Facade::Overflow { .. } => (brv_status::NonFinite, None),
+        Facade::GradientNotFinite { rank, .. } => (brv_status::NonFinite, Some(*rank)),
+        Facade::ServerLost { rank, .. } => (brv_status::PeerLost, Some(*rank)),
+        Facade::ServerSilent { rank, .. } => (brv_status::Timeout, Some(*rank)),
+        Facade::Refused { rank, .. } => (brv_status::Protocol, Some(*rank)),
         Facade::Memory { .. } => (brv_status::Exhausted, None),
         Facade::State(error) if of_memory(error) => (brv_status::Exhausted, None),
         Facade::Collective(error) => of_collective(error),

@@ -6,6 +6,7 @@ pub mod faults;
 pub mod mixed;
 pub mod network;
 pub mod oracle;
+pub mod pushes;
 pub mod random;
 pub mod started;
 pub mod suite;

@@ -294,6 +294,13 @@ impl Ready {
     fn open(self, peers: Peers) -> Result<ParameterServer> {
         let peers = Arc::new(peers);
         let desk = self.shard.map(|shard| Desk::open(shard, &peers)).transpose()?;
-        Ok(ParameterServer { worker: self.worker, desk, plan: self.plan, peers, group: self.group })
+        Ok(ParameterServer {
+            worker: self.worker,
+            desk,
+            plan: self.plan,
+            peers,
+            group: self.group,
+            timeout: None,
+        })
     }
 }

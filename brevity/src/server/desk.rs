@@ -30,6 +30,9 @@ const MOST_WAITING: u32 = 4;
 /// How often a shard looks for workers that are not heard of any more.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How often a wait for some time looks whether the shard's thread has ended.
+const POLL_EVERY: Duration = Duration::from_millis(5);
+
 /// The replies of this rank's shard to this rank's worker.
 #[derive(Default)]
 pub(super) struct Letterbox {
@@ -226,6 +229,21 @@ impl Desk {
         }
     }
 
+    /// Waits for so long, and returns whether all workers are gone.
+    pub(super) fn join_for(&mut self, longest: Duration) -> bool {
+        let Way::Thread(threads) = &mut self.way else { return false };
+        let end = Instant::now().checked_add(longest);
+        while threads.works.as_ref().is_some_and(|works| !works.is_finished()) {
+            let left = end.map_or(POLL_EVERY, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            thread::sleep(left.min(POLL_EVERY));
+        }
+        threads.join();
+        true
+    }
+
     /// The same on a simulated network.
     pub(super) fn poll_deserted(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.way {
@@ -271,6 +289,10 @@ impl Post {
             }
             let sends = &mut self.sends[worker];
             sends.retain(|send| !send.has_ended());
+            if sends.len() >= MOST_WAITING as usize {
+                // It asks again and again, and receives nothing.
+                continue;
+            }
             let sending = self.peers.start_send(bytes, plan.roles.workers[worker], REPLIES);
             if !sending.has_ended() {
                 sends.push(sending);

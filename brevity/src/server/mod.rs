@@ -19,6 +19,7 @@ mod worker;
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use brevity_collectives::{Group, Peers};
 
@@ -73,6 +74,8 @@ pub struct ParameterServer {
     plan: Arc<Plan>,
     peers: Arc<Peers>,
     group: Group,
+    /// The timeout of waits, instead of the group's.
+    timeout: Option<Duration>,
 }
 
 /// What a step of a worker has brought.
@@ -198,6 +201,11 @@ impl ParameterServer {
         worker.wait_async(&around, parameters).await
     }
 
+    /// Changes the timeout of this rank's waits, which is the group's otherwise.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = Some(timeout);
+    }
+
     /// Changes the density of pushes from the next one on (0 < density <= 1), for instance during warm-up. No
     /// effect with [`Method::asgd`]. Workers may have different ones.
     ///
@@ -238,6 +246,16 @@ impl ParameterServer {
     pub fn serve(&mut self) -> Result<Option<Served>> {
         self.group.check_process()?;
         Ok(self.desk.as_mut().and_then(Desk::join).map(|shard| shard.served))
+    }
+
+    /// Serves for so long, and returns whether all workers have left or are gone. For a server that
+    /// [saves](Self::save) its shard now and then.
+    ///
+    /// # Errors
+    /// [`Error::Collective`] in a forked child.
+    pub fn serve_for(&mut self, longest: Duration) -> Result<bool> {
+        self.group.check_process()?;
+        Ok(self.desk.as_mut().is_none_or(|desk| desk.join_for(longest)))
     }
 
     /// [`leave`](Self::leave), awaited, on a simulated network.
@@ -319,10 +337,13 @@ impl ParameterServer {
     }
 
     fn worker(&mut self) -> Result<(&mut Worker, Around<'_>)> {
-        let Self { worker, desk, plan, peers, group } = self;
+        let Self { worker, desk, plan, peers, group, timeout } = self;
         let remedy = "only workers push and pull";
         let worker = worker.as_mut().ok_or(Error::Order { what: "a call on a dedicated server", remedy })?;
-        Ok((worker, Around { plan, peers, desk: desk.as_ref(), timeout: group.timeout() }))
+        Ok((
+            worker,
+            Around { plan, peers, desk: desk.as_ref(), timeout: timeout.unwrap_or_else(|| group.timeout()) },
+        ))
     }
 
     fn ask_for_answers(&mut self) -> Result<(&mut Worker, Around<'_>)> {

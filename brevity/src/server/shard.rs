@@ -1,10 +1,10 @@
 //! One server's part of the model, and what its workers are owed. No network: requests in, replies out.
 //!
-//! `M` is the model, `v[w]` what worker `w` has of it. Instead of `v[w]` the shard keeps what it owes, `D[w] =
-//! M - v[w]`: a push adds its changes to `M` and to every `D`, an answer moves the largest entries of `D[w]`
-//! into a message (dual-way sparsification; in gradient dropping the "last version" of a client is `v[w]`).
-//! What an answer leaves stays in `D[w]`, so nothing is lost, and answers stay sparse however many workers
-//! there are.
+//! `M` is the model, `v[w]` what worker `w` has of it. Instead of `v[w]` the shard keeps what it owes,
+//! `D[w] = M - v[w]`: a push adds its changes to `M` and to every `D`, an answer moves the largest entries of
+//! `D[w]` into a message (dual-way sparsification; in gradient dropping the "last version" of a client is
+//! `v[w]`). What an answer leaves stays in `D[w]`, so nothing is lost, and answers stay sparse however many
+//! workers there are.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,5 +10,6 @@ mod joining;
 mod messages;
 mod ranks;
 mod requests;
+mod server;
 mod solo;
 mod stage;

@@ -23,7 +23,8 @@ pub trait Handler: Send + 'static {
     /// Takes a message. What is put into `out` is sent.
     fn receive(&mut self, source: u32, bytes: Vec<u8>, out: &mut Outbox);
 
-    /// A message of so many bytes was dropped, because it was longer than its limit.
+    /// A message of so many bytes was dropped, because it was longer than its limit, or because two others of
+    /// its source were being received.
     fn dropped(&mut self, source: u32, bytes: u64, out: &mut Outbox);
 
     /// A rank is gone: it has died, left, or closed its side. No message of it comes any more.
@@ -52,6 +53,9 @@ impl Outbox {
         self.computed += lasting;
     }
 }
+
+/// The messages of one rank that are received at once. More than that are dropped: each takes memory.
+const MOST_AT_ONCE: usize = 2;
 
 type Outcome<T> = std::result::Result<T, Fault>;
 
@@ -153,11 +157,12 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
             let after = ranks.messages.last();
             let (context, epoch, tag) = (ranks.number, ranks.epoch, Some(self.tag));
             let wanted = Wanted { context, epoch, source: None, tag, after };
-            let handler = &mut *self.handler;
+            let (handler, receiving) = (&mut *self.handler, &self.receiving);
             let place = |found: &Found| {
                 let bytes = found.lengths.iter().sum();
                 let source = ranks.place(found.tag.source())?;
-                let is_short = bytes <= handler.limit(source);
+                let at_once = receiving.iter().filter(|receiving| receiving.source == source).count();
+                let is_short = at_once < MOST_AT_ONCE && bytes <= handler.limit(source);
                 // The transport drops what does not fit.
                 is_short.then(|| zeros(bytes)).unwrap_or(Some(Vec::new()))
             };

@@ -15,9 +15,9 @@ const ATTEMPTS: usize = 4;
 /// A dense residual to which sparse vectors are added, and which knows the largest magnitude of each block of
 /// 64 elements.
 ///
-/// [`select`](Self::select) has the result of [`Residual::select`](super::Residual::select) and reads a 64th of the elements, and then
-/// at most about as many blocks as it selects entries. So it is for a long residual to which little is added
-/// between two selections: what a server owes to one of its workers.
+/// [`select`](Self::select) has the result of [`Residual::select`](super::Residual::select) and reads a 64th
+/// of the elements, and then at most about as many blocks as it selects entries. So it is for a long residual
+/// to which little is added between two selections: what a server owes to one of its workers.
 ///
 /// Holds one dense vector and a 64th of that.
 ///

@@ -9,7 +9,7 @@ use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::transport::{Rank, Transport};
 use brevity::{Error, Group, Settings};
 
-use super::{Record, TOTAL, builder, check_mass, zeros};
+use brevity_tests::pushes::{Record, TOTAL, builder, check_mass, zeros};
 
 /// Longer than any run.
 const TIMEOUT: Duration = Duration::from_secs(100);

@@ -10,7 +10,7 @@ use brevity::{Error, Group};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_transports;
 
-use super::{Record, TOTAL, builder, check_mass, gradients, zeros};
+use brevity_tests::pushes::{Record, TOTAL, builder, check_mass, gradients, zeros};
 
 on_every_wire! {
     every_rank_serves => |wire: Wire| work(wire, 3, Servers::EveryRank);

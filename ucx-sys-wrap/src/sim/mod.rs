@@ -13,8 +13,8 @@
 //! So a lone message takes `alpha + beta * b`, latencies overlap while bytes do not, and the usual formulas
 //! hold exactly if ports are not shared: `(P - 1) (alpha + beta * b)` for a ring, `log2(P) (alpha + beta *
 //! b)` for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive doubling.
-//! Computing takes the time that a rank is charged for it ([`Port::compute`]): it does nothing else meanwhile.
-//! The clock counts picoseconds and reports nanoseconds.
+//! Computing takes the time that a rank is charged for it ([`Port::compute`]): it does nothing else
+//! meanwhile. The clock counts picoseconds and reports nanoseconds.
 //!
 //! [`Port::compute`]: crate::buffer::Port::compute
 //!

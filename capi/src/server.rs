@@ -1,0 +1,582 @@
+//! Asynchronous training against a sharded parameter server.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use brevity::ParameterServer;
+use brevity::server::{ServerBuilder, Step};
+
+use crate::boundary::{check, free, guard, guard_pending, guard_value, hand_out, object};
+use crate::callback::check_may_wait;
+use crate::failure::Failure;
+use crate::group::{Shared, brv_group, group_of};
+use crate::memory::Stretch;
+use crate::options::{Options, brv_options, timeout, waiting_call};
+use crate::server_config::{self, brv_server_config};
+use crate::status::brv_status;
+
+/// A server, or what it is to be built from. The mutex turns use by two threads at once into an error.
+pub struct brv_server(Mutex<Serving>);
+
+struct Serving {
+    shared: Arc<Shared>,
+    /// The number of elements of each tensor.
+    counts: Vec<usize>,
+    names: Vec<String>,
+    state: State,
+}
+
+enum State {
+    Building(Box<ServerBuilder>),
+    Begun(Box<ParameterServer>),
+    /// It has left, or could not begin.
+    Ended,
+}
+
+/// What a step has brought, as in C.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct brv_server_step {
+    size: u32,
+    unused: u32,
+    clock: u64,
+    lag: u64,
+    bytes: u64,
+    reserved: [u64; 4],
+}
+
+/// What a shard has done, as in C.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct brv_server_statistics {
+    size: u32,
+    unused: u32,
+    pushes: u64,
+    refused: u64,
+    reserved: [u64; 5],
+}
+
+/// Makes a server without tensors.
+///
+/// # Safety
+/// `group` is NULL or a live group; `config` is as for `server_config::read`; `server` is NULL, or may be
+/// written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_new(
+    group: *mut brv_group,
+    config: *const brv_server_config,
+    server: *mut *mut brv_server,
+) -> brv_status {
+    let make = || {
+        // SAFETY: the caller in C guarantees a live group.
+        let shared = Arc::clone(unsafe { group_of(group) }?.shared());
+        // SAFETY: the caller in C guarantees a config.
+        let state = State::Building(Box::new(unsafe { server_config::read(config) }?.builder(&shared)?));
+        Ok(Some(brv_server(Mutex::new(Serving { shared, counts: Vec::new(), names: Vec::new(), state }))))
+    };
+    // SAFETY: the caller in C guarantees what `hand_out` demands.
+    guard(|| unsafe { hand_out(server, "server", make) })
+}
+
+/// Frees a server: it ends for this rank. Does nothing for NULL.
+///
+/// # Safety
+/// `server` is NULL or a live server that no other thread uses, and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_free(server: *mut brv_server) {
+    // SAFETY: the caller in C gives up the handle, which came from `hand_out`.
+    unsafe { free(server) }
+}
+
+/// Adds a tensor.
+///
+/// # Safety
+/// `server` is NULL or a live server; `name` is NULL, or text that ends with a zero; `shape` has `dimensions`
+/// numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_add(
+    server: *mut brv_server,
+    name: *const c_char,
+    shape: *const usize,
+    dimensions: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        check(name, "name")?;
+        // SAFETY: not NULL, as just checked; the caller in C guarantees text.
+        let name = unsafe { CStr::from_ptr(name) };
+        let wrong = |_| Failure::argument(format!("name is {name:?}, expected UTF-8"));
+        let name = name.to_str().map_err(wrong)?.to_owned();
+        // SAFETY: the caller in C guarantees as many numbers, which nobody writes.
+        let shape = unsafe { Stretch::new(shape, dimensions, "shape")?.read() };
+        if serving.names.contains(&name) {
+            return Err(brevity::Error::DuplicateName { tensor: name }.into());
+        }
+        let count = brevity::Policy::dense().check(&name, shape)?;
+        serving.change(|builder| Ok(builder.tensor(&name, shape)))?;
+        serving.counts.push(count);
+        serving.names.push(name);
+        Ok(())
+    })
+}
+
+/// Begins from a saved state.
+///
+/// # Safety
+/// `server` is NULL or a live server; `saved` has `bytes` bytes, set, that nobody writes meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_resume(
+    server: *mut brv_server,
+    saved: *const c_void,
+    bytes: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        // SAFETY: the caller in C guarantees set memory that nobody writes.
+        let mut saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
+        serving.change(|builder| {
+            let resumed = builder.resume(&mut saved)?;
+            crate::saved::nothing_follows(saved)?;
+            Ok(resumed)
+        })
+    })
+}
+
+/// Makes the server on all ranks, and begins to serve.
+///
+/// # Safety
+/// `server` is NULL or a live server; `parameters` has `tensors` pointers, each to as many elements as the
+/// tensor has, set, that nobody writes meanwhile; `options` are as for `Options::read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_begin(
+    server: *mut brv_server,
+    parameters: *const *const f32,
+    tensors: usize,
+    options: *const brv_options,
+) -> brv_status {
+    let begin = |_: &Options| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        // SAFETY: the caller in C guarantees the pointers.
+        let stretches = unsafe { serving.stretches(parameters, tensors, "parameters") }?;
+        // SAFETY: the caller in C guarantees set memory that nobody writes.
+        let slices: Vec<&[f32]> = stretches.into_iter().map(|stretch| unsafe { stretch.read() }).collect();
+        let builder = match std::mem::replace(&mut serving.state, State::Ended) {
+            State::Building(builder) => builder,
+            other => {
+                serving.state = other;
+                return Err(Failure::argument("server has begun already: make another"));
+            }
+        };
+        serving.state = State::Begun(Box::new(builder.build(&slices)?));
+        Ok(())
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, begin) }
+}
+
+/// Whether this rank is a worker.
+///
+/// # Safety
+/// `server` is NULL or a live server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_is_worker(server: *const brv_server) -> i32 {
+    // SAFETY: the caller in C guarantees a live server.
+    guard_value(-1, || Ok(i32::from(unsafe { serving_of(server) }?.begun()?.is_worker())))
+}
+
+/// Replaces the parameters by the model.
+///
+/// # Safety
+/// `server` is NULL or a live server; `parameters` has `tensors` pointers, each to as many elements as the
+/// tensor has, that nobody else uses meanwhile; `options` are as for `Options::read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_fetch(
+    server: *mut brv_server,
+    parameters: *const *mut f32,
+    tensors: usize,
+    options: *const brv_options,
+) -> brv_status {
+    let fetch = |options: &Options| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        // SAFETY: the caller in C guarantees the pointers, and memory that nobody else uses.
+        let mut slices = unsafe { serving.places(parameters, tensors) }?;
+        Ok(serving.timed(options)?.fetch(&mut slices)?)
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, fetch) }
+}
+
+/// Pushes gradients, and adds the answers to the parameters.
+///
+/// # Safety
+/// As for [`brv_server_push`] and [`brv_server_pull`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_take_step(
+    server: *mut brv_server,
+    gradients: *const *const f32,
+    rate: f64,
+    parameters: *const *mut f32,
+    tensors: usize,
+    step: *mut brv_server_step,
+    options: *const brv_options,
+) -> brv_status {
+    let run = |options: &Options| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        // SAFETY: the caller in C guarantees the pointers, and set memory that nobody writes.
+        let gradients = unsafe { serving.slices(gradients, tensors) }?;
+        // SAFETY: the caller in C guarantees the pointers, and memory that nobody else uses.
+        let mut parameters = unsafe { serving.places(parameters, tensors) }?;
+        // SAFETY: the caller in C guarantees the memory of `step`.
+        unsafe { check_step(step) }?;
+        let taken = serving.timed(options)?.step(&gradients, rate as f32, &mut parameters)?;
+        // SAFETY: the caller in C guarantees the memory of `step`.
+        unsafe { write_step(step, taken) };
+        Ok(())
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, run) }
+}
+
+/// Pushes gradients, without waiting.
+///
+/// # Safety
+/// `server` is NULL or a live server; `gradients` has `tensors` pointers, each to as many elements as the
+/// tensor has, set, that nobody writes meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_push(
+    server: *mut brv_server,
+    gradients: *const *const f32,
+    rate: f64,
+    tensors: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        // SAFETY: the caller in C guarantees the pointers, and set memory that nobody writes.
+        let gradients = unsafe { serving.slices(gradients, tensors) }?;
+        Ok(serving.begun()?.push(&gradients, rate as f32)?)
+    })
+}
+
+/// Waits for the answers, and adds them to the parameters.
+///
+/// # Safety
+/// `server` is NULL or a live server; `parameters` has `tensors` pointers, each to as many elements as the
+/// tensor has, set, that nobody else uses meanwhile; `step` is NULL, or may be written and holds its size;
+/// `options` are as for `Options::read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_pull(
+    server: *mut brv_server,
+    parameters: *const *mut f32,
+    tensors: usize,
+    step: *mut brv_server_step,
+    options: *const brv_options,
+) -> brv_status {
+    let pull = |options: &Options| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        // SAFETY: the caller in C guarantees the pointers, and memory that nobody else uses.
+        let mut parameters = unsafe { serving.places(parameters, tensors) }?;
+        // SAFETY: the caller in C guarantees the memory of `step`.
+        unsafe { check_step(step) }?;
+        let taken = serving.timed(options)?.pull(&mut parameters)?;
+        // SAFETY: the caller in C guarantees the memory of `step`.
+        unsafe { write_step(step, taken) };
+        Ok(())
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, pull) }
+}
+
+/// Changes the density of pushes.
+///
+/// # Safety
+/// `server` is NULL or a live server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_set_density(server: *mut brv_server, density: f64) -> brv_status {
+    // SAFETY: the caller in C guarantees a live server.
+    guard(|| Ok(unsafe { serving_of(server) }?.begun()?.set_density(density)?))
+}
+
+/// Serves until all workers are gone, at most for some seconds.
+///
+/// # Safety
+/// `server` is NULL or a live server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_serve(server: *mut brv_server, seconds: f64) -> brv_status {
+    guard_pending(|| {
+        check_may_wait()?;
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        let longest = timeout(seconds, "seconds")?.unwrap_or(Duration::ZERO);
+        Ok(brv_status::of_done(serving.begun()?.serve_for(longest)?))
+    })
+}
+
+/// Leaves, and serves until all other workers are gone.
+///
+/// # Safety
+/// `server` is NULL or a live server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_leave(server: *mut brv_server) -> brv_status {
+    guard(|| {
+        check_may_wait()?;
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        serving.begun()?;
+        if let State::Begun(begun) = std::mem::replace(&mut serving.state, State::Ended) {
+            begun.leave()?;
+        }
+        Ok(())
+    })
+}
+
+/// Copies what this worker has not pushed of a tensor's gradients to `out`.
+///
+/// # Safety
+/// `server` is NULL or a live server; `name` is NULL, or text that ends with a zero; `out` has `n` elements
+/// that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_residual(
+    server: *mut brv_server,
+    name: *const c_char,
+    out: *mut f32,
+    n: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        check(name, "name")?;
+        // SAFETY: not NULL, as just checked; the caller in C guarantees text.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        let residual = serving.begun()?.residual(&name);
+        let residual = residual.ok_or(brevity::Error::NoSuchTensor { tensor: name })?;
+        let out = Stretch::new(out.cast_const(), n, "out")?;
+        out.check_count(residual.len())?;
+        // SAFETY: the caller in C guarantees the memory of `out`.
+        unsafe { out.unset() }.copy_from_slice(&residual);
+        Ok(())
+    })
+}
+
+/// Writes what this rank needs after a restart to `out`, if it has room, and the number of bytes to `needed`.
+///
+/// # Safety
+/// `server` is NULL or a live server; `out` has `bytes` bytes that nobody else uses meanwhile; `needed` is
+/// NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_save(
+    server: *mut brv_server,
+    out: *mut c_void,
+    bytes: usize,
+    needed: *mut usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        check(needed, "needed")?;
+        let mut room = Room { out: Vec::new(), most: bytes, count: 0 };
+        let saved = serving.begun()?.save(&mut room);
+        // SAFETY: not NULL and aligned, as just checked; the caller in C guarantees the memory.
+        unsafe { needed.write(room.count) };
+        if room.count > bytes {
+            let text = format!("bytes is {bytes}, expected at least {}: see needed", room.count);
+            return Err(Failure::argument(text));
+        }
+        saved?;
+        let out = Stretch::new(out.cast::<u8>().cast_const(), bytes, "out")?;
+        // SAFETY: the caller in C guarantees the memory of `out`.
+        let out = unsafe { out.unset() };
+        out[..room.count].copy_from_slice(&room.out);
+        Ok(())
+    })
+}
+
+/// Stores what the shard of this rank has done.
+///
+/// # Safety
+/// `server` is NULL or a live server; `statistics` is NULL, or may be written and holds its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_get_statistics(
+    server: *mut brv_server,
+    statistics: *mut brv_server_statistics,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        check(statistics, "statistics")?;
+        // SAFETY: not NULL and aligned; the caller in C guarantees that it holds its size.
+        let size = unsafe { (&raw const (*statistics).size).read() };
+        check_size(size, size_of::<brv_server_statistics>(), "statistics", "BRV_SERVER_STATISTICS_INIT")?;
+        let none = || Failure::argument("this rank does not serve: it has no statistics");
+        let served = serving.begun()?.served().ok_or_else(none)?;
+        let (pushes, refused) = (served.pushes, served.refused);
+        let found = brv_server_statistics { size, unused: 0, pushes, refused, reserved: [0; 5] };
+        // SAFETY: it has the size of the struct, so the caller in C guarantees all of it.
+        unsafe { statistics.write(found) };
+        Ok(())
+    })
+}
+
+/// Bytes as far as there is room, and their number.
+struct Room {
+    out: Vec<u8>,
+    most: usize,
+    count: usize,
+}
+
+impl std::io::Write for Room {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.count += bytes.len();
+        if self.count <= self.most {
+            self.out.extend_from_slice(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Locks the server behind a handle for this call.
+///
+/// # Safety
+/// The same as for [`object`].
+unsafe fn serving_of<'a>(server: *const brv_server) -> Result<MutexGuard<'a, Serving>, Failure> {
+    // SAFETY: the caller of this function guarantees what `object` demands.
+    match unsafe { object(server, "server") }?.0.try_lock() {
+        Ok(serving) => Ok(serving),
+        Err(TryLockError::WouldBlock) => {
+            Err(Failure::argument("server is in use by another thread: wait for it"))
+        }
+        Err(TryLockError::Poisoned(_)) => {
+            Err(Failure::panic(&"the server was left unfinished by an earlier defect"))
+        }
+    }
+}
+
+/// Checks the place of a step's figures.
+///
+/// # Safety
+/// `step` is NULL, or points to at least 4 bytes that hold its size.
+unsafe fn check_step(step: *mut brv_server_step) -> Result<(), Failure> {
+    if step.is_null() {
+        return Ok(());
+    }
+    check(step, "step")?;
+    // SAFETY: not NULL and aligned; the caller of this function guarantees 4 bytes.
+    let size = unsafe { (&raw const (*step).size).read() };
+    check_size(size, size_of::<brv_server_step>(), "step", "BRV_SERVER_STEP_INIT")
+}
+
+fn check_size(size: u32, expected: usize, name: &str, init: &str) -> Result<(), Failure> {
+    if size as usize == expected {
+        return Ok(());
+    }
+    Err(Failure::argument(format!("{name}->size is {size}, expected {expected}: begin with {init}")))
+}
+
+/// Stores a step's figures.
+///
+/// # Safety
+/// `step` is NULL, or was checked by [`check_step`] and may be written.
+unsafe fn write_step(step: *mut brv_server_step, taken: Step) {
+    if !step.is_null() {
+        let size = size_of::<brv_server_step>() as u32;
+        let (clock, lag, bytes) = (taken.clock, taken.lag, taken.bytes);
+        // SAFETY: the caller of this function guarantees memory of that size.
+        unsafe { step.write(brv_server_step { size, unused: 0, clock, lag, bytes, reserved: [0; 4] }) };
+    }
+}
+
+impl Serving {
+    /// Changes what the server will be built from; as it was if that fails.
+    fn change(
+        &mut self,
+        change: impl FnOnce(ServerBuilder) -> Result<ServerBuilder, Failure>,
+    ) -> Result<(), Failure> {
+        let State::Building(builder) = &mut self.state else {
+            return Err(Failure::argument("server has begun already: add tensors and states before"));
+        };
+        **builder = change(builder.as_ref().clone())?;
+        Ok(())
+    }
+
+    fn begun(&mut self) -> Result<&mut ParameterServer, Failure> {
+        match &mut self.state {
+            State::Begun(server) => Ok(server),
+            State::Building(_) => Err(Failure::argument("server has not begun: call brv_server_begin first")),
+            State::Ended => Err(Failure::argument("server has ended: make another")),
+        }
+    }
+
+    /// The server, with the timeout of a call.
+    fn timed(&mut self, options: &Options) -> Result<&mut ParameterServer, Failure> {
+        let timeout = options.on(&self.shared.group).timeout();
+        let server = self.begun()?;
+        server.set_timeout(timeout);
+        Ok(server)
+    }
+
+    /// The memory of each tensor.
+    ///
+    /// # Safety
+    /// `pointers` has `tensors` pointers that nobody writes.
+    unsafe fn stretches(
+        &self,
+        pointers: *const *const f32,
+        tensors: usize,
+        name: &str,
+    ) -> Result<Vec<Stretch<f32>>, Failure> {
+        let expected = self.counts.len();
+        if tensors != expected {
+            return Err(Failure::argument(format!(
+                "tensors is {tensors}, expected {expected}: a pointer for each"
+            )));
+        }
+        // SAFETY: the caller of this function guarantees as many pointers.
+        let pointers = unsafe { Stretch::new(pointers, tensors, name)?.read() };
+        let each = self.counts.iter().zip(&self.names).zip(pointers);
+        each.map(|((&count, tensor), &start)| Stretch::new(start, count, &format!("{name} of {tensor:?}")))
+            .collect()
+    }
+
+    /// The gradients of each tensor.
+    ///
+    /// # Safety
+    /// As for [`stretches`](Self::stretches), and the elements are set, and nobody writes them during `'a`.
+    unsafe fn slices<'a>(
+        &self,
+        pointers: *const *const f32,
+        tensors: usize,
+    ) -> Result<Vec<&'a [f32]>, Failure> {
+        // SAFETY: the caller of this function guarantees both.
+        let stretches = unsafe { self.stretches(pointers, tensors, "the gradient") }?;
+        // SAFETY: likewise.
+        Ok(stretches.into_iter().map(|stretch| unsafe { stretch.read() }).collect())
+    }
+
+    /// The parameters of each tensor.
+    ///
+    /// # Safety
+    /// As for [`stretches`](Self::stretches), and the elements are set, and nobody else uses them during
+    /// `'a`.
+    unsafe fn places<'a>(
+        &self,
+        pointers: *const *mut f32,
+        tensors: usize,
+    ) -> Result<Vec<&'a mut [f32]>, Failure> {
+        // SAFETY: the caller of this function guarantees both.
+        let stretches = unsafe { self.stretches(pointers.cast(), tensors, "the parameters") }?;
+        Stretch::check_all_apart(&stretches, "the parameters of two tensors")?;
+        // SAFETY: likewise; they are apart, as just checked.
+        Ok(stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect())
+    }
+}

@@ -1,0 +1,150 @@
+/* A parameter server: two workers and a dedicated server, or every rank both; alone, one rank is both. */
+#define _DEFAULT_SOURCE
+#include "job.h"
+
+enum { TENSORS = 2, FIRST = 40, SECOND = 7, STEPS = 20 };
+
+static brv_server *make(brv_group *group, uint32_t servers)
+{
+    static const size_t first[] = {8, 5}, second[] = {SECOND};
+    brv_server_config config = BRV_SERVER_CONFIG_INIT;
+    brv_server *server = NULL;
+
+    config.method = BRV_SERVER_GRADIENT_DROPPING;
+    config.density = 0.1;
+    config.servers = servers;
+    config.keep_pushes = 1;
+    CHECK(brv_server_new(group, &config, &server) == BRV_OK && server != NULL);
+    CHECK(brv_server_add(server, "first", first, 2) == BRV_OK);
+    CHECK(brv_server_add(server, "second", second, 1) == BRV_OK);
+    CHECK(brv_server_add(server, "second", second, 1) == BRV_ERR_ARGUMENT);
+    return server;
+}
+
+static void refuses(brv_group *group)
+{
+    brv_server_config config = BRV_SERVER_CONFIG_INIT;
+    brv_server *server = (brv_server *)&config;
+    float values[FIRST] = {0};
+    const float *pointer = values;
+
+    CHECK(brv_server_new(group, NULL, &server) == BRV_ERR_ARGUMENT && server == NULL);
+    config.method = 9;
+    CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "config.method is 9") != NULL);
+    config.method = BRV_SERVER_DGS;
+    config.reserved[7] = 1;
+    CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
+    config.reserved[7] = 0;
+    config.density = 2;
+    config.momentum = 0.5;
+    CHECK(brv_server_new(group, &config, &server) == BRV_OK);
+    CHECK(brv_server_push(server, &pointer, 1, 0) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "brv_server_begin") != NULL);
+    CHECK(brv_server_begin(server, NULL, 0, NULL) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "density") != NULL);
+    CHECK(brv_server_is_worker(server) == -1 && brv_server_is_worker(NULL) == -1);
+    brv_server_free(server);
+    brv_server_free(NULL);
+}
+
+/* What this worker has handed in is in the model, or in its residuals. */
+static void works(brv_group *group, brv_server *server)
+{
+    static float parameters[2][FIRST], gradients[2][FIRST], handed_in[2][FIRST], residual[FIRST];
+    float *places[TENSORS] = {parameters[0], parameters[1]};
+    const float *slices[TENSORS] = {gradients[0], gradients[1]};
+    const size_t counts[TENSORS] = {FIRST, SECOND};
+    const char *names[TENSORS] = {"first", "second"};
+    brv_server_step step = BRV_SERVER_STEP_INIT;
+    brv_options options = within(60);
+    float sums[FIRST + SECOND], *sum = sums;
+    size_t tensor, i, needed = 0;
+    uint32_t number_of_step;
+    char *state;
+
+    CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "fetch") != NULL);
+    CHECK(brv_server_fetch(server, places, TENSORS, &options) == BRV_OK);
+    for (number_of_step = 0; number_of_step < STEPS; number_of_step++) {
+        for (tensor = 0; tensor < TENSORS; tensor++) {
+            for (i = 0; i < counts[tensor]; i++) {
+                gradients[tensor][i] = (float)number(number_of_step, brv_group_rank(group), i + tensor, 40) - 20;
+                handed_in[tensor][i] += gradients[tensor][i];
+            }
+        }
+        if (number_of_step % 2 == 0) {
+            CHECK(brv_server_take_step(server, slices, 1, places, TENSORS, &step, &options) == BRV_OK);
+            CHECK(step.clock > 0 && step.bytes > 0);
+        } else {
+            CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_OK);
+            CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_ARGUMENT);
+            CHECK(brv_server_pull(server, places, TENSORS, NULL, &options) == BRV_OK);
+        }
+    }
+    gradients[1][3] = NAN;
+    CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_NON_FINITE);
+    CHECK(brv_server_set_density(server, 0) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_set_density(server, 0.5) == BRV_OK);
+
+    CHECK(brv_server_save(server, NULL, 0, &needed) == BRV_ERR_ARGUMENT && needed > 0);
+    state = malloc(needed);
+    CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
+    free(state);
+
+    /* All pushes are applied: each was answered. */
+    CHECK(brv_barrier(group, &options) == BRV_OK);
+    CHECK(brv_server_fetch(server, places, TENSORS, &options) == BRV_OK);
+    for (tensor = 0; tensor < TENSORS; tensor++) {
+        CHECK(brv_server_residual(server, names[tensor], residual, counts[tensor]) == BRV_OK);
+        CHECK(brv_server_residual(server, names[tensor], residual, counts[tensor] + 1) == BRV_ERR_ARGUMENT);
+        for (i = 0; i < counts[tensor]; i++) {
+            *sum++ = handed_in[tensor][i] - residual[i];
+        }
+    }
+    CHECK(brv_all_reduce(group, sums, sums, FIRST + SECOND, BRV_F32, BRV_SUM, &options) == BRV_OK);
+    for (i = 0; i < FIRST + SECOND; i++) {
+        float found = i < FIRST ? parameters[0][i] : parameters[1][i - FIRST];
+        CHECK(found == -sums[i]);
+    }
+    CHECK(brv_server_leave(server) == BRV_OK);
+    CHECK(brv_server_leave(server) == BRV_ERR_ARGUMENT);
+}
+
+static void serves(brv_group *group, brv_server *server)
+{
+    brv_server_statistics statistics = BRV_SERVER_STATISTICS_INIT;
+    float sums[FIRST + SECOND] = {0};
+
+    CHECK(brv_server_serve(server, 0.01) == BRV_PENDING);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
+    CHECK(brv_all_reduce(group, sums, sums, FIRST + SECOND, BRV_F32, BRV_SUM, NULL) == BRV_OK);
+    CHECK(brv_server_serve(server, BRV_FOREVER) == BRV_OK);
+    CHECK(brv_server_get_statistics(server, &statistics) == BRV_OK);
+    CHECK(statistics.pushes == STEPS * (uint64_t)(brv_group_size(group) - 1) && statistics.refused == 0);
+    CHECK(brv_server_fetch(server, NULL, 0, NULL) == BRV_ERR_ARGUMENT);
+}
+
+int main(void)
+{
+    static float zeros[FIRST];
+    const float *parameters[TENSORS] = {zeros, zeros};
+    brv_group *group = NULL;
+    uint32_t servers;
+
+    CHECK(brv_group_join(NULL, &group) == BRV_OK);
+    refuses(group);
+    for (servers = 0; servers < (brv_group_size(group) > 1 ? 2 : 1); servers++) {
+        brv_server *server = make(group, servers);
+        CHECK(brv_server_begin(server, parameters, TENSORS, NULL) == BRV_OK);
+        CHECK(brv_server_begin(server, parameters, TENSORS, NULL) == BRV_ERR_ARGUMENT);
+        if (brv_server_is_worker(server)) {
+            works(group, server);
+        } else {
+            serves(group, server);
+        }
+        brv_server_free(server);
+    }
+    brv_group_free(group);
+    return 0;
+}

@@ -1,0 +1,115 @@
+//! One rank of a job with a parameter server: three workers at a limited rate, and a dedicated server that
+//! saves its shard again and again. `serve FOLDER`: states, records and counts are there.
+//!
+//! A worker writes its steps to `steps-RANK` and what it has handed in to `record-RANK`, and goes on until
+//! there is a file `stop`, or until the server is lost: then it saves its state, and writes how long after
+//! the last step that was to `lost-RANK`. The server writes its model to `model` in the end. A rank begins
+//! from the states that it finds.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use brevity::server::{Method, Servers};
+use brevity::{Error, Group, ParameterServer, launch};
+use brevity_tests::LOST_STATUS;
+use brevity_tests::faults::Log;
+use brevity_tests::pushes::{Record, builder, zeros};
+
+/// The pause of a worker between two steps.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A rank that is not ended from outside ends by itself after this time.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn main() -> ExitCode {
+    launch::die_with_parent();
+    let folder = PathBuf::from(std::env::args().nth(1).unwrap_or_default());
+    match run(&folder) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(folder: &Path) -> brevity::Result<ExitCode> {
+    let group = Group::from_env()?;
+    let rank = group.rank();
+    let mut builder =
+        builder(&group).method(Method::gradient_dropping(0.1)).servers(Servers::Dedicated(1)).keep_pushes();
+    if let Ok(state) = fs::read(folder.join(format!("state-{rank}"))) {
+        builder = builder.resume(&mut Cursor::new(state))?;
+    }
+    let server = builder.build(&zeros())?;
+    if server.is_worker() { work(folder, rank, server) } else { serve(folder, rank, server) }
+}
+
+fn serve(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Result<ExitCode> {
+    Log::of(rank).ready();
+    let begun = Instant::now();
+    while !server.serve_for(Duration::from_millis(15))? && begun.elapsed() < PATIENCE {
+        save(folder, rank, &mut server)?;
+    }
+    let (_, model) = server.model().unwrap_or_default();
+    write(&folder.join("model"), &bytes(&model));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn work(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Result<ExitCode> {
+    let record_at = folder.join(format!("record-{rank}"));
+    let mut record = Record::read(&fs::read(&record_at).unwrap_or_default());
+    let mut step: u32 = text(&folder.join(format!("steps-{rank}"))).parse().unwrap_or_default();
+    let mut parameters = zeros();
+    server.fetch(&mut parameters)?;
+    Log::of(rank).ready();
+    let (begun, mut last) = (Instant::now(), Instant::now());
+    while !folder.join("stop").exists() && begun.elapsed() < PATIENCE {
+        record.push(&mut server, rank, step)?;
+        step += 1;
+        write(&record_at, &record.bytes());
+        match server.pull(&mut parameters) {
+            Ok(_) => {}
+            Err(Error::ServerLost { rank: lost, shard }) => {
+                let after = last.elapsed().as_millis();
+                write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
+                save(folder, rank, &mut server)?;
+                write(&folder.join(format!("lost-{rank}")), format!("{lost} {shard} {after}").as_bytes());
+                return Ok(ExitCode::from(LOST_STATUS));
+            }
+            Err(error) => return Err(error),
+        }
+        last = Instant::now();
+        write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
+        sleep(PAUSE);
+    }
+    server.leave()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn save(folder: &Path, rank: u32, server: &mut ParameterServer) -> brevity::Result<()> {
+    let mut state = Vec::new();
+    server.save(&mut state)?;
+    write(&folder.join(format!("state-{rank}")), &state);
+    Ok(())
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Whoever reads the file sees all of it.
+fn write(path: &Path, bytes: &[u8]) {
+    let new = path.with_extension("new");
+    let written = fs::write(&new, bytes).and_then(|()| fs::rename(&new, path));
+    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
