@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
 
 use brevity::ParameterServer;
 use brevity::server::{ServerBuilder, Step};
@@ -12,9 +11,10 @@ use crate::callback::check_may_wait;
 use crate::failure::Failure;
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
-use crate::options::{Options, brv_options, timeout, waiting_call};
+use crate::options::{Options, brv_options, waiting_call};
 use crate::server_config::{self, brv_server_config};
 use crate::status::brv_status;
+use crate::wait::longest;
 
 /// A server, or what it is to be built from. The mutex turns use by two threads at once into an error.
 pub struct brv_server(Mutex<Serving>);
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn brv_server_serve(server: *mut brv_server, seconds: f64)
         check_may_wait()?;
         // SAFETY: the caller in C guarantees a live server.
         let mut serving = unsafe { serving_of(server) }?;
-        let longest = timeout(seconds, "seconds")?.unwrap_or(Duration::ZERO);
+        let longest = longest(seconds)?;
         Ok(brv_status::of_done(serving.begun()?.serve_for(longest)?))
     })
 }

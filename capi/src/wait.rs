@@ -172,7 +172,7 @@ fn wait(calls: &[Arc<Call>], seconds: f64, is_done: impl Fn(&[Arc<Call>]) -> boo
     })
 }
 
-fn longest(seconds: f64) -> Result<Duration, Failure> {
+pub(crate) fn longest(seconds: f64) -> Result<Duration, Failure> {
     if seconds == FOREVER || seconds == f64::INFINITY {
         return Ok(Duration::MAX);
     }

@@ -285,6 +285,9 @@ pub trait Transport: Send + sealed::Sealed {
     /// [`progress`](Self::progress); `None` if there is something already, or if there is no descriptor.
     fn arm(&mut self) -> Option<Arc<OwnedFd>>;
 
+    /// The descriptor that [`arm`](Self::arm) returns; `None` if there is none.
+    fn descriptor(&self) -> Option<Arc<OwnedFd>>;
+
     /// Watches a peer that this rank waits for without an operation. Its death is [news](Self::next_news) in
     /// a later call of [`progress`](Self::progress). Returns whether it has left normally, which is none.
     ///

@@ -86,6 +86,9 @@ enum Event {
     Look(Box<dyn FnOnce(&mut Shard) + Send>),
 }
 
+/// A message on its way.
+pub(super) type Sending = Handle<(Vec<u8>, brevity_collectives::Result<()>)>;
+
 /// A shard of this rank, and what brings requests to it.
 pub(super) struct Desk {
     pub(super) letterbox: Arc<Letterbox>,
@@ -99,7 +102,7 @@ pub(super) struct Desk {
 }
 
 enum Way {
-    Thread(Threads),
+    Thread(Box<Threads>),
     Here { shard: Arc<Mutex<Shard>>, receiving: Handle<(Acceptor, brevity_collectives::Result<()>)> },
 }
 
@@ -176,7 +179,7 @@ impl Desk {
             let works = Works { shard, inbox, post, waiting, is_closed };
             let works = Some(start("brevity-shard", move || works.run())?);
             let turns = Some(start("brevity-server", move || drop(receiving.wait()))?);
-            Way::Thread(Threads { events: Some(events), turns, works, ended: None })
+            Way::Thread(Box::new(Threads { events: Some(events), turns, works, ended: None }))
         };
         Ok(Self { letterbox, way, is_closed, own, peers: Arc::clone(peers), waiting })
     }
@@ -185,10 +188,11 @@ impl Desk {
     pub(super) fn ask(&self, message: Vec<u8>) -> Duration {
         let Some(worker) = self.own else { return Duration::ZERO };
         match &self.way {
-            Way::Thread(Threads { events, .. }) => {
+            Way::Thread(threads) => {
                 // Its thread ends after this desk has closed the channel.
                 self.waiting[worker].fetch_add(1, Ordering::Relaxed);
-                let _ = events.as_ref().map(|events| events.send(Event::Request(worker, message)));
+                let events = threads.events.as_ref();
+                let _ = events.map(|events| events.send(Event::Request(worker, message)));
                 Duration::ZERO
             }
             Way::Here { shard, .. } => {
@@ -277,7 +281,7 @@ struct Post {
     letterbox: Arc<Letterbox>,
     own: Option<usize>,
     /// The replies to each worker that are on their way. One that is stopped holds up no other.
-    sends: Vec<Vec<Handle<(Vec<u8>, brevity_collectives::Result<()>)>>>,
+    sends: Vec<Vec<Sending>>,
 }
 
 impl Post {

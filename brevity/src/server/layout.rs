@@ -164,7 +164,8 @@ mod tests {
             }
             assert_eq!((first, seen), (layout.total, tensors));
         }
-        assert_eq!(layout(&[4, 4], 2, Threshold::PerShard).shards[1].lanes, [0..4]);
+        let whole = &layout(&[4, 4], 2, Threshold::PerShard).shards[1];
+        assert!(whole.lanes.len() == 1 && whole.lanes[0] == (0..4));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use brevity_collectives::{Error as Collective, Message, Peers};
 
 use super::Step;
-use super::desk::{Desk, REPLIES, REQUESTS};
+use super::desk::{Desk, REPLIES, REQUESTS, Sending};
 use super::plan::Plan;
 use super::seat::Seat;
 use super::trailer::{Kind, Trailer};
@@ -18,6 +18,12 @@ use crate::error::{Error, Result};
 
 /// How often a blocking wait looks whether the server is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A reply on its way.
+type Receiving = Handle<(Vec<u8>, brevity_collectives::Result<Message>)>;
+
+/// A reply, and the bytes of its request.
+type Came = (Vec<u8>, usize);
 
 /// The worker of this rank.
 pub(super) struct Worker {
@@ -40,9 +46,9 @@ struct Pending {
     room: usize,
     sent: usize,
     /// `None` for this rank's own shard.
-    _sending: Option<Handle<(Vec<u8>, brevity_collectives::Result<()>)>>,
+    _sending: Option<Sending>,
     /// `None` after a timeout, until somebody waits again.
-    reply: Option<Handle<(Vec<u8>, brevity_collectives::Result<Message>)>>,
+    reply: Option<Receiving>,
     /// What this rank's own shard costs on a simulated network, and is not charged yet.
     cost: Duration,
 }
@@ -159,7 +165,7 @@ impl Worker {
         &mut self,
         around: &Around<'_>,
         number: usize,
-        came: Result<Option<(Vec<u8>, usize)>>,
+        came: Result<Option<Came>>,
         parameters: &mut [T],
         step: &mut Step,
     ) -> Result<()> {
@@ -228,11 +234,7 @@ impl Line {
     }
 
     /// Sends a message without a reply.
-    fn post(
-        &self,
-        around: &Around<'_>,
-        message: Vec<u8>,
-    ) -> Option<Handle<(Vec<u8>, brevity_collectives::Result<()>)>> {
+    fn post(&self, around: &Around<'_>, message: Vec<u8>) -> Option<Sending> {
         match around.desk.filter(|_| self.is_own) {
             Some(desk) => {
                 desk.ask(message);
@@ -242,21 +244,12 @@ impl Line {
         }
     }
 
-    fn receive(
-        &self,
-        around: &Around<'_>,
-        room: usize,
-    ) -> Handle<(Vec<u8>, brevity_collectives::Result<Message>)> {
+    fn receive(&self, around: &Around<'_>, room: usize) -> Receiving {
         around.peers.start_recv(vec![0u8; room], self.rank, REPLIES, around.timeout)
     }
 
     /// The reply and the bytes of its request, once it is there; `None` if nothing was asked.
-    fn wait(
-        &mut self,
-        around: &Around<'_>,
-        shard: usize,
-        deadline: Option<Instant>,
-    ) -> Result<Option<(Vec<u8>, usize)>> {
+    fn wait(&mut self, around: &Around<'_>, shard: usize, deadline: Option<Instant>) -> Result<Option<Came>> {
         let Some(mut pending) = self.pending.take() else { return Ok(None) };
         let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         if let Some(desk) = around.desk.filter(|_| self.is_own) {
@@ -284,7 +277,7 @@ impl Line {
         around: &Around<'_>,
         shard: usize,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Option<(Vec<u8>, usize)>>> {
+    ) -> Poll<Result<Option<Came>>> {
         let Some(mut pending) = self.pending.take() else { return Poll::Ready(Ok(None)) };
         if let Some(desk) = around.desk.filter(|_| self.is_own) {
             let Poll::Ready(reply) = desk.letterbox.poll(context) else {
@@ -310,7 +303,7 @@ impl Line {
         shard: usize,
         pending: Pending,
         (mut bytes, received): (Vec<u8>, brevity_collectives::Result<Message>),
-    ) -> Result<Option<(Vec<u8>, usize)>> {
+    ) -> Result<Option<Came>> {
         match received {
             Ok(message) => {
                 bytes.truncate(message.bytes);

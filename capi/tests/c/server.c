@@ -63,6 +63,7 @@ static void works(brv_group *group, brv_server *server)
     uint32_t number_of_step;
     char *state;
 
+    memset(handed_in, 0, sizeof handed_in);
     CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_ARGUMENT);
     CHECK(strstr(brv_last_error(), "fetch") != NULL);
     CHECK(brv_server_fetch(server, places, TENSORS, &options) == BRV_OK);

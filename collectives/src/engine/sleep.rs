@@ -10,9 +10,6 @@ use ucx_sys_wrap::shm::LocalGroup;
 use super::Engine;
 use super::wait::LONGEST_SLEEP;
 
-/// Turns after which a transport that gives no descriptor is taken to have none.
-const ATTEMPTS: u32 = 1000;
-
 /// What to sleep on while an engine has nothing to do; see [`Engine::prepare_sleep`].
 ///
 /// It keeps neither the engine nor the transport alive. The descriptor is the same each time, so that a
@@ -72,11 +69,8 @@ impl Engine {
     /// The descriptor that becomes readable when a turn may make progress, once it is prepared. `None` if the
     /// transport or the system has none.
     pub(super) fn pollable(&self) -> Option<Arc<Pollable>> {
-        (0..ATTEMPTS).find_map(|_| {
-            self.turn();
-            let transport = self.port.arm()?;
-            self.join(&transport)
-        })
+        let transport = self.port.descriptor()?;
+        self.join(&transport)
     }
 
     /// Joins what wakes this rank to one descriptor, the same each time.

@@ -59,10 +59,13 @@ const MOST_AT_ONCE: usize = 2;
 
 type Outcome<T> = std::result::Result<T, Fault>;
 
+/// A message with its length, in a place that may be longer.
+type Arrived = Outcome<(Vec<u8>, usize)>;
+
 /// A message that is being received.
 struct Receiving<'a> {
     source: u32,
-    bytes: Pin<Box<dyn Future<Output = Outcome<(Vec<u8>, usize)>> + Send + 'a>>,
+    bytes: Pin<Box<dyn Future<Output = Arrived> + Send + 'a>>,
 }
 
 /// A message that is being sent.
@@ -164,7 +167,7 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
                 let at_once = receiving.iter().filter(|receiving| receiving.source == source).count();
                 let is_short = at_once < MOST_AT_ONCE && bytes <= handler.limit(source);
                 // The transport drops what does not fit.
-                is_short.then(|| zeros(bytes)).unwrap_or(Some(Vec::new()))
+                if is_short { zeros(bytes) } else { Some(Vec::new()) }
             };
             let Some((found, receive)) = comm.recv_found(&wanted, ranks.signature(), place)? else { break };
             ranks.messages.took(found.tag.source());

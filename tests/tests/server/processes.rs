@@ -50,11 +50,12 @@ fn work(wire: Wire) {
     assert!(rate[0] > 10 && rate[2] > 10, "{rate:?}");
     for signal in ["STOP", "CONT", "KILL"] {
         job.ranks()[VICTIM].signal(signal);
-        let now = steps(folder, WINDOW);
-        for worker in [0, 2] {
-            assert!(now[worker] * 10 > rate[worker] * 7, "{signal}: {now:?} after {rate:?}");
-        }
-        assert!(now[VICTIM] < 2 || signal == "CONT", "{signal}: {now:?}");
+        // Other programs may have had the processors for a while.
+        let mut windows = (0..5).map(|_| steps(folder, WINDOW)).inspect(|now| {
+            assert!(now[VICTIM] < 2 || signal == "CONT", "{signal}: {now:?}");
+        });
+        let has_rate = |now: [u32; 3]| [0, 2].iter().all(|worker| now[*worker] * 10 > rate[*worker] * 8);
+        assert!(windows.any(has_rate), "{signal}: less than {rate:?} in each of five windows");
     }
     job.ranks()[SERVER].signal("KILL");
     for worker in [0, 2] {

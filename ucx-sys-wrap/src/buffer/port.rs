@@ -281,6 +281,13 @@ impl Port {
         self.enter().transport.borrow_mut().arm()
     }
 
+    /// The descriptor that [`arm`](Self::arm) returns when there is nothing to progress; `None` if this
+    /// transport has none.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.enter().transport.borrow().descriptor()
+    }
+
     #[inline]
     pub(super) fn enter(&self) -> Inside<'_> {
         self.inner.try_lock().unwrap_or_else(|| self.wait_to_enter())

@@ -233,6 +233,11 @@ impl Mailbox {
         self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::SeqCst)
     }
 
+    /// The descriptor that wakes the owner, if there is one.
+    pub(super) fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.event.clone()
+    }
+
     /// Arms the descriptor that wakes the owner; `None` if the mailbox has changed.
     pub(super) fn arm(&self) -> Option<Arc<OwnedFd>> {
         let event = self.event.as_ref()?;
@@ -267,5 +272,20 @@ impl Message {
             Payload::Copied(bytes) => bytes.len(),
             Payload::Lent(..) => 0,
         }
+    }
+}
+
+impl Payload {
+    /// The parts of the message with this header.
+    pub(super) fn slices<'a>(&'a self, header: &'a Header) -> impl Iterator<Item = &'a [u8]> {
+        let mut start = 0;
+        header.lengths.iter().enumerate().map(move |(part, length)| {
+            let from = start;
+            start += length;
+            match self {
+                Payload::Copied(bytes) => &bytes[from..start],
+                Payload::Lent(_, parts) => parts[part].bytes(),
+            }
+        })
     }
 }

@@ -246,6 +246,10 @@ impl Transport for Local {
         self.world.mailboxes[self.rank.index()].arm()
     }
 
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.world.mailboxes[self.rank.index()].descriptor()
+    }
+
     fn watch(&mut self, peer: Rank) -> bool {
         self.world.mailboxes[self.rank.index()].has_left(peer)
     }
@@ -433,19 +437,5 @@ impl Outgoing {
         {
             self.end(SendDone { parts, result: Err(error.clone()) });
         }
-    }
-}
-
-impl Payload {
-    fn slices<'a>(&'a self, header: &'a Header) -> impl Iterator<Item = &'a [u8]> {
-        let mut start = 0;
-        header.lengths.iter().enumerate().map(move |(part, length)| {
-            let from = start;
-            start += length;
-            match self {
-                Payload::Copied(bytes) => &bytes[from..start],
-                Payload::Lent(_, parts) => parts[part].bytes(),
-            }
-        })
     }
 }

@@ -224,6 +224,10 @@ impl Transport for Sim {
         None
     }
 
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
     fn watch(&mut self, peer: Rank) -> bool {
         let mut network = self.cluster.network.lock();
         if peer.0 >= self.cluster.world_size || !network.knows_gone(self.rank, peer) {

@@ -206,6 +206,10 @@ impl Transport for Tcp {
         Some(Arc::clone(&self.poller.epoll))
     }
 
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.poller.epoll))
+    }
+
     /// Nothing to start: every sweep and every sleep looks at the connection, which shows the death of the
     /// peer.
     fn watch(&mut self, peer: Rank) -> bool {

@@ -210,6 +210,10 @@ impl Transport for Ucx {
         Some(Arc::clone(&self.epoll))
     }
 
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.epoll))
+    }
+
     fn watch(&mut self, peer: Rank) -> bool {
         self.watch_peer(peer)
     }
