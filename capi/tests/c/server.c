@@ -70,7 +70,7 @@ static void works(brv_group *group, brv_server *server)
     for (number_of_step = 0; number_of_step < STEPS; number_of_step++) {
         for (tensor = 0; tensor < TENSORS; tensor++) {
             for (i = 0; i < counts[tensor]; i++) {
-                gradients[tensor][i] = (float)number(number_of_step, brv_group_rank(group), i + tensor, 40) - 20;
+                gradients[tensor][i] = (float)number(number_of_step, brv_group_rank(group), i + tensor, 40);
                 handed_in[tensor][i] += gradients[tensor][i];
             }
         }
