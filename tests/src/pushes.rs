@@ -1,6 +1,8 @@
 //! What workers of a parameter server hand in, and whether it has arrived.
 
+use brevity::compress::SparseVec;
 use brevity::compress::generator::Generator;
+use brevity::compress::select::{TopKScratch, top_k};
 use brevity::server::ServerBuilder;
 use brevity::{Group, ParameterServer};
 
@@ -39,11 +41,13 @@ pub struct Record {
     pub residual: Vec<f32>,
     /// Those before it, with its gradients: the last push is the difference.
     pub before: Vec<f32>,
+    /// The step after the last push.
+    pub next: u32,
 }
 
 impl Default for Record {
     fn default() -> Self {
-        Self { handed_in: vec![0.0; TOTAL], residual: vec![0.0; TOTAL], before: vec![0.0; TOTAL] }
+        Self { handed_in: vec![0.0; TOTAL], residual: vec![0.0; TOTAL], before: vec![0.0; TOTAL], next: 0 }
     }
 }
 
@@ -61,14 +65,16 @@ impl Record {
         }
         server.push(&gradients, 1.0)?;
         self.residual = residual(server);
+        self.next = step + 1;
         Ok(())
     }
 
     /// The record as bytes.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        let all = [&self.handed_in, &self.residual, &self.before].into_iter().flatten();
-        all.flat_map(|value| value.to_le_bytes()).collect()
+        let next = [self.next as f32];
+        let all = [&self.handed_in[..], &self.residual, &self.before, &next].concat();
+        all.into_iter().flat_map(f32::to_le_bytes).collect()
     }
 
     /// A record that was written as bytes; an empty one if there are none.
@@ -77,9 +83,33 @@ impl Record {
         let values: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         let parts: Vec<Vec<f32>> = values.chunks_exact(TOTAL).map(<[f32]>::to_vec).collect();
         match <[Vec<f32>; 3]>::try_from(parts) {
-            Ok([handed_in, residual, before]) => Self { handed_in, residual, before },
+            Ok([handed_in, residual, before]) => {
+                Self { handed_in, residual, before, next: values.last().map_or(0, |next| *next as u32) }
+            }
             Err(_) => Self::default(),
         }
+    }
+
+    /// The record after one more push by gradient dropping of this density, for a worker that was killed
+    /// before it could write it.
+    #[must_use]
+    pub fn advanced(&self, worker: u32, density: f64) -> Self {
+        let mut next = Self { next: self.next + 1, ..self.clone() };
+        let (mut first, mut scratch) = (0, TopKScratch::new());
+        for gradient in gradients(worker, self.next) {
+            let all = first..first + gradient.len();
+            for (index, value) in all.clone().zip(gradient) {
+                next.handed_in[index] += value;
+                next.before[index] = self.residual[index] + value;
+            }
+            let (k, mut pushed) = ((density * all.len() as f64).ceil() as usize, SparseVec::new(0));
+            let selected = top_k(&next.before[all.clone()], k, &mut pushed, &mut scratch);
+            selected.unwrap_or_else(|error| panic!("{error}"));
+            next.residual[all.clone()].copy_from_slice(&next.before[all.clone()]);
+            pushed.iter().for_each(|(index, _)| next.residual[first + index as usize] = 0.0);
+            first = all.end;
+        }
+        next
     }
 
     /// What the worker has pushed; the last push of it only on those elements where it was applied.
@@ -96,15 +126,21 @@ pub fn residual(server: &ParameterServer) -> Vec<f32> {
     (0..LENS.len()).flat_map(|number| server.residual(&number.to_string()).unwrap_or_default()).collect()
 }
 
-/// Checks the model against what workers have pushed: exactly, but that the last push of each of `unsure` may
-/// be applied or not, as a whole on each of the shards.
+/// Checks the model against what workers have pushed; see [`fits`].
 ///
 /// # Panics
 /// If they differ.
 pub fn check_mass(model: &[f32], shards: usize, sure: &[Record], unsure: &[Record]) {
-    for shard in 0..shards {
+    assert!(fits(model, shards, sure, unsure), "{model:?} of {sure:?} and perhaps {unsure:?}");
+}
+
+/// Whether the model is what workers have pushed: exactly, but that the last push of each of `unsure` may be
+/// applied or not, as a whole on each of the shards.
+#[must_use]
+pub fn fits(model: &[f32], shards: usize, sure: &[Record], unsure: &[Record]) -> bool {
+    (0..shards).all(|shard| {
         let elements = TOTAL * shard / shards..TOTAL * (shard + 1) / shards;
-        let fits = (0..1 << unsure.len()).any(|applied: u32| {
+        (0..1 << unsure.len()).any(|applied: u32| {
             elements.clone().all(|index| {
                 let sure: f32 = sure.iter().map(|record| record.pushed(index, true)).sum();
                 let unsure = unsure.iter().enumerate();
@@ -112,7 +148,6 @@ pub fn check_mass(model: &[f32], shards: usize, sure: &[Record], unsure: &[Recor
                     unsure.map(|(number, record)| record.pushed(index, applied >> number & 1 == 1)).sum();
                 -model[index] == sure + unsure
             })
-        });
-        assert!(fits, "shard {shard}: {:?} of {sure:?} and perhaps {unsure:?}", &model[elements]);
-    }
+        })
+    })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use brevity_testing::Wire;
 use brevity_tests::faults::Job;
-use brevity_tests::pushes::{Record, TOTAL, check_mass};
+use brevity_tests::pushes::{Record, TOTAL, fits};
 
 const SERVE: &str = env!("CARGO_BIN_EXE_serve");
 
@@ -84,7 +84,10 @@ fn work(wire: Wire) {
     let model: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     assert_eq!(model.len(), TOTAL);
     let records = [0, 1, 2].map(|worker| record(folder, worker));
-    check_mass(&model, 1, &records, &[dead]);
+    // It may have been killed between a push and its record.
+    let later = dead.advanced(VICTIM as u32, 0.1);
+    let fits = fits(&model, 1, &records, std::slice::from_ref(&dead)) || fits(&model, 1, &records, &[later]);
+    assert!(fits, "{model:?} of {records:?} and perhaps {dead:?}");
 }
 
 fn start(folder: &Path, wire: Wire) -> Job {
