@@ -316,6 +316,7 @@ struct Works {
 
 impl Works {
     fn run(mut self) -> Shard {
+        let _closes = Closes(Arc::clone(&self.is_closed));
         let (begun, mut out) = (Instant::now(), Vec::new());
         let plan = Arc::clone(&self.shard.plan);
         loop {
@@ -340,8 +341,16 @@ impl Works {
                 break;
             }
         }
-        self.is_closed.store(true, Ordering::Relaxed);
         self.shard
+    }
+}
+
+/// Ends the receiving of requests when the shard's thread ends, also by a panic.
+struct Closes(Arc<AtomicBool>);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -13,12 +13,13 @@ use crate::messages::{Message, serve};
 
 pub use crate::messages::{Handler, Outbox};
 
-/// The ranks of a group, for messages between them that outlive the death of any: no collectives, and no
-/// deadlines. What a server and its clients use.
+/// The ranks of a group, for messages that neither a death nor a deadline ends for the others. No
+/// collectives. What a server and its clients use.
 ///
 /// The loss of a rank ends the messages with that rank alone ([`PeerLost`](crate::Error::PeerLost)). A rank
-/// that is stopped delays nobody but who waits for it. So does one that closes its side, as dropping its last
-/// `Peers` does. Beside this, messages are those of [groups](Group#messages-between-two-ranks).
+/// that is stopped delays those alone that wait for it. Dropping this closes this rank's side: the others
+/// find it [gone](Self::has_gone). Beside that, messages are those of
+/// [groups](Group#messages-between-two-ranks).
 ///
 /// Sends have no deadline: whoever waits for a handle decides how long ([`wait_until`](Self::wait_until)).
 pub struct Peers {

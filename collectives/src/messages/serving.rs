@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ucx_sys_wrap::buffer::{Port, next_turn};
-use ucx_sys_wrap::{Error as Fault, Found, Tag, Wanted};
+use ucx_sys_wrap::{Error as Fault, Found, Rank, Tag, Wanted};
 
 use super::Mail;
 use super::mail::Polls;
@@ -23,8 +23,8 @@ pub trait Handler: Send + 'static {
     /// Takes a message. What is put into `out` is sent.
     fn receive(&mut self, source: u32, bytes: Vec<u8>, out: &mut Outbox);
 
-    /// A message of so many bytes was dropped, because it was longer than its limit, or because two others of
-    /// its source were being received.
+    /// A message of so many bytes was dropped: it was longer than its limit, two others of its source were
+    /// being received, or there was no memory for it.
     fn dropped(&mut self, source: u32, bytes: u64, out: &mut Outbox);
 
     /// A rank is gone: it has died, left, or closed its side. No message of it comes any more.
@@ -116,7 +116,8 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
             }
             if !has_ended {
                 match self.begin_to_receive() {
-                    Ok(found) => moved |= found,
+                    Ok(false) => {}
+                    Ok(true) => (moved, self.polls) = (true, Polls::default()),
                     Err(fault) => return Poll::Ready(Err(fault)),
                 }
                 moved |= self.poll_receives(context);
@@ -166,8 +167,8 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
                 let source = ranks.place(found.tag.source())?;
                 let at_once = receiving.iter().filter(|receiving| receiving.source == source).count();
                 let is_short = at_once < MOST_AT_ONCE && bytes <= handler.limit(source);
-                // The transport drops what does not fit.
-                if is_short { zeros(bytes) } else { Some(Vec::new()) }
+                // The transport drops what does not fit: it holds up no other, also without memory.
+                Some(if is_short { zeros(bytes).unwrap_or_default() } else { Vec::new() })
             };
             let Some((found, receive)) = comm.recv_found(&wanted, ranks.signature(), place)? else { break };
             ranks.messages.took(found.tag.source());
@@ -199,24 +200,28 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
         receiving.len() < before
     }
 
-    /// Tells the handler of members that are gone, once nothing of them is left to be received.
+    /// Tells the handler of members that are gone, once nothing of them is left to be received. Returns
+    /// whether there were any.
     fn look_for_the_gone(&mut self, round: u32) -> bool {
         let Mail { comm, ranks } = self.mail;
         let port = comm.port();
+        let known = ranks.known_gone(port);
         let mut any = false;
         for place in ranks.looked_at(round) {
             let index = place as usize;
-            if place == ranks.own || self.gone[index] || !ranks.has_gone(port, place) {
+            let member = ranks.member(place);
+            let is_known = place == ranks.own || self.gone[index];
+            if is_known || !(port.watch(member) || known.contains(&member)) {
                 continue;
             }
-            // What it sent before has come by the next look.
+            // What it sent before has come by a later look, after a turn of the transport.
             let is_confirmed = std::mem::replace(&mut self.leaving[index], true);
             let is_receiving = self.receiving.iter().any(|receiving| receiving.source == place);
             if is_confirmed && !is_receiving {
                 self.gone[index] = true;
                 self.handler.gone(place, &mut self.out);
+                any = true;
             }
-            any = true;
         }
         any
     }
@@ -226,10 +231,12 @@ impl Ranks {
     /// Whether a member has died, left, or closed its side.
     pub(crate) fn has_gone(&self, port: &Port, rank: u32) -> bool {
         let member = self.member(rank);
-        rank != self.own
-            && (port.watch(member)
-                || port.lost().contains(&member)
-                || port.departed(self.number).contains(&member))
+        rank != self.own && (port.watch(member) || self.known_gone(port).contains(&member))
+    }
+
+    /// The members that have died, or closed their side.
+    fn known_gone(&self, port: &Port) -> Vec<Rank> {
+        [port.lost(), port.departed(self.number)].concat()
     }
 }
 
