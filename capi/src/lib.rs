@@ -34,6 +34,7 @@ mod request;
 mod saved;
 mod server;
 mod server_config;
+mod server_state;
 mod split;
 mod started;
 mod state;
@@ -78,12 +79,14 @@ pub use request::{
 };
 pub use saved::{brv_feedback_load, brv_feedback_load_of, brv_feedback_save, brv_feedback_saved_size};
 pub use server::{
-    brv_server, brv_server_add, brv_server_begin, brv_server_fetch, brv_server_free,
-    brv_server_get_statistics, brv_server_is_worker, brv_server_leave, brv_server_new, brv_server_pull,
-    brv_server_push, brv_server_residual, brv_server_resume, brv_server_save, brv_server_serve,
-    brv_server_set_density, brv_server_statistics, brv_server_step, brv_server_take_step,
+    brv_server, brv_server_add, brv_server_begin, brv_server_fetch, brv_server_free, brv_server_is_worker,
+    brv_server_leave, brv_server_new, brv_server_pull, brv_server_push, brv_server_serve,
+    brv_server_set_density, brv_server_step, brv_server_take_step,
 };
 pub use server_config::brv_server_config;
+pub use server_state::{
+    brv_server_get_statistics, brv_server_residual, brv_server_resume, brv_server_save, brv_server_statistics,
+};
 pub use split::{
     brv_group_duplicate, brv_group_hosts, brv_group_set_timeout, brv_group_split, brv_group_world_rank,
 };

@@ -1,6 +1,6 @@
 //! Asynchronous training against a sharded parameter server.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use brevity::ParameterServer;
@@ -19,7 +19,7 @@ use crate::wait::longest;
 /// A server, or what it is to be built from. The mutex turns use by two threads at once into an error.
 pub struct brv_server(Mutex<Serving>);
 
-struct Serving {
+pub(crate) struct Serving {
     shared: Arc<Shared>,
     /// The number of elements of each tensor.
     counts: Vec<usize>,
@@ -44,17 +44,6 @@ pub struct brv_server_step {
     lag: u64,
     bytes: u64,
     reserved: [u64; 4],
-}
-
-/// What a shard has done, as in C.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct brv_server_statistics {
-    size: u32,
-    unused: u32,
-    pushes: u64,
-    refused: u64,
-    reserved: [u64; 5],
 }
 
 /// Makes a server without tensors.
@@ -119,29 +108,6 @@ pub unsafe extern "C" fn brv_server_add(
         serving.counts.push(count);
         serving.names.push(name);
         Ok(())
-    })
-}
-
-/// Begins from a saved state.
-///
-/// # Safety
-/// `server` is NULL or a live server; `saved` has `bytes` bytes, set, that nobody writes meanwhile.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_server_resume(
-    server: *mut brv_server,
-    saved: *const c_void,
-    bytes: usize,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live server.
-        let mut serving = unsafe { serving_of(server) }?;
-        // SAFETY: the caller in C guarantees set memory that nobody writes.
-        let mut saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
-        serving.change(|builder| {
-            let resumed = builder.resume(&mut saved)?;
-            crate::saved::nothing_follows(saved)?;
-            Ok(resumed)
-        })
     })
 }
 
@@ -337,119 +303,11 @@ pub unsafe extern "C" fn brv_server_leave(server: *mut brv_server) -> brv_status
     })
 }
 
-/// Copies what this worker has not pushed of a tensor's gradients to `out`.
-///
-/// # Safety
-/// `server` is NULL or a live server; `name` is NULL, or text that ends with a zero; `out` has `n` elements
-/// that nobody else uses meanwhile.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_server_residual(
-    server: *mut brv_server,
-    name: *const c_char,
-    out: *mut f32,
-    n: usize,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live server.
-        let mut serving = unsafe { serving_of(server) }?;
-        check(name, "name")?;
-        // SAFETY: not NULL, as just checked; the caller in C guarantees text.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let residual = serving.begun()?.residual(&name);
-        let residual = residual.ok_or(brevity::Error::NoSuchTensor { tensor: name })?;
-        let out = Stretch::new(out.cast_const(), n, "out")?;
-        out.check_count(residual.len())?;
-        // SAFETY: the caller in C guarantees the memory of `out`.
-        unsafe { out.unset() }.copy_from_slice(&residual);
-        Ok(())
-    })
-}
-
-/// Writes what this rank needs after a restart to `out`, if it has room, and the number of bytes to `needed`.
-///
-/// # Safety
-/// `server` is NULL or a live server; `out` has `bytes` bytes that nobody else uses meanwhile; `needed` is
-/// NULL, or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_server_save(
-    server: *mut brv_server,
-    out: *mut c_void,
-    bytes: usize,
-    needed: *mut usize,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live server.
-        let mut serving = unsafe { serving_of(server) }?;
-        check(needed, "needed")?;
-        let mut room = Room { out: Vec::new(), most: bytes, count: 0 };
-        let saved = serving.begun()?.save(&mut room);
-        // SAFETY: not NULL and aligned, as just checked; the caller in C guarantees the memory.
-        unsafe { needed.write(room.count) };
-        if room.count > bytes {
-            let text = format!("bytes is {bytes}, expected at least {}: see needed", room.count);
-            return Err(Failure::argument(text));
-        }
-        saved?;
-        let out = Stretch::new(out.cast::<u8>().cast_const(), bytes, "out")?;
-        // SAFETY: the caller in C guarantees the memory of `out`.
-        let out = unsafe { out.unset() };
-        out[..room.count].copy_from_slice(&room.out);
-        Ok(())
-    })
-}
-
-/// Stores what the shard of this rank has done.
-///
-/// # Safety
-/// `server` is NULL or a live server; `statistics` is NULL, or may be written and holds its size.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_server_get_statistics(
-    server: *mut brv_server,
-    statistics: *mut brv_server_statistics,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live server.
-        let mut serving = unsafe { serving_of(server) }?;
-        check(statistics, "statistics")?;
-        // SAFETY: not NULL and aligned; the caller in C guarantees that it holds its size.
-        let size = unsafe { (&raw const (*statistics).size).read() };
-        check_size(size, size_of::<brv_server_statistics>(), "statistics", "BRV_SERVER_STATISTICS_INIT")?;
-        let none = || Failure::argument("this rank does not serve: it has no statistics");
-        let served = serving.begun()?.served().ok_or_else(none)?;
-        let (pushes, refused) = (served.pushes, served.refused);
-        let found = brv_server_statistics { size, unused: 0, pushes, refused, reserved: [0; 5] };
-        // SAFETY: it has the size of the struct, so the caller in C guarantees all of it.
-        unsafe { statistics.write(found) };
-        Ok(())
-    })
-}
-
-/// Bytes as far as there is room, and their number.
-struct Room {
-    out: Vec<u8>,
-    most: usize,
-    count: usize,
-}
-
-impl std::io::Write for Room {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.count += bytes.len();
-        if self.count <= self.most {
-            self.out.extend_from_slice(bytes);
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Locks the server behind a handle for this call.
 ///
 /// # Safety
 /// The same as for [`object`].
-unsafe fn serving_of<'a>(server: *const brv_server) -> Result<MutexGuard<'a, Serving>, Failure> {
+pub(crate) unsafe fn serving_of<'a>(server: *const brv_server) -> Result<MutexGuard<'a, Serving>, Failure> {
     // SAFETY: the caller of this function guarantees what `object` demands.
     match unsafe { object(server, "server") }?.0.try_lock() {
         Ok(serving) => Ok(serving),
@@ -476,7 +334,7 @@ unsafe fn check_step(step: *mut brv_server_step) -> Result<(), Failure> {
     check_size(size, size_of::<brv_server_step>(), "step", "BRV_SERVER_STEP_INIT")
 }
 
-fn check_size(size: u32, expected: usize, name: &str, init: &str) -> Result<(), Failure> {
+pub(crate) fn check_size(size: u32, expected: usize, name: &str, init: &str) -> Result<(), Failure> {
     if size as usize == expected {
         return Ok(());
     }
@@ -498,7 +356,7 @@ unsafe fn write_step(step: *mut brv_server_step, taken: Step) {
 
 impl Serving {
     /// Changes what the server will be built from; as it was if that fails.
-    fn change(
+    pub(crate) fn change(
         &mut self,
         change: impl FnOnce(ServerBuilder) -> Result<ServerBuilder, Failure>,
     ) -> Result<(), Failure> {
@@ -509,7 +367,7 @@ impl Serving {
         Ok(())
     }
 
-    fn begun(&mut self) -> Result<&mut ParameterServer, Failure> {
+    pub(crate) fn begun(&mut self) -> Result<&mut ParameterServer, Failure> {
         match &mut self.state {
             State::Begun(server) => Ok(server),
             State::Building(_) => Err(Failure::argument("server has not begun: call brv_server_begin first")),

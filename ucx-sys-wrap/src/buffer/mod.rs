@@ -15,6 +15,7 @@
 #![allow(unsafe_code)]
 
 mod abort;
+mod call_log;
 mod call_time;
 mod chunk;
 mod comm;
@@ -39,10 +40,11 @@ mod task;
 mod waking;
 
 pub use crate::memory::{ReadLease, RegionMemory, WriteLease};
+pub use call_log::CallLog;
 pub use call_time::CallTime;
 pub use chunk::Chunk;
 pub use comm::Comm;
-pub use contexts::{CallLog, MAX_CONTEXTS, OnLoss};
+pub use contexts::{MAX_CONTEXTS, OnLoss};
 pub use lent::LentMemory;
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use operation::{Direction, PostedOperation, Recv, Send};
