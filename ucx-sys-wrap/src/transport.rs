@@ -275,6 +275,17 @@ pub trait Transport: Send + sealed::Sealed {
     /// [`progress`](Self::progress) looks at every peer.
     fn probe(&mut self, wanted: &Wanted) -> Option<Found>;
 
+    /// Claims the message that the last [`probe`](Self::probe) has found: it is the one that a receive of its
+    /// source and tag gets now. Returns whether it is still there. Call [`post_recv`](Self::post_recv) or
+    /// [`unclaim`](Self::unclaim) next.
+    fn claim(&mut self) -> bool {
+        // A message is taken back in `progress` alone, where peers are not threads of one memory.
+        true
+    }
+
+    /// Gives a claim up; the message stays.
+    fn unclaim(&mut self) {}
+
     /// Makes progress without blocking. Returns whether anything happened.
     fn progress(&mut self) -> bool;
 

@@ -6,7 +6,7 @@ mod common;
 use brevity_testing::worlds::boxed;
 use common::{block, envelope, pattern};
 use ucx_sys_wrap::buffer::Port;
-use ucx_sys_wrap::{Rank, Statistics, local};
+use ucx_sys_wrap::{Envelope, Found, Rank, Statistics, Tag, Wanted, local};
 
 fn world(world_size: u32) -> common::World {
     boxed(local::world(world_size))
@@ -75,6 +75,35 @@ fn mail_that_nobody_waits_for_keeps_its_owner_awake() {
     block(&ports[1], async |comm| drop(comm.recv(Rank(0), envelope(Rank(0), 1, 9), vec![0u8; 8])));
     assert!(ports[1].arm().is_none());
     assert!(ports[1].arm().is_some());
+}
+
+/// A sender gives a message up on its own thread whenever it likes: also while the receiver makes a place.
+#[test]
+fn the_message_that_was_found_is_received_though_its_sender_gives_it_up() {
+    for has_place in [true, false] {
+        let ports: Vec<_> = world(2).into_iter().map(Port::new).collect();
+        let user = Envelope { tag: Tag::of_user(Rank(0), 0, 5), ..envelope(Rank(0), 0, 0) };
+        let wanted = Wanted { context: 0, epoch: 0, source: None, tag: Some(5), after: Rank(0) };
+        let bytes = |found: &Found| found.lengths.iter().sum::<usize>();
+        let long = pattern(1, local::COPIED_BYTES + 1);
+        block(&ports[0], async |sender| {
+            let given_up = sender.send(Rank(1), user, long.clone());
+            sender.send(Rank(1), user, pattern(2, 1)).await.unwrap();
+            block(&ports[1], async |receiver| {
+                let place = |found: &Found| {
+                    drop(given_up);
+                    has_place.then(|| vec![0u8; bytes(found)])
+                };
+                let found = receiver.recv_found(&wanted, user.signature, place).unwrap();
+                assert_eq!(found.is_some(), has_place);
+                if let Some((_, receive)) = found {
+                    assert_eq!(receive.await.unwrap().0, long);
+                }
+            });
+            // Either way it is gone, and the next one is there.
+            assert_eq!(ports[1].probe(&wanted).unwrap().map(|found| bytes(&found)), Some(1));
+        });
+    }
 }
 
 #[test]

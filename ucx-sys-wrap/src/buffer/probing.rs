@@ -51,8 +51,16 @@ impl<'env> Comm<'env> {
         place: impl FnOnce(&Found) -> Option<B>,
     ) -> Result<Option<(Found, Recv<'_, 'env, B>)>> {
         let inner = self.port().enter();
-        let Some(found) = inner.probe(wanted)? else { return Ok(None) };
-        let Some(buffer) = place(&found) else { return Ok(None) };
+        let found = loop {
+            let Some(found) = inner.probe(wanted)? else { return Ok(None) };
+            if inner.transport.borrow_mut().claim() {
+                break found;
+            }
+        };
+        let Some(buffer) = place(&found) else {
+            inner.transport.borrow_mut().unclaim();
+            return Ok(None);
+        };
         let envelope = Envelope { tag: found.tag, signature, mark: Mark::NONE };
         let receive = self.recv(found.tag.source(), envelope, buffer);
         Ok(Some((found, receive)))

@@ -31,8 +31,18 @@ pub(super) enum Payload {
 pub(super) struct Returned {
     pub(super) id: SendId,
     pub(super) parts: SendParts,
-    /// Whether the peer received the message, and did not leave before.
-    pub(super) taken: bool,
+    pub(super) why: Why,
+}
+
+/// Why memory is returned.
+#[derive(Clone, Copy)]
+pub(super) enum Why {
+    /// The peer has received the message.
+    Received,
+    /// It has left before.
+    Left,
+    /// The sender wanted it back while the peer had a claim on it, which it has given up.
+    WantedBack,
 }
 
 /// What the owner finds in its mailbox.
@@ -67,6 +77,8 @@ pub(super) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     messages: BTreeMap<Key, Message>,
+    /// The message that the owner makes a place for, and whether its sender wants it back.
+    claimed: Option<(Key, bool)>,
     /// Keys of messages that the owner has not seen; some may have been taken since.
     fresh: Vec<Key>,
     returned: Vec<Returned>,
@@ -106,9 +118,17 @@ impl Mailbox {
         None
     }
 
-    /// Takes an unmatched message back for its sender.
+    /// Takes an unmatched message back for its sender. One that the owner has a claim on stays; it comes back
+    /// if the owner gives it up.
     pub(super) fn take_back(&self, key: &Key) -> Option<SendParts> {
-        match self.remove(&mut self.inbox.lock(), key)?.payload {
+        let mut inbox = self.inbox.lock();
+        if let Some((claimed, wants_back)) = &mut inbox.claimed
+            && claimed == key
+        {
+            *wants_back = true;
+            return None;
+        }
+        match self.remove(&mut inbox, key)?.payload {
             Payload::Lent(_, parts) => Some(parts),
             Payload::Copied(_) => None,
         }
@@ -164,8 +184,25 @@ impl Mailbox {
     }
 
     /// The first message that is wanted and that no receive waits for.
-    pub(super) fn find(&self, receives: &Receives, wanted: &Wanted, world_size: u32) -> Option<Found> {
+    pub(super) fn find(&self, receives: &Receives, wanted: &Wanted, world_size: u32) -> Option<(Key, Found)> {
         find(&self.inbox.lock().messages, receives, wanted, world_size, |message| &message.header)
+    }
+
+    /// Keeps a message for the owner until it takes it or gives the claim up. Returns whether it is there.
+    pub(super) fn claim(&self, key: Key) -> bool {
+        let mut inbox = self.inbox.lock();
+        let is_there = inbox.messages.contains_key(&key);
+        inbox.claimed = is_there.then_some((key, false));
+        is_there
+    }
+
+    /// Gives a claim up. Returns the message if its sender wanted it back meanwhile.
+    pub(super) fn unclaim(&self) -> Option<(Rank, Message)> {
+        let mut inbox = self.inbox.lock();
+        match inbox.claimed.take()? {
+            (key, true) => Some((key.source, self.remove(&mut inbox, &key)?)),
+            (_, false) => None,
+        }
     }
 
     /// Takes some messages of a context.
@@ -261,6 +298,7 @@ impl Mailbox {
 
     fn remove(&self, inbox: &mut Inbox, key: &Key) -> Option<Message> {
         let message = inbox.messages.remove(key)?;
+        inbox.claimed = inbox.claimed.filter(|(claimed, _)| claimed != key);
         self.copied_bytes.fetch_sub(message.copied_bytes(), Ordering::Relaxed);
         Some(message)
     }

@@ -54,14 +54,14 @@ pub(crate) fn find<T>(
     wanted: &Wanted,
     world_size: u32,
     about: impl Fn(&T) -> &Header,
-) -> Option<Found> {
+) -> Option<(Key, Found)> {
     wanted.sources(world_size).find_map(|source| {
         let of_source = |tag, sequence| Key { source, tag, sequence };
         line.range(of_source(Tag(0), 0)..=of_source(Tag(u64::MAX), u64::MAX))
             .filter(|(key, message)| wanted.includes(key.tag, about(message).signature))
             .filter(|(key, _)| !receives.expects(source, key.tag))
             .min_by_key(|(key, _)| key.sequence)
-            .map(|(key, message)| Found { tag: key.tag, lengths: about(message).lengths.clone() })
+            .map(|(key, message)| (*key, Found { tag: key.tag, lengths: about(message).lengths.clone() }))
     })
 }
 

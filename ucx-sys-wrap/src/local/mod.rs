@@ -11,6 +11,7 @@
 mod mailbox;
 pub(crate) mod matching;
 pub(crate) mod remote;
+mod world;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -19,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
-use self::mailbox::{Mail, Mailbox, Message, Payload, Returned, Taken};
+use self::mailbox::{Mail, Mailbox, Message, Payload, Returned, Taken, Why};
 use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, copy_parts};
-use self::remote::Tables;
+use self::world::{Outgoing, World};
 use crate::on_end::OnEnd;
 use crate::table::Table;
 use crate::transport::{
@@ -73,6 +74,7 @@ pub fn world(world_size: u32) -> Vec<Local> {
         receives: Receives::default(),
         sends: Table::default(),
         posted: 0,
+        found: None,
         mail: Mail::default(),
         lost: Vec::new(),
         news: VecDeque::new(),
@@ -91,6 +93,8 @@ pub struct Local {
     receives: Receives,
     sends: Table<Outgoing>,
     posted: u64,
+    /// What the last probe has found.
+    found: Option<Key>,
     mail: Mail,
     lost: Vec<Rank>,
     news: VecDeque<News>,
@@ -99,20 +103,6 @@ pub struct Local {
     /// Whether mail was taken since the last time that this rank wanted to sleep.
     has_moved: bool,
     has_left: bool,
-}
-
-struct World {
-    start: Instant,
-    mailboxes: Box<[Mailbox]>,
-    regions: Tables,
-}
-
-/// A send whose memory is lent to the receiver until `done`.
-struct Outgoing {
-    to: Rank,
-    key: Key,
-    done: Option<SendDone>,
-    on_end: OnEnd,
 }
 
 impl crate::transport::sealed::Sealed for Local {}
@@ -172,7 +162,7 @@ impl Transport for Local {
                 let slices = payload.slices(&header);
                 let result =
                     accept(from, envelope.signature, &mut parts, &header, slices, &mut self.statistics);
-                self.world.give_back(from, payload, true);
+                self.world.give_back(from, payload, Why::Received);
                 Posted::Done(RecvDone { parts, result })
             }
         }
@@ -211,7 +201,21 @@ impl Transport for Local {
     }
 
     fn probe(&mut self, wanted: &Wanted) -> Option<Found> {
-        self.world.mailboxes[self.rank.index()].find(&self.receives, wanted, self.world_size())
+        let own = &self.world.mailboxes[self.rank.index()];
+        let (key, found) = own.find(&self.receives, wanted, self.world_size())?;
+        self.found = Some(key);
+        Some(found)
+    }
+
+    /// Its sender may take it back at any time.
+    fn claim(&mut self) -> bool {
+        self.found.take().is_some_and(|key| self.world.mailboxes[self.rank.index()].claim(key))
+    }
+
+    fn unclaim(&mut self) {
+        if let Some((from, message)) = self.world.mailboxes[self.rank.index()].unclaim() {
+            self.world.give_back(from, message.payload, Why::WantedBack);
+        }
     }
 
     fn progress(&mut self) -> bool {
@@ -328,7 +332,7 @@ impl Local {
     /// Drops messages of earlier contexts, as if received.
     fn give_back_all(&mut self, messages: Vec<(Rank, Message)>) {
         for (from, message) in messages {
-            self.world.give_back(from, message.payload, true);
+            self.world.give_back(from, message.payload, Why::Received);
         }
     }
 
@@ -357,14 +361,18 @@ impl Local {
         self.give_back_all(std::mem::take(&mut mail.outdated));
         for (from, id, Message { header, payload }) in mail.messages.drain(..) {
             self.receives.deliver(id, &header, payload.slices(&header), &mut self.statistics);
-            self.world.give_back(from, payload, true);
+            self.world.give_back(from, payload, Why::Received);
         }
     }
 
     fn take_returned(&mut self, mail: &mut Mail) {
-        for Returned { id, parts, taken } in mail.returned.drain(..) {
+        for Returned { id, parts, why } in mail.returned.drain(..) {
             let Some(to) = self.sends.get_mut(id.0).map(|send| send.to) else { continue };
-            let result = if taken { Ok(()) } else { Err(self.lose_left(to)) };
+            let result = match why {
+                Why::Received => Ok(()),
+                Why::Left => Err(self.lose_left(to)),
+                Why::WantedBack => Err(Error::Canceled),
+            };
             if let Some(send) = self.sends.get_mut(id.0) {
                 send.end(SendDone { parts, result });
             }
@@ -401,7 +409,7 @@ impl Local {
             return;
         }
         for (from, message) in self.world.mailboxes[self.rank.index()].close() {
-            self.world.give_back(from, message.payload, false);
+            self.world.give_back(from, message.payload, Why::Left);
         }
         self.end_all(&Error::Canceled);
         while self.sends.iter_mut().any(|send| send.done.is_none()) {
@@ -411,31 +419,6 @@ impl Local {
         }
         for peer in Rank::all(self.world_size()).filter(|peer| *peer != self.rank) {
             self.world.mailboxes[peer.index()].peer_left(self.rank);
-        }
-    }
-}
-
-impl World {
-    /// Returns a message's memory to its sender, if it is lent.
-    fn give_back(&self, sender: Rank, payload: Payload, taken: bool) {
-        if let Payload::Lent(id, parts) = payload {
-            self.mailboxes[sender.index()].give_back(Returned { id, parts, taken });
-        }
-    }
-}
-
-impl Outgoing {
-    fn end(&mut self, done: SendDone) {
-        self.done = Some(done);
-        self.on_end.tell();
-    }
-
-    /// Ends the send with `error` if its message is unmatched.
-    fn take_back(&mut self, world: &World, error: &Error) {
-        if self.done.is_none()
-            && let Some(parts) = world.mailboxes[self.to.index()].take_back(&self.key)
-        {
-            self.end(SendDone { parts, result: Err(error.clone()) });
         }
     }
 }

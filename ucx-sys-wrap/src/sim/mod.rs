@@ -196,7 +196,7 @@ impl Transport for Sim {
         self.with_node(|node| {
             let found = find(&node.messages, &node.receives, wanted, world_size, |message| &message.header);
             node.is_listening |= found.is_none();
-            found
+            found.map(|(_, found)| found)
         })
     }
 
