@@ -79,13 +79,35 @@ impl Stage {
         } else {
             ("g++", STRICT_CPP)
         };
-        let mut command = Command::new(compiler);
-        command.args(flags).args(sanitizers).arg(source).arg("-o").arg(&program);
-        command.arg("-I").arg(self::source("include")).arg("-L").arg(self.path());
-        command.arg(format!("-Wl,-rpath,{}", self.path().display())).args(["-lbrevity", "-lm", "-pthread"]);
-        run(&mut command);
+        let object = program.with_extension("o");
+        let mut compile = Command::new(compiler);
+        compile.args(flags).args(sanitizers).arg("-I").arg(self::source("include")).arg("-c").arg(source);
+        run(compile.arg("-o").arg(&object));
+        let mut link = Command::new(compiler);
+        link.arg(object).arg("-o").arg(&program).arg("-L").arg(self.path());
+        link.arg(format!("-Wl,-rpath,{}", self.path().display()));
+        if sanitizers == FOR_THREADS {
+            add_thread_sanitizer(&mut link);
+        } else {
+            link.args(sanitizers);
+        }
+        run(link.args(["-lbrevity", "-lm", "-pthread"]));
         program
     }
+}
+
+/// Links the ThreadSanitizer of the Rust compiler, which the library was built with, in place of that of gcc:
+/// that has not all that the library calls.
+fn add_thread_sanitizer(link: &mut Command) {
+    let folder = run(Command::new("rustc").args(["--print", "target-libdir"]));
+    let names = fs::read_dir(folder.trim()).unwrap().map(|entry| entry.unwrap().path());
+    let is_meant = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("librustc-") && name.ends_with("_rt.tsan.a")
+    };
+    let runtime = names.into_iter().find(is_meant).expect("this Rust toolchain has no ThreadSanitizer");
+    link.arg("-Wl,--export-dynamic,--whole-archive").arg(runtime).arg("-Wl,--no-whole-archive");
+    link.args(["-ldl", "-lrt", "-lgcc_s"]);
 }
 
 /// A path of this package.
