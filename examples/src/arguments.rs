@@ -4,6 +4,7 @@
 //! below).
 
 use crate::Error;
+use crate::asynchronous::arguments::{AsyncArguments, AsyncMethod};
 use crate::data::{Dataset, digits, idx};
 use crate::trainer::Settings;
 use brevity_bench::output::{Outputs, svg_file};
@@ -14,6 +15,9 @@ use std::path::PathBuf;
 
 /// How many times a run evaluates the test examples.
 const EVALUATIONS: usize = 10;
+
+/// The momentum of asynchronous methods that have one.
+const ASYNC_MOMENTUM: f64 = 0.7;
 
 /// How gradients are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,15 +83,18 @@ pub struct Arguments {
     /// [default: 0.3 on MNIST, 0.2 on the digits].
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub learning_rate: Option<f64>,
-    /// Momentum after averaging, at least 0 and below 1; it suits dense better than the others.
-    #[arg(long, value_name = "M", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub momentum: f64,
+    /// Momentum after averaging, at least 0 and below 1; it suits dense better than the others [default: 0].
+    #[arg(long, value_name = "M", allow_negative_numbers = true)]
+    pub momentum: Option<f64>,
     /// Writes all results to this file; "-" prints them in place of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draws loss and accuracy over steps and bytes into this SVG file.
+    /// Draws loss and accuracy over steps, bytes and seconds into this SVG file.
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     pub plot: Option<PathBuf>,
+    /// Asynchronous training, in place of averaging.
+    #[command(flatten)]
+    pub asynchronous: AsyncArguments,
 }
 
 /// The defaults of a run. Measured to give full accuracy with every method on each data set.
@@ -133,7 +140,9 @@ impl Arguments {
     pub fn settings(&self, dataset: &Dataset) -> Result<Settings, Error> {
         let defaults = if self.data.is_some() { MNIST } else { DIGITS };
         let batch_size = self.batch_size.unwrap_or(defaults.batch_size);
-        let shard = dataset.train.len() / self.ranks;
+        self.asynchronous.check_ranks(self.ranks)?;
+        let workers = self.asynchronous.workers(self.ranks);
+        let shard = dataset.train.len() / workers;
         if batch_size > shard {
             let given = self.batch_size.is_some();
             return Err(Error::Argument {
@@ -144,7 +153,7 @@ impl Arguments {
                     if given { format!("at most {shard}") } else { "fewer".into() },
                     dataset.name,
                     dataset.train.len(),
-                    self.ranks,
+                    workers,
                 ),
             });
         }
@@ -153,7 +162,11 @@ impl Arguments {
             batch_size,
             hidden: self.hidden.clone().unwrap_or_else(|| defaults.hidden.to_vec()),
             learning_rate: self.learning_rate.unwrap_or(defaults.learning_rate),
-            momentum: self.momentum,
+            momentum: self.momentum.unwrap_or(if self.asynchronous.is_given() {
+                ASYNC_MOMENTUM
+            } else {
+                0.0
+            }),
             seed: self.seed,
             evaluations: EVALUATIONS,
         })
@@ -180,9 +193,12 @@ impl Arguments {
         let rate = self.learning_rate.unwrap_or(1.0);
         in_range("--learning-rate", rate, rate > 0.0 && rate.is_finite(), "above 0")?;
         in_range("--grace", self.grace, self.grace >= 0.0, "a number of seconds")?;
-        let momentum = self.momentum;
+        let momentum = self.momentum.unwrap_or(0.5);
         let expected = "at least 0 and below 1";
         in_range("--momentum", momentum, (0.0..1.0).contains(&momentum), expected)?;
+        let needs_momentum = self.asynchronous.methods.contains(&AsyncMethod::Dgs);
+        in_range("--momentum", momentum, momentum > 0.0 || !needs_momentum, "above 0 for dgs")?;
+        self.asynchronous.check()?;
         match &self.data {
             Some(folder) if !folder.is_dir() => Err(Error::MissingFolder { folder: folder.clone() }),
             _ => Ok(()),
@@ -194,7 +210,12 @@ fn at_least_one(flag: &'static str, found: usize) -> Result<(), Error> {
     in_range(flag, found, found > 0, "at least 1")
 }
 
-fn in_range(flag: &'static str, found: impl ToString, holds: bool, expected: &str) -> Result<(), Error> {
+pub(crate) fn in_range(
+    flag: &'static str,
+    found: impl ToString,
+    holds: bool,
+    expected: &str,
+) -> Result<(), Error> {
     if holds {
         return Ok(());
     }
@@ -267,6 +288,21 @@ mod tests {
     #[test]
     fn numbers_out_of_range_are_refused() {
         for (words, line) in [
+            ("--async dgs --momentum 0", "--momentum is 0, expected above 0 for dgs"),
+            (
+                "--async dgs --rule adagrad",
+                "--rule is adagrad, expected sgd for dgs, whose momentum contains the rate",
+            ),
+            ("--async asgd --servers 4", "--servers is 4, expected fewer than the 4 ranks"),
+            (
+                "--async asgd --secondary-density 0",
+                "--secondary-density is 0, expected above 0 and at most 1",
+            ),
+            ("--async asgd --simulate 0", "--simulate is 0, expected a speed in Gbit/s"),
+            (
+                "--async asgd --servers 1 --straggler 3:2",
+                "--straggler is 3, expected a rank that trains, below 3",
+            ),
             ("--density 0", "--density is 0, expected above 0 and at most 1"),
             ("--density 2", "--density is 2, expected above 0 and at most 1"),
             ("--density -0.1", "--density is -0.1, expected above 0 and at most 1"),
@@ -299,6 +335,9 @@ mod tests {
         assert!(line.contains("'zip'") && line.contains("gtopk, lowrank"), "{line}");
         assert!(refusal("--ranks many").contains("'many'"));
         assert!(refusal("--speed 9").contains("'--speed'"));
+        assert!(refusal("--async asgd --straggler 1:0.5").contains("RANK:FACTOR"));
+        assert!(refusal("--async asgd --method dense").contains("--method"));
+        assert!(refusal("--servers 1").contains("--async"));
         assert!(refusal("--data /no/such/folder").contains("/no/such/folder: no such folder"));
         assert!(refusal("--plot a.png").contains("FILE.svg"));
     }

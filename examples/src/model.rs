@@ -100,11 +100,27 @@ impl Model {
     /// # Errors
     /// If `update` has other lengths than the parameters.
     pub fn apply(&self, update: &[Vec<f32>], learning_rate: f32) -> Result<()> {
-        if update.len() != 2 * self.layers.len() {
-            bail!("{} updates, expected {}", update.len(), 2 * self.layers.len());
+        self.change(update, |values, update| {
+            for (value, update) in values.iter_mut().zip(update) {
+                *value -= learning_rate * update;
+            }
+        })
+    }
+
+    /// Replaces all parameters, in place.
+    ///
+    /// # Errors
+    /// If `values` has other lengths than the parameters.
+    pub fn set(&self, values: &[Vec<f32>]) -> Result<()> {
+        self.change(values, <[f32]>::copy_from_slice)
+    }
+
+    fn change(&self, given: &[Vec<f32>], change: impl Fn(&mut [f32], &[f32]) + Copy) -> Result<()> {
+        if given.len() != 2 * self.layers.len() {
+            bail!("{} updates, expected {}", given.len(), 2 * self.layers.len());
         }
-        for (var, update) in self.vars().zip(update) {
-            var.inplace_op1(&Descent { update, learning_rate })?;
+        for (var, given) in self.vars().zip(given) {
+            var.inplace_op1(&InPlace { given, change })?;
         }
         Ok(())
     }
@@ -170,15 +186,15 @@ fn copy_out(gradient: &Tensor, target: &mut [f32]) -> Result<()> {
     Ok(())
 }
 
-/// `x -= learning_rate * update` in candle's memory, without a temporary tensor.
-struct Descent<'a> {
-    update: &'a [f32],
-    learning_rate: f32,
+/// A change of a parameter by as many given numbers, in candle's memory, without a temporary tensor.
+struct InPlace<'a, F> {
+    given: &'a [f32],
+    change: F,
 }
 
-impl InplaceOp1 for Descent<'_> {
+impl<F: Fn(&mut [f32], &[f32])> InplaceOp1 for InPlace<'_, F> {
     fn name(&self) -> &'static str {
-        "descent"
+        "change"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
@@ -189,12 +205,10 @@ impl InplaceOp1 for Descent<'_> {
             bail!("parameters must be contiguous");
         };
         let values = &mut values[start..end];
-        if values.len() != self.update.len() {
-            bail!("an update of {} numbers, expected {}", self.update.len(), values.len());
+        if values.len() != self.given.len() {
+            bail!("an update of {} numbers, expected {}", self.given.len(), values.len());
         }
-        for (value, update) in values.iter_mut().zip(self.update) {
-            *value -= self.learning_rate * update;
-        }
+        (self.change)(values, self.given);
         Ok(())
     }
 }
@@ -289,6 +303,9 @@ mod tests {
         let after = model.values().unwrap();
         assert_eq!(after[0][3], before[0][3] - 2.0);
         assert_eq!(after[1], [0.5, -0.25]);
+        model.set(&before).unwrap();
+        assert_eq!(model.values().unwrap(), before);
+        assert!(model.set(&before[..1]).is_err());
         assert!(model.apply(&[vec![1.0; 4]], 0.5).is_err());
         assert!(model.apply(&[vec![1.0; 3], vec![0.0; 2]], 0.5).is_err());
     }

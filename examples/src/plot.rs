@@ -1,20 +1,28 @@
-//! Four panels: training loss and test accuracy, over steps and over bytes sent.
+//! Six panels: training loss and test accuracy, over steps, over bytes and over time.
 
 use crate::Error;
-use crate::trainer::{Point, Run};
+use crate::course::Point;
+use crate::trainer::Run;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use std::error::Error as StdError;
 use std::ops::Range;
 
-const SIZE: (u32, u32) = (1200, 900);
-const COLOURS: [RGBColor; 4] = [
+const SIZE: (u32, u32) = (1700, 900);
+const COLOURS: [RGBColor; 6] = [
     RGBColor(0x33, 0x33, 0x33),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0x8c, 0x6d, 0x1f),
 ];
+
+/// The labels of the horizontal axes.
+const STEPS: &str = "steps";
+const BYTES: &str = "bytes per rank";
+const SECONDS: &str = "seconds";
 
 /// The smallest loss or number of bytes that a logarithmic axis shows.
 const SMALLEST_LOSS: f64 = 1e-6;
@@ -33,43 +41,25 @@ pub fn svg(runs: &[Run]) -> Result<String, Error> {
 fn draw_panels(runs: &[Run], drawing: &mut String) -> Result<(), Box<dyn StdError>> {
     let root = SVGBackend::with_string(drawing, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let panels = root.split_evenly((2, 2));
+    let panels = root.split_evenly((2, 3));
     let steps = |point: &Point| point.step as f64;
     let bytes = |point: &Point| point.bytes_per_rank.max(1.0);
+    let seconds = |point: &Point| point.seconds;
     let loss = |point: &Point| point.loss.max(SMALLEST_LOSS);
     let accuracy = |point: &Point| 100.0 * point.test_accuracy;
-    let step_range = 0.0..range(runs, steps).end;
+    let linear = |value: &dyn Fn(&Point) -> f64| 0.0..range(runs, value).end.max(f64::MIN_POSITIVE);
     let byte_range = || wide(range(runs, bytes)).log_scale();
     let loss_range = || wide(range(runs, loss)).log_scale();
-    let accuracy_range = accuracy_range(range(runs, accuracy));
-    panel(
-        &panels[0],
-        runs,
-        ["training loss", "steps", "loss"],
-        (step_range.clone(), loss_range()),
-        (steps, loss),
-    )?;
-    panel(
-        &panels[1],
-        runs,
-        ["training loss", "bytes sent per rank", "loss"],
-        (byte_range(), loss_range()),
-        (bytes, loss),
-    )?;
-    panel(
-        &panels[2],
-        runs,
-        ["test accuracy", "steps", "%"],
-        (step_range, accuracy_range.clone()),
-        (steps, accuracy),
-    )?;
-    panel(
-        &panels[3],
-        runs,
-        ["test accuracy", "bytes sent per rank", "%"],
-        (byte_range(), accuracy_range),
-        (bytes, accuracy),
-    )?;
+    let accuracies = accuracy_range(range(runs, accuracy));
+    let losses = |x| ["training loss", x, "loss"];
+    let (row, below) = panels.split_at(3);
+    panel(&row[0], runs, losses(STEPS), (linear(&steps), loss_range()), (steps, loss))?;
+    panel(&row[1], runs, losses(BYTES), (byte_range(), loss_range()), (bytes, loss))?;
+    panel(&row[2], runs, losses(SECONDS), (linear(&seconds), loss_range()), (seconds, loss))?;
+    let accurate = |x| ["test accuracy", x, "%"];
+    panel(&below[0], runs, accurate(STEPS), (linear(&steps), accuracies.clone()), (steps, accuracy))?;
+    panel(&below[1], runs, accurate(BYTES), (byte_range(), accuracies.clone()), (bytes, accuracy))?;
+    panel(&below[2], runs, accurate(SECONDS), (linear(&seconds), accuracies), (seconds, accuracy))?;
     root.present()?;
     Ok(())
 }
@@ -168,6 +158,7 @@ mod tests {
     fn run(method: &str, bytes: f64) -> Run {
         let point = |step: usize| Point {
             step,
+            seconds: step as f64 / 2.0,
             bytes_per_rank: bytes * step as f64,
             loss: 1.0 / step as f64,
             test_accuracy: 1.0 - 0.2 / step as f64,
@@ -180,6 +171,7 @@ mod tests {
             steps: 10,
             seconds: 1.0,
             communication_seconds: 0.5,
+            staleness: None,
             curve: (1..=10).map(point).collect(),
         }
     }
@@ -189,15 +181,15 @@ mod tests {
     }
 
     #[test]
-    fn the_figure_has_four_labelled_panels_and_a_line_a_run() {
+    fn the_figure_has_six_labelled_panels_and_a_line_a_run() {
         let text = drawn(&[run("dense", 4e6), run("gtopk", 3e4)]);
         assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
         let count = |what: &str| text.lines().filter(|line| line.trim() == what).count();
-        assert_eq!(count("training loss over steps"), 1);
-        assert_eq!(count("training loss over bytes sent per rank"), 1);
-        assert_eq!(count("test accuracy over steps"), 1);
-        assert_eq!(count("test accuracy over bytes sent per rank"), 1);
-        assert_eq!((count("dense"), count("gtopk")), (4, 4));
+        for x in ["steps", "bytes per rank", "seconds"] {
+            assert_eq!(count(&format!("training loss over {x}")), 1);
+            assert_eq!(count(&format!("test accuracy over {x}")), 1);
+        }
+        assert_eq!((count("dense"), count("gtopk")), (6, 6));
         assert!(!text.contains("NaN") && !text.contains("inf"));
     }
 

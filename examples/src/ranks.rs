@@ -29,17 +29,17 @@ pub fn join() -> Result<Group, Error> {
     Group::from_env().map_err(|error| Error::Exchange(brevity::Error::from(error).into()))
 }
 
-/// Starts `ranks` ranks on this host, each this program with these arguments, and waits for them. Returns the
-/// exit status of the first that fails, otherwise 0.
+/// Starts this program with these arguments as so many processes on this host, which work for so many ranks,
+/// and waits for them. Returns the exit status of the first that fails, otherwise 0.
 ///
-/// They use tcp unless `BREVITY_TRANSPORT` is set. They share the processors: each rank uses its part of them
+/// They use tcp unless `BREVITY_TRANSPORT` is set. They share the processors: each uses a rank's part of them
 /// as threads unless `RAYON_NUM_THREADS` is set. They share no memory unless `BREVITY_SHARED_MEMORY` is set,
 /// so that a method sends what it would send between hosts.
 ///
 /// # Errors
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] if a rank can't be
 /// started.
-pub fn start(ranks: usize, grace: f64) -> Result<u8, Error> {
+pub fn start((processes, ranks): (usize, usize), grace: f64) -> Result<u8, Error> {
     // Warns where a launcher that is not understood has started this process.
     Identity::from_env().map_err(of_launch)?;
     // Checked once here, because every rank would refuse the same; the launch checks the rest.
@@ -48,7 +48,8 @@ pub fn start(ranks: usize, grace: f64) -> Result<u8, Error> {
         other => Error::Exchange(other.into()),
     })?;
     let program = env::current_exe().map_err(|error| Error::Exchange(error.into()))?;
-    let mut launch = Launch::new(program, env::args_os().skip(1)).ranks(ranks as u32).transport(transport()?);
+    let mut launch =
+        Launch::new(program, env::args_os().skip(1)).ranks(processes as u32).transport(transport()?);
     launch = launch.grace(Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX));
     if env::var_os(THREADS).is_none() {
         launch = launch.env(THREADS, threads_per_rank(ranks).to_string());

@@ -9,6 +9,9 @@ use std::fmt::Write;
 const HEADINGS: [&str; 6] =
     ["method", "test accuracy", "bytes/rank/step", "compression", "communication", "total"];
 
+/// One more, with a server.
+const STALENESS: &str = "staleness";
+
 /// The content of [`to_json`].
 #[derive(Serialize)]
 struct Report<'a> {
@@ -18,16 +21,22 @@ struct Report<'a> {
 /// The runs as a table of text, one line for each run below a line of headings.
 ///
 /// `parameter_count` is the number of elements of a gradient: if no run was dense, compression is relative to
-/// a ring all-reduce of them.
+/// a ring all-reduce of them, and with a server to a gradient and a model.
 pub fn table(runs: &[Run], parameter_count: usize) -> String {
-    let mut rows = vec![HEADINGS.map(str::to_owned)];
-    rows.extend(runs.iter().map(|run| row(run, dense_bytes(runs, parameter_count, run.ranks))));
-    let widths: [usize; 6] =
-        std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
+    let mut rows = vec![HEADINGS.map(str::to_owned).to_vec()];
+    rows.extend(runs.iter().map(|run| row(run, dense_bytes(runs, parameter_count, run)).to_vec()));
+    if runs.iter().any(|run| run.staleness.is_some()) {
+        let cells = runs.iter().map(|run| format!("{:.2}", run.staleness.unwrap_or(0.0)));
+        let cells = std::iter::once(STALENESS.to_owned()).chain(cells);
+        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+    }
+    let widths: Vec<usize> = (0..rows[0].len())
+        .map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0))
+        .collect();
     let mut text = String::new();
     for row in rows {
         let mut line = format!("{:<width$}", row[0], width = widths[0]);
-        for (cell, width) in row.iter().zip(widths).skip(1) {
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
             // Writing to a string cannot fail.
             let _ = write!(line, "  {cell:>width$}");
         }
@@ -45,13 +54,13 @@ pub fn to_json(runs: &[Run]) -> Result<String, Error> {
     Ok(brevity_bench::record::to_json(&Report { runs })?)
 }
 
-/// The bytes of a dense step: measured if a run was dense, otherwise `2 (P-1)/P` times the gradient.
-fn dense_bytes(runs: &[Run], parameter_count: usize, ranks: usize) -> f64 {
-    let measured = runs.iter().find(|run| run.method == "dense");
-    measured.map_or_else(
-        || 4.0 * parameter_count as f64 * 2.0 * (ranks as f64 - 1.0) / ranks as f64,
-        |run| run.bytes_per_rank_step,
-    )
+/// The bytes of a dense step: measured if a run was dense, otherwise `2 (P-1)/P` times the gradient, and with a
+/// server twice.
+fn dense_bytes(runs: &[Run], parameter_count: usize, run: &Run) -> f64 {
+    let is_dense = |run: &&Run| run.method == "dense" || run.method == "asgd";
+    let share = if run.staleness.is_some() { 1.0 } else { (run.ranks as f64 - 1.0) / run.ranks as f64 };
+    let counted = 4.0 * parameter_count as f64 * 2.0 * share;
+    runs.iter().find(is_dense).map_or(counted, |run| run.bytes_per_rank_step)
 }
 
 fn row(run: &Run, dense_bytes: f64) -> [String; 6] {
@@ -70,10 +79,10 @@ fn row(run: &Run, dense_bytes: f64) -> [String; 6] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::Point;
+    use crate::course::Point;
 
     fn run(method: &str, bytes_per_rank_step: f64) -> Run {
-        let point = Point { step: 10, bytes_per_rank: 1e4, loss: 0.5, test_accuracy: 0.975 };
+        let point = Point { step: 10, seconds: 1.0, bytes_per_rank: 1e4, loss: 0.5, test_accuracy: 0.975 };
         Run {
             method: method.into(),
             ranks: 4,
@@ -82,6 +91,7 @@ mod tests {
             steps: 10,
             seconds: 12.34,
             communication_seconds: 2.0,
+            staleness: None,
             curve: vec![point],
         }
     }
@@ -108,6 +118,16 @@ gtopk          97.50 %            40000       100.0x          2.0 s  12.3 s
         // 1000 numbers over 4 ranks: 2 * 3/4 * 4000 bytes.
         assert!(table(&[run("gtopk", 60.0)], 1000).contains(" 100.0x "));
         assert!(table(&[run("dense", 0.0)], 1000).contains("  -  "));
+    }
+
+    #[test]
+    fn with_a_server_there_is_a_column_more() {
+        let run = Run { staleness: Some(3.25), ..run("dgs", 80.0) };
+        let text = table(&[run], 1000);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with("  staleness") && lines[1].ends_with("       3.25"), "{text}");
+        // A gradient and a model, of 4000 bytes each.
+        assert!(lines[1].contains(" 100.0x "), "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! takes the same step.
 
 use crate::Error;
+use crate::course::{Course, Point};
 use crate::data::{Dataset, Shard, batches_per_epoch};
 use crate::model::Model;
 use crate::optimizer::{Descent, Schedule};
@@ -101,34 +102,25 @@ impl Settings {
 pub struct Run {
     /// How the gradients were averaged.
     pub method: String,
-    /// The number of ranks.
+    /// The number of ranks that train.
     pub ranks: usize,
     /// The share of test examples that the trained network classifies correctly, 0 to 1.
     pub test_accuracy: f64,
-    /// Bytes sent, mean over ranks and steps.
+    /// Bytes of messages, mean over ranks and steps: sent, and with a server also received.
     pub bytes_per_rank_step: f64,
     /// Steps taken.
     pub steps: usize,
-    /// Time on rank 0 without the evaluations, in seconds.
+    /// Time on rank 0 without the evaluations, in seconds; with a server, of the rank that takes longest.
     pub seconds: f64,
     /// The part of `seconds` that rank 0 spent in [`Exchange::average`]: compressing, sending
     /// and waiting for others.
     pub communication_seconds: f64,
+    /// With a server: how many pushes of others a shard has applied between an answer to a rank and the rank's
+    /// next push, mean over ranks and steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness: Option<f64>,
     /// The course of the run.
     pub curve: Vec<Point>,
-}
-
-/// The state of a run after some steps.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
-    /// Steps taken so far.
-    pub step: usize,
-    /// Bytes sent so far, mean over ranks.
-    pub bytes_per_rank: f64,
-    /// Training loss, mean over ranks and over the steps since the last point.
-    pub loss: f64,
-    /// The share of test examples classified correctly.
-    pub test_accuracy: f64,
 }
 
 /// Trains a network and reports it under the name `method`; blocks until all ranks are done.
@@ -157,15 +149,10 @@ struct Training<'a> {
     settings: &'a Settings,
     rank: usize,
     world_size: usize,
-    steps: usize,
     model: Model,
     descent: Descent,
     gradients: Vec<Vec<f32>>,
-    step: usize,
-    loss_since_point: f64,
-    steps_since_point: usize,
-    /// Step, bytes sent, loss and correct answers at each point, of this rank alone.
-    points: Vec<(usize, [f64; 3])>,
+    course: Course,
     computing: Duration,
     communicating: Duration,
 }
@@ -187,14 +174,10 @@ impl<'a> Training<'a> {
             settings,
             rank,
             world_size,
-            steps,
             gradients: model.gradient_buffers(),
             model,
             descent: Descent::new(schedule, settings.momentum),
-            step: 0,
-            loss_since_point: 0.0,
-            steps_since_point: 0,
-            points: Vec::new(),
+            course: Course::new((rank, world_size), steps, settings.evaluations),
             computing: Duration::ZERO,
             communicating: Duration::ZERO,
         })
@@ -216,10 +199,9 @@ impl<'a> Training<'a> {
         for indices in shard.batches() {
             let loss = self.step(indices, exchange)?;
             progress.step(loss);
-            let evaluations = settings.evaluations.clamp(1, self.steps);
-            // True at the last step too, and `evaluations` times in total.
-            if self.step * evaluations / self.steps > (self.step - 1) * evaluations / self.steps {
-                self.record_point(exchange.bytes_sent())?;
+            if self.course.count(loss) {
+                let cost = (self.computing, exchange.bytes_sent());
+                self.course.record(&self.model, &self.dataset.test, cost)?;
             }
         }
         Ok(())
@@ -231,59 +213,31 @@ impl<'a> Training<'a> {
         let batch = self.dataset.train.batch(indices);
         let loss = self.model.forward_backward(batch, &mut self.gradients)?;
         if !loss.is_finite() {
-            let (method, step) = (self.method.to_owned(), self.step);
+            let (method, step) = (self.method.to_owned(), self.course.step());
             return Err(Error::Diverged { method, step, loss });
         }
         let before = Instant::now();
         exchange.average(&mut self.gradients).map_err(Error::Exchange)?;
         self.communicating += before.elapsed();
         self.descent.step(&self.model, &self.gradients)?;
-        self.step += 1;
-        self.loss_since_point += loss;
-        self.steps_since_point += 1;
         self.computing += begin.elapsed();
         Ok(loss)
     }
 
-    /// Evaluates this rank's share of the test examples. All ranks have the same network, so
-    /// [`Training::finish`] adds the shares up, and no rank waits for another here.
-    fn record_point(&mut self, bytes_sent: u64) -> Result<(), Error> {
-        let test = &self.dataset.test;
-        let share = |rank: usize| rank * test.len() / self.world_size;
-        let range = share(self.rank)..share(self.rank + 1);
-        let correct = self.model.count_correct(test, range)?;
-        let loss = self.loss_since_point / self.steps_since_point.max(1) as f64;
-        self.points.push((self.step, [bytes_sent as f64, loss, correct as f64]));
-        (self.loss_since_point, self.steps_since_point) = (0.0, 0);
-        Ok(())
-    }
-
     fn finish<E: Exchange + ?Sized>(self, exchange: &mut E) -> Result<Run, Error> {
-        let mut sums: Vec<f64> = self.points.iter().flat_map(|(_, values)| *values).collect();
+        let mut sums = self.course.figures();
         exchange.sum(&mut sums).map_err(Error::Exchange)?;
-        let ranks = self.world_size as f64;
-        let tests = self.dataset.test.len().max(1) as f64;
-        let (sums, _) = sums.as_chunks::<3>();
-        let curve: Vec<Point> = self
-            .points
-            .iter()
-            .zip(sums)
-            .map(|((step, _), [bytes, loss, correct])| Point {
-                step: *step,
-                bytes_per_rank: bytes / ranks,
-                loss: loss / ranks,
-                test_accuracy: correct / tests,
-            })
-            .collect();
+        let curve = self.course.curve(&sums, self.dataset.test.len());
         let last = curve.last();
         Ok(Run {
             method: self.method.to_owned(),
             ranks: self.world_size,
             test_accuracy: last.map_or(0.0, |point| point.test_accuracy),
-            bytes_per_rank_step: last.map_or(0.0, |p| p.bytes_per_rank / self.steps as f64),
-            steps: self.steps,
+            bytes_per_rank_step: last.map_or(0.0, |p| p.bytes_per_rank / p.step as f64),
+            steps: self.course.step(),
             seconds: self.computing.as_secs_f64(),
             communication_seconds: self.communicating.as_secs_f64(),
+            staleness: None,
             curve,
         })
     }
@@ -334,7 +288,7 @@ mod tests {
             .collect();
         let runs: Vec<Run> = threads.into_iter().map(|t| t.join().unwrap()).collect();
         for run in &runs {
-            assert_eq!(run.curve, runs[0].curve);
+            assert!(run.curve.iter().zip(&runs[0].curve).all(|(point, first)| point.loss == first.loss));
             assert_eq!((run.ranks, run.steps), (3, alone.steps));
             let parameters = 64 * 32 + 32 + 32 * 10 + 10;
             assert_eq!(run.bytes_per_rank_step, f64::from(4 * parameters));

@@ -86,6 +86,12 @@ impl Group {
         }
     }
 
+    /// The time since the transport was made; virtual on a [simulated](ucx_sys_wrap::sim) network.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.port().now()
+    }
+
     /// What moves the calls of this job from a runtime or an event loop, and wakes the tasks that await them.
     ///
     /// # Errors

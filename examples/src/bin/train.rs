@@ -7,6 +7,7 @@
 
 use brevity_bench::output::{Outputs, UNREAD, is_standard_output, print};
 use brevity_examples::arguments::Arguments;
+use brevity_examples::asynchronous::{self, Job};
 use brevity_examples::trainer::Run;
 use brevity_examples::{Error, job, plot, ranks, report};
 use std::process::ExitCode;
@@ -31,7 +32,9 @@ fn start() -> Result<u8, Error> {
     arguments.settings(&arguments.dataset()?)?;
     // Rank 0 opens them again later; this reports errors before any rank starts.
     arguments.open_outputs()?;
-    ranks::start(arguments.ranks, arguments.grace)
+    // Simulated ranks are tasks of one process.
+    let processes = if arguments.asynchronous.simulate.is_some() { 1 } else { arguments.ranks };
+    ranks::start((processes, arguments.ranks), arguments.grace)
 }
 
 /// Trains as a rank of the launcher's job; rank 0 prints the results.
@@ -48,12 +51,19 @@ fn work() -> Result<(), Error> {
 
 fn train(group: &brevity::Group) -> Result<(), Error> {
     let mut arguments = Arguments::from_words(std::env::args_os())?;
-    // The launcher knows how many ranks it has started.
-    arguments.ranks = group.world_size() as usize;
+    if arguments.asynchronous.simulate.is_none() {
+        // The launcher knows how many ranks it has started.
+        arguments.ranks = group.world_size() as usize;
+    }
     let dataset = arguments.dataset()?;
     let settings = arguments.settings(&dataset)?;
     let outputs = if group.rank() == 0 { Some(arguments.open_outputs()?) } else { None };
-    let runs = job::train_all(group, &arguments, &dataset, &settings)?;
+    let job = Job::new(&arguments, &dataset, &settings);
+    let runs = match arguments.asynchronous.simulate {
+        Some(speed) => asynchronous::simulate(&job, speed)?,
+        None if arguments.asynchronous.is_given() => asynchronous::train_all(group, &job)?,
+        None => job::train_all(group, &arguments, &dataset, &settings)?,
+    };
     let Some(outputs) = outputs else { return Ok(()) };
     let parameters = settings.model(&dataset)?.parameters();
     let parameter_count = parameters.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Trains on MNIST by every asynchronous method, and prints the tables of docs/results.md.
+
+    ci/results.py run DATA FOLDER [--train PROGRAM] [--until HH:MM]   trains what FOLDER has no result of yet
+    ci/results.py show FOLDER                                         prints the tables
+
+DATA is the folder of the four MNIST files. A run takes minutes and FOLDER keeps each in a file of its own, so
+that the work can be stopped and goes on. Three hidden layers of 1024, 5 epochs, batches of 40 of each worker.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+SEEDS = [1, 2, 3]
+WORKERS = [1, 4, 8, 16]
+NETWORK = ["--hidden", "1024,1024,1024", "--batch-size", "40", "--epochs", "5"]
+
+# Name in the tables, and arguments. One node takes the same steps as a worker alone that sends everything.
+NODES = {
+    "one node, momentum SGD": ["--async", "dgs", "--density", "1"],
+    "one node, AdaGrad": ["--async", "asgd", "--rule", "adagrad"],
+}
+METHODS = {
+    "asgd": ["--async", "asgd"],
+    "asgd, AdaGrad": ["--async", "asgd", "--rule", "adagrad"],
+    "gradient-dropping 90 %": ["--async", "gradient-dropping", "--density", "0.1"],
+    "gradient-dropping 99 %": ["--async", "gradient-dropping", "--density", "0.01"],
+    "gradient-dropping 99.9 %": ["--async", "gradient-dropping", "--density", "0.001"],
+    "dgc 99 %": ["--async", "dgc", "--density", "0.01"],
+    "dgs 99 %": ["--async", "dgs", "--density", "0.01"],
+}
+# The curves over time.
+SLOW = ["asgd", "gradient-dropping 99 %", "dgc 99 %", "dgs 99 %"]
+
+
+def runs():
+    """Every run: name, workers, Gbit/s, seed, arguments; the most telling ones first."""
+    for seed in SEEDS:
+        for name, words in NODES.items():
+            yield name, 1, 1, seed, words
+        for workers in [4, 16, 8, 1]:
+            for name, words in METHODS.items():
+                yield name, workers, 1, seed, words
+        if seed == SEEDS[0]:
+            for name in SLOW:
+                yield name, 8, 0.1, seed, METHODS[name]
+
+
+def file_of(folder, name, workers, speed, seed):
+    plain = name.replace(" ", "-").replace(",", "").replace("%", "").rstrip("-")
+    return folder / f"{plain}_{workers}_{speed}_{seed}.json"
+
+
+def run(arguments):
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for name, workers, speed, seed, words in runs():
+        file = file_of(arguments.folder, name, workers, speed, seed)
+        if file.exists():
+            continue
+        if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
+            return
+        print(f"{name}, {workers} workers, {speed} Gbit/s, seed {seed}", file=sys.stderr, flush=True)
+        part = file.with_suffix(".part")
+        command = [arguments.train, "--data", arguments.data, *NETWORK, *words, "--seed", str(seed)]
+        command += ["--ranks", str(workers + 1), "--servers", "1", "--simulate", str(speed)]
+        subprocess.run([*command, "--json", str(part)], check=True, stdout=subprocess.DEVNULL)
+        part.rename(file)
+
+
+def show(arguments):
+    found = {}
+    for name, workers, speed, seed, _ in runs():
+        file = file_of(arguments.folder, name, workers, speed, seed)
+        if file.exists():
+            found.setdefault((name, workers, speed), []).append(json.loads(file.read_text())["runs"][0])
+
+    def accuracy(name, workers):
+        percent = [100 * run["test_accuracy"] for run in found.get((name, workers, 1), [])]
+        if not percent:
+            return "-"
+        spread = f" ± {(max(percent) - min(percent)) / 2:.2f}" if len(percent) > 1 else ""
+        return f"{statistics.mean(percent):.2f}{spread}"
+
+    print("| method | " + " | ".join(str(workers) for workers in WORKERS) + " |")
+    print("| --- |" + " --- |" * len(WORKERS))
+    for name in [*NODES, *METHODS]:
+        print(f"| {name} | " + " | ".join(accuracy(name, workers) for workers in WORKERS) + " |")
+    print("\n| method | workers | staleness | bytes a step | runs |\n| --- | --- | --- | --- | --- |")
+    for (name, workers, speed), results in sorted(found.items(), key=lambda entry: str(entry[0])):
+        if speed == 1:
+            lag = statistics.mean(run["staleness"] for run in results)
+            count = statistics.mean(run["bytes_per_rank_step"] for run in results)
+            print(f"| {name} | {workers} | {lag:.1f} | {count:,.0f} | {len(results)} |")
+    print("\n| method | Gbit/s | seconds | share in communication | loss at each tenth of the seconds of asgd |")
+    print("| --- | --- | --- | --- | --- |")
+    for speed in [1, 0.1]:
+        dense = found.get(("asgd", 8, speed))
+        for name in SLOW:
+            for result in found.get((name, 8, speed), [])[:1]:
+                share = result["communication_seconds"] / result["seconds"]
+                whole = (dense or [result])[0]["seconds"]
+                curve = [(point["seconds"] / whole, point["loss"]) for point in result["curve"]]
+                losses = " ".join(f"{time:.2f}: {loss:.3f}" for time, loss in curve[::3])
+                print(f"| {name} | {speed} | {result['seconds'] / whole:.2f} | {share:.2f} | {losses} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    running = actions.add_parser("run")
+    running.add_argument("data")
+    running.add_argument("folder", type=pathlib.Path)
+    running.add_argument("--train", default="target/release/train")
+    running.add_argument("--until", help="the time of day after which no run begins")
+    actions.add_parser("show").add_argument("folder", type=pathlib.Path)
+    arguments = parser.parse_args()
+    (run if arguments.action == "run" else show)(arguments)
+
+
+main()
