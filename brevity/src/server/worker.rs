@@ -67,7 +67,7 @@ impl Around<'_> {
     fn first_cause(&self, failures: Vec<Error>) -> Option<Error> {
         let first = failures.into_iter().next()?;
         let mut servers = (0u32..).zip(&self.plan.roles.servers);
-        let died = servers.find(|(_, server)| self.peers.has_gone(**server) && self.peers.has_died(**server));
+        let died = servers.find(|(_, server)| self.peers.has_died(**server));
         Some(match (first, died) {
             (Error::ServerLost { .. }, Some((shard, server))) => {
                 Error::ServerLost { rank: self.peers.member(*server).0, shard }

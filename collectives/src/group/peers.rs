@@ -112,11 +112,16 @@ impl Peers {
         self.group.context.ranks.has_gone(self.group.port(), rank)
     }
 
-    /// Whether a rank has died, and not left, as far as this rank knows.
+    /// Whether a rank has died, and not left, as far as this rank knows: it was lost, or another one has closed
+    /// its side for that.
     #[must_use]
     pub fn has_died(&self, rank: u32) -> bool {
         let (port, member) = (self.group.port(), self.member(rank));
-        rank != self.rank() && !port.watch(member) && port.lost().contains(&member)
+        let is_told = |(_, cause): &(Rank, Failure)| *cause == Failure::PeerLost(member);
+        rank != self.rank()
+            && !port.watch(member)
+            && (port.lost().contains(&member)
+                || port.departed(self.group.context.ranks.number).iter().any(is_told))
     }
 
     /// Turns and waits as [`Group::wait_until`].
@@ -143,11 +148,13 @@ impl Peers {
 }
 
 impl Drop for Peers {
-    /// Tells the others, who may wait for this rank.
+    /// Tells the others, who may wait for this rank, and whose death it may be for.
     fn drop(&mut self) {
         if self.group.check_process().is_ok() {
             let port = self.group.port();
-            port.fail(self.group.context.ranks.number, Failure::Aborted(port.rank()));
+            let lost = port.lost().into_iter().find(|lost| self.group.members().contains(lost));
+            let cause = lost.map_or(Failure::Aborted(port.rank()), Failure::PeerLost);
+            port.fail(self.group.context.ranks.number, cause);
         }
     }
 }

@@ -236,7 +236,8 @@ impl Ranks {
 
     /// The members that have died, or closed their side.
     fn known_gone(&self, port: &Port) -> Vec<Rank> {
-        [port.lost(), port.departed(self.number)].concat()
+        let departed = port.departed(self.number).into_iter().map(|(rank, _)| rank);
+        port.lost().into_iter().chain(departed).collect()
     }
 }
 

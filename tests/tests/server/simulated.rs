@@ -44,9 +44,13 @@ struct Job {
 
 /// Runs a job. Returns what became of the ranks, and what each worker has recorded.
 fn simulate(job: &Job, ranks: u32, faults: Vec<Fault>) -> (Vec<Ended>, Vec<Record>) {
+    simulate_on(links(), job, ranks, faults)
+}
+
+fn simulate_on(links: Links, job: &Job, ranks: u32, faults: Vec<Fault>) -> (Vec<Ended>, Vec<Record>) {
     let records: Arc<Mutex<Vec<Record>>> =
         Arc::new(Mutex::new(vec![Record::default(); job.workers as usize]));
-    let cluster = Cluster::new(ranks, links()).with_faults(faults);
+    let cluster = Cluster::new(ranks, links).with_faults(faults);
     let ended = run(cluster, |transport| {
         let (group, records) = (group(transport), Arc::clone(&records));
         let (method, servers, workers, steps, slowness) =
@@ -177,6 +181,19 @@ fn where_every_rank_serves_a_death_is_told_to_all() {
     let (ended, _) = simulate(&job, 3, vec![fault]);
     for rank in [0, 2] {
         let is_told = matches!(ended[rank], Ended::Failed(Error::ServerLost { rank: 1, shard: 1 }));
+        assert!(is_told, "{:?}", ended[rank]);
+    }
+}
+
+/// Rank 2 learns that rank 1 has ended long before it can find that rank 0 is dead.
+#[test]
+fn a_rank_that_ends_for_a_death_names_it() {
+    let job = Job { servers: Servers::EveryRank, shards: 3, ..dedicated(Method::gradient_dropping(0.1), 40) };
+    let links = links().with_link(Rank(0), Rank(2), 5e-3, 8e-9);
+    let fault = Fault::Kill { rank: Rank(0), at: Duration::from_millis(60) };
+    let (ended, _) = simulate_on(links, &job, 3, vec![fault]);
+    for rank in [1, 2] {
+        let is_told = matches!(ended[rank], Ended::Failed(Error::ServerLost { rank: 0, shard: 0 }));
         assert!(is_told, "{:?}", ended[rank]);
     }
 }

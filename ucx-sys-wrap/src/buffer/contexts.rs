@@ -50,8 +50,8 @@ struct Context {
     members: Arc<[Rank]>,
     on_loss: OnLoss,
     closed: Option<Closed>,
-    /// Members that have closed it, if it goes on without them.
-    departed: Vec<Rank>,
+    /// Members that have closed it, if it goes on without them, and why.
+    departed: Vec<(Rank, Failure)>,
     calls: Arc<CallLog>,
 }
 
@@ -96,7 +96,7 @@ impl Contexts {
             if epoch == context.epoch && context.members.contains(&key.1) {
                 match context.on_loss {
                     OnLoss::Close => told = Some((cause, cause.into())),
-                    OnLoss::Continue => context.departed.push(key.1),
+                    OnLoss::Continue => context.departed.push((key.1, cause)),
                 }
             }
         }
@@ -228,9 +228,9 @@ impl Port {
         self.tell();
     }
 
-    /// The members that have closed a context which [goes on](OnLoss::Continue) without them.
+    /// The members that have closed a context which [goes on](OnLoss::Continue) without them, and why.
     #[must_use]
-    pub fn departed(&self, context: u16) -> Vec<Rank> {
+    pub fn departed(&self, context: u16) -> Vec<(Rank, Failure)> {
         let inner = self.enter();
         inner.heed_news(self.rank());
         let departed = inner.contexts.borrow_mut().get_mut(context).map(|context| context.departed.clone());
@@ -392,9 +392,9 @@ impl Inner {
         let open = contexts.get_mut(notice.context).filter(|context| context.epoch == notice.epoch);
         let is_member = open.as_ref().is_some_and(|context| context.members.contains(&peer));
         match (notice.said, open) {
-            (Said::Closed(_), Some(context)) if is_member && context.on_loss == OnLoss::Continue => {
-                if !context.departed.contains(&peer) {
-                    context.departed.push(peer);
+            (Said::Closed(cause), Some(context)) if is_member && context.on_loss == OnLoss::Continue => {
+                if !context.departed.iter().any(|(departed, _)| *departed == peer) {
+                    context.departed.push((peer, cause));
                 }
             }
             (Said::Closed(cause), Some(_)) if is_member => {
