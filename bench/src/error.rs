@@ -41,6 +41,10 @@ pub enum Error {
     #[error("{0}")]
     Collective(#[from] brevity::collectives::Error),
 
+    /// A server or an exchange of gradients failed.
+    #[error("{0}")]
+    Library(#[from] brevity::Error),
+
     /// A measured process did not do what it was told.
     #[error("{who}: {what}")]
     Contestant {

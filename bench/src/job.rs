@@ -63,8 +63,23 @@ impl Job {
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<Self> {
+        Self::ours_as("rank", name, ranks, transport, arguments, variables)
+    }
+
+    /// The same of ranks that do what the hidden `command` of this program does.
+    ///
+    /// # Errors
+    /// As for [`ours`](Self::ours).
+    pub fn ours_as(
+        command: &str,
+        name: &str,
+        ranks: u32,
+        transport: Choice,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         Self::start(name, ranks, |socket, _| {
-            let place = ["rank".into(), socket.as_os_str().to_owned()];
+            let place = [command.into(), socket.as_os_str().to_owned()];
             let arguments = place.into_iter().chain(arguments.iter().map(OsString::from));
             let launch = Launch::new(own_program()?, arguments).ranks(ranks).transport(transport);
             let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));

@@ -8,6 +8,7 @@
 //! - [`floor`]: what the system can do at best: bare sockets;
 //! - [`peers`]: the other libraries on this machine;
 //! - [`compare`]: Brevity and peers in turns, with ratios and their intervals;
+//! - [`server`]: pushes to a shard of a parameter server, and steps of its workers;
 //! - [`output`]: the files and the standard output for results;
 //! - [`record`]: what is kept of a run.
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ pub mod probe;
 pub mod processor;
 pub mod record;
 pub mod seat;
+pub mod server;
 pub mod size;
 pub mod statistics;
 

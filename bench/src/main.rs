@@ -8,6 +8,7 @@ use brevity_bench::compare::{self, P2pArguments};
 use brevity_bench::floor::{self, Patience};
 use brevity_bench::order::Over;
 use brevity_bench::output::UNREAD;
+use brevity_bench::server::{self, ServerArguments};
 use brevity_bench::{Result, seat};
 use clap::{Parser, Subcommand};
 
@@ -22,6 +23,7 @@ struct Command {
 #[derive(Subcommand)]
 enum Action {
     P2p(P2pArguments),
+    Server(ServerArguments),
     /// Draw the figures of a run once more, beside them.
     Draw {
         /// What `--json` or a run that is kept has written
@@ -37,6 +39,13 @@ enum Action {
         over: Over,
         #[arg(long)]
         unwritten: bool,
+    },
+    /// A rank of a parameter server that waits for orders at a socket.
+    #[command(hide = true)]
+    ServerRank {
+        socket: PathBuf,
+        #[arg(long)]
+        density: f64,
     },
     /// An end of a pair of bare sockets that waits for orders at a socket.
     #[command(hide = true)]
@@ -65,10 +74,12 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
+        Action::Server(arguments) => server::server(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
         Action::Rank { socket, polls, over, unwritten } => {
             seat::serve(&socket, polls, over, unwritten).map(|()| true)
         }
+        Action::ServerRank { socket, density } => server::serve(&socket, density).map(|()| true),
         Action::Floor { socket, rank, ranks, yielding } => {
             let patience = if yielding { Patience::Yield } else { Patience::Poll };
             floor::serve(&socket, (rank, ranks), patience).map(|()| true)

@@ -68,6 +68,13 @@ pub enum What {
     /// Waits for a rank that never comes, whose number takes the place of the bytes; the time at which the
     /// wait ended, since the system's epoch.
     Hang,
+    /// Pushes to the shard of the last rank, for as many milliseconds as there are iterations. The bytes are
+    /// those of the shard's elements, here and below.
+    Push,
+    /// A step of a worker where every rank serves.
+    Step,
+    /// A step of an exchange of gradients.
+    Average,
 }
 
 /// An order.
@@ -106,7 +113,7 @@ pub struct Answer {
 }
 
 impl What {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Latency,
         Self::Parts,
         Self::Bandwidth,
@@ -116,6 +123,9 @@ impl What {
         Self::AllReduce,
         Self::Broadcast,
         Self::Hang,
+        Self::Push,
+        Self::Step,
+        Self::Average,
     ];
 
     /// The name in an order.
@@ -131,6 +141,9 @@ impl What {
             Self::AllReduce => "allreduce",
             Self::Broadcast => "broadcast",
             Self::Hang => "hang",
+            Self::Push => "push",
+            Self::Step => "step",
+            Self::Average => "average",
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::peers::{find_program, nearest, printed};
 use crate::processor;
 use crate::{Error, Result};
 
+/// The folder of records, in the current folder or the nearest parent that has it.
+pub const RECORD: &str = "bench/record";
+
 /// Where, when and how figures were measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Circumstances {

@@ -2,7 +2,7 @@
 
 mod bar;
 mod figures;
-mod namespace;
+pub(crate) mod namespace;
 mod pairs;
 mod plot;
 mod rows;
@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 
 pub use bar::Bar;
 pub use figures::redraw;
+pub(crate) use pairs::compare;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
 
 pub use rows::{Row, Stage};
 
 use crate::output::Outputs;
 use crate::peers::{Mpi, Perftest, find_mpi, nearest};
-use crate::record::{self, Circumstances, Transcript};
+use crate::record::{self, Circumstances, RECORD, Transcript};
 use crate::size::SizeRange;
 use crate::{Error, Result, probe};
 
@@ -48,9 +49,6 @@ pub struct P2pArguments {
     #[arg(long)]
     pub record: bool,
 }
-
-/// The folder of records, in the current folder or the nearest parent that has it.
-const RECORD: &str = "bench/record";
 
 /// The sizes without a given range: all that the bars name.
 const ALL_SIZES: SizeRange = SizeRange { min: 8, max: 16 << 20 };

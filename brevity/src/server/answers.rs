@@ -42,15 +42,20 @@ impl Shard {
         let change = |squares: &[f32], index: usize, gradient| {
             plan.rule.change(rate, squares.get(index).copied().unwrap_or(0.0), gradient)
         };
-        for (index, gradient) in work.push.iter() {
-            check(index as usize, model[index as usize], change(squares, index as usize, gradient))?;
+        // Read alone, so that the processor waits for many elements at a time: they lie far apart.
+        work.before.clear();
+        work.before.extend(work.push.indices().iter().map(|index| model[*index as usize]));
+        for ((index, gradient), &element) in work.push.iter().zip(&work.before) {
+            check(index as usize, element, change(squares, index as usize, gradient))?;
         }
+        let mut before = work.before.iter();
         for (lane, changes) in plan.layout.shards[*number].lanes.iter().zip(&mut work.changes) {
             changes.reset(lane.len());
-            for (index, gradient) in work.push.view().within(lane.clone()).iter() {
+            for ((index, gradient), element) in work.push.view().within(lane.clone()).iter().zip(&mut before)
+            {
                 let place = index as usize;
                 let (change, square) = change(squares, place, gradient);
-                model[place] += change;
+                model[place] = element + change;
                 if let Some(place) = squares.get_mut(place) {
                     *place = square;
                 }

@@ -82,6 +82,8 @@ pub(super) enum Presence {
 pub(super) struct Work {
     pub(super) push: SparseVec,
     pub(super) dense: Vec<f32>,
+    /// The elements of the model that a push changes, before it does.
+    pub(super) before: Vec<f32>,
     /// The changes of a push, for each lane.
     pub(super) changes: Vec<SparseVec>,
     pub(super) selected: SparseVec,
@@ -103,6 +105,7 @@ impl Shard {
         let work = Work {
             push: SparseVec::new(layout.len),
             dense: Vec::new(),
+            before: Vec::new(),
             changes: lanes().map(|lane| SparseVec::new(lane.len())).collect(),
             selected: SparseVec::new(0),
             answer: SparseVec::new(layout.len),

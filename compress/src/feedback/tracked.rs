@@ -3,11 +3,25 @@
 use crate::bits::{check_finite, magnitude};
 use crate::error::{check_addressable, check_length};
 use crate::select::{TopKScratch, top_k};
+use crate::simd::prefetch_at;
 use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec, SparseView, room};
 
 /// Elements of a block: four lines of the cache.
 const BLOCK: usize = 64;
+
+/// Elements of a line of the cache.
+const LINE: usize = 16;
+
+/// Bounds that are looked at before the blocks that they point out are read.
+const STRETCH: usize = 1024;
+
+/// Blocks that are prefetched before they are read: they lie far apart, and what is found in one decides a
+/// branch.
+const BLOCKS_AHEAD: usize = 12;
+
+/// Entries of a sum whose elements are prefetched.
+const ENTRIES_AHEAD: usize = 24;
 
 /// So many times a floor is looked for among the bounds before all elements are read.
 const ATTEMPTS: usize = 4;
@@ -78,6 +92,10 @@ impl Tracked {
     pub fn add(&mut self, entries: SparseView<'_>) -> Result<(), Error> {
         check_length(self.values.len(), entries.dim())?;
         for (place, (index, value)) in entries.iter().enumerate() {
+            if let Some(&ahead) = entries.indices().get(place + ENTRIES_AHEAD) {
+                prefetch_at(&self.values, ahead as usize);
+                prefetch_at(&self.bounds, ahead as usize / BLOCK);
+            }
             let sum = self.values[index as usize] + value;
             if !sum.is_finite() {
                 self.take_out(entries, place);
@@ -179,32 +197,60 @@ impl Tracked {
     /// Collects the elements of at least this magnitude, but no zeros, and sets the bound of each block that
     /// it reads to the largest of the others. Returns their number.
     fn collect(&mut self, floor: f32) -> usize {
-        let candidates = &mut self.scratch.candidates;
-        candidates.reset(self.values.len());
+        let Self { values, bounds, scratch: Scratch { candidates, .. } } = self;
+        candidates.reset(values.len());
         let least = magnitude(floor).max(1);
-        for (block, bound) in self.bounds.iter_mut().enumerate() {
-            if magnitude(*bound) < least {
-                continue;
-            }
-            let first = block * BLOCK;
-            let values = &self.values[first..self.values.len().min(first + BLOCK)];
-            let largest = values.iter().fold(0, |most, value| magnitude(*value).max(most));
-            if largest < least {
-                *bound = f32::from_bits(largest);
-                continue;
-            }
-            let mut rest = 0;
-            for (index, value) in (first..).zip(values) {
-                if magnitude(*value) >= least {
-                    candidates.push(index as u32, *value);
-                } else {
-                    rest = rest.max(magnitude(*value));
+        let mut blocks = [0; STRETCH];
+        for (stretch, bounds) in bounds.chunks_mut(STRETCH).enumerate() {
+            let blocks = high(bounds, least, &mut blocks);
+            let first = |block: u16| (stretch * STRETCH + usize::from(block)) * BLOCK;
+            let prefetch = |block: u16| {
+                (0..BLOCK).step_by(LINE).for_each(|element| prefetch_at(values, first(block) + element));
+            };
+            blocks.iter().take(BLOCKS_AHEAD).for_each(|block| prefetch(*block));
+            for (place, &block) in blocks.iter().enumerate() {
+                if let Some(&ahead) = blocks.get(place + BLOCKS_AHEAD) {
+                    prefetch(ahead);
                 }
+                let first = first(block);
+                let values = &values[first..values.len().min(first + BLOCK)];
+                bounds[usize::from(block)] = collect_block(values, first, least, candidates);
             }
-            *bound = f32::from_bits(rest);
         }
         candidates.len()
     }
+}
+
+/// The places of the bounds of at least this magnitude.
+fn high<'a>(bounds: &[f32], least: u32, places: &'a mut [u16; STRETCH]) -> &'a [u16] {
+    let mut count = 0;
+    for (place, bound) in (0..).zip(bounds) {
+        // Without a branch, which could not be foreseen.
+        places[count] = place;
+        count += usize::from(magnitude(*bound) >= least);
+    }
+    &places[..count]
+}
+
+/// Collects the elements of a block that have at least this magnitude. Returns the largest magnitude of the
+/// others.
+fn collect_block(values: &[f32], first: usize, least: u32, candidates: &mut SparseVec) -> f32 {
+    let mut rest = 0;
+    for (line, values) in (first..).step_by(LINE).zip(values.chunks(LINE)) {
+        let largest = values.iter().fold(0, |most, value| magnitude(*value).max(most));
+        if largest < least {
+            rest = largest.max(rest);
+            continue;
+        }
+        for (index, value) in (line..).zip(values) {
+            if magnitude(*value) >= least {
+                candidates.push(index as u32, *value);
+            } else {
+                rest = rest.max(magnitude(*value));
+            }
+        }
+    }
+    f32::from_bits(rest)
 }
 
 /// Saves the values, as a [`Residual`](super::Residual) does.
