@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Trains on MNIST by every asynchronous method, and prints the tables of docs/results.md.
 
-    ci/results.py run DATA FOLDER [--train PROGRAM] [--until HH:MM]   trains what FOLDER has no result of yet
-    ci/results.py show FOLDER                                         prints the tables
+    ci/results.py run DATA FOLDER     trains what FOLDER has no result of yet
+    ci/results.py show FOLDER         prints the tables
 
 DATA is the folder of the four MNIST files. A run takes minutes and FOLDER keeps each in a file of its own, so
-that the work can be stopped and goes on. Three hidden layers of 1024, 5 epochs, batches of 40 of each worker.
+that the work can be stopped and goes on. 5 epochs, batches of 40 of each worker.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ENVIRONMENT = os.environ | {
 
 SEEDS = [1, 2, 3]
 WORKERS = [1, 4, 8, 16]
-NETWORK = ["--hidden", "1024,1024,1024", "--batch-size", "40", "--epochs", "5"]
+STEPS = ["--batch-size", "40", "--epochs", "5"]
 
 # Name in the tables, and arguments. AdaGrad on one node is a worker alone with a server, which sends everything.
 NODES = {
@@ -48,6 +48,10 @@ SLOW = ["asgd", "gradient-dropping 99 %", "dgc 99 %", "dgs 99 %"]
 
 def runs():
     """Every run: name, workers, Gbit/s, seed, arguments; the most telling ones first."""
+    for seed in SEEDS:
+        yield "one node, momentum SGD", 1, 1, seed, NODES["one node, momentum SGD"]
+        for name, workers in [("dgs 99 %", 4), ("dgs 99 %", 16), ("asgd", 16)]:
+            yield name, workers, 1, seed, METHODS[name]
     for seed in SEEDS:
         for name, words in NODES.items():
             yield name, 1, 1, seed, words
@@ -74,7 +78,7 @@ def run(arguments):
             return
         print(f"{name}, {workers} workers, {speed} Gbit/s, seed {seed}", file=sys.stderr, flush=True)
         part = file.with_suffix(".part")
-        command = [arguments.train, "--data", arguments.data, *NETWORK, *words, "--seed", str(seed)]
+        command = [arguments.train, "--data", arguments.data, "--hidden", arguments.hidden, *STEPS, *words, "--seed", str(seed)]
         if "--async" in words:
             command += ["--ranks", str(workers + 1), "--servers", "1", "--simulate", str(speed)]
         else:
@@ -85,7 +89,7 @@ def run(arguments):
 
 def show(arguments):
     found = {}
-    for name, workers, speed, seed, _ in runs():
+    for name, workers, speed, seed in sorted({run[:4] for run in runs()}):
         file = file_of(arguments.folder, name, workers, speed, seed)
         if file.exists():
             found.setdefault((name, workers, speed), []).append(json.loads(file.read_text())["runs"][0])
@@ -126,6 +130,7 @@ def main():
     running = actions.add_parser("run")
     running.add_argument("data")
     running.add_argument("folder", type=pathlib.Path)
+    running.add_argument("--hidden", default="1024,1024,1024", help="units of each hidden layer")
     running.add_argument("--train", default="target/release/train")
     running.add_argument("--until", help="the time of day after which no run begins")
     actions.add_parser("show").add_argument("folder", type=pathlib.Path)
