@@ -171,23 +171,22 @@ impl Worker {
     ) -> Result<()> {
         let Some((bytes, sent)) = came? else { return Ok(()) };
         let (seat, plan) = (&mut self.seats[number], around.plan);
-        let taken = seat.take(plan, &bytes, parameters);
         let refused = |reason: String| Error::Refused {
             rank: around.peers.member(plan.roles.servers[number]).0,
             shard: number as u32,
             reason,
         };
-        let trailer = Trailer::split(&bytes).map(|(_, trailer)| trailer).map_err(refused)?;
-        match taken {
-            Ok(replied) => {
-                if replied.trailer.kind == Kind::Model && !self.has_fetched {
+        let (payload, trailer) = Trailer::split(&bytes).map_err(refused)?;
+        match seat.take(plan, (payload, &trailer), parameters) {
+            Ok(()) => {
+                if trailer.kind == Kind::Model && !self.has_fetched {
                     // The shard may be a new one, or an old one that has started again.
                     seat.resume(plan, trailer.step).map_err(Error::State)?;
                 }
                 seat.settle(plan, &trailer);
                 step.clock = step.clock.max(trailer.clock);
                 step.lag = step.lag.max(trailer.lag);
-                step.bytes += (sent + replied.bytes) as u64;
+                step.bytes += (sent + bytes.len()) as u64;
                 Ok(())
             }
             Err(reason) => {
