@@ -84,7 +84,7 @@ static void compute_gradients(int first, float *weight_gradient, float *bias_gra
     }
 }
 
-static int work(brv_group *group, brv_server *server, int workers)
+static int work(brv_group *group, brv_server *server, double rate)
 {
     float weight_gradient[FEATURES], bias_gradient[1];
     const float *gradients[] = {weight_gradient, bias_gradient};
@@ -101,7 +101,7 @@ static int work(brv_group *group, brv_server *server, int workers)
     for (step = 0; step < STEPS; step++) {
         compute_gradients(step * BATCH % ROWS, weight_gradient, bias_gradient);
         /* What is not pushed now stays in the residuals, and is pushed later. */
-        if (brv_server_take_step(server, gradients, RATE / workers, parameters, 2, &figures, NULL) != BRV_OK) {
+        if (brv_server_take_step(server, gradients, rate, parameters, 2, &figures, NULL) != BRV_OK) {
             return fail("a step has failed");
         }
     }
@@ -146,7 +146,7 @@ static int run(brv_group *group, uint32_t servers, brv_server **server)
         brv_server_begin(*server, parameters, 2, NULL) != BRV_OK) {
         return fail("can't begin");
     }
-    return brv_server_is_worker(*server) ? work(group, *server, workers) : serve(group, *server);
+    return brv_server_is_worker(*server) ? work(group, *server, RATE / workers) : serve(group, *server);
 }
 
 int main(int argc, char **argv)
