@@ -3,5 +3,6 @@
 
 mod awaited;
 mod processes;
+mod resumed;
 mod simulated;
 mod wires;
