@@ -28,7 +28,7 @@ SEEDS = [1, 2, 3]
 WORKERS = [1, 4, 8, 16]
 STEPS = ["--batch-size", "40", "--epochs", "5"]
 
-# Name in the tables, and arguments. AdaGrad on one node is a worker alone with a server, which sends everything.
+# Name in the tables, and arguments. AdaGrad on one node is a worker alone, which sends everything.
 NODES = {
     "one node, momentum SGD": ["--method", "dense", "--momentum", "0.7", "--learning-rate", "0.1"],
     "one node, AdaGrad": ["--async", "asgd", "--rule", "adagrad"],
@@ -78,12 +78,13 @@ def run(arguments):
             return
         print(f"{name}, {workers} workers, {speed} Gbit/s, seed {seed}", file=sys.stderr, flush=True)
         part = file.with_suffix(".part")
-        command = [arguments.train, "--data", arguments.data, "--hidden", arguments.hidden, *STEPS, *words, "--seed", str(seed)]
+        command = [arguments.train, "--data", arguments.data, "--hidden", arguments.hidden, *STEPS, *words]
+        command += ["--seed", str(seed), "--json", str(part)]
         if "--async" in words:
             command += ["--ranks", str(workers + 1), "--servers", "1", "--simulate", str(speed)]
         else:
             command += ["--ranks", "1"]
-        subprocess.run([*command, "--json", str(part)], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         part.rename(file)
 
 
@@ -111,7 +112,7 @@ def show(arguments):
             lag = statistics.mean(run["staleness"] for run in results)
             count = statistics.mean(run["bytes_per_rank_step"] for run in results)
             print(f"| {name} | {workers} | {lag:.1f} | {count:,.0f} | {len(results)} |")
-    print("\n| method | Gbit/s | seconds | share in communication | loss at each tenth of the seconds of asgd |")
+    print("\n| method | Gbit/s | seconds | share in communication | loss at shares of the seconds of asgd |")
     print("| --- | --- | --- | --- | --- |")
     for speed in [1, 0.1]:
         dense = found.get(("asgd", 8, speed))
@@ -125,7 +126,8 @@ def show(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     actions = parser.add_subparsers(dest="action", required=True)
     running = actions.add_parser("run")
     running.add_argument("data")

@@ -58,14 +58,13 @@ pub(crate) struct Agreed {
     pub(crate) epoch: u8,
     pub(crate) members: Arc<[Rank]>,
     pub(crate) slots: Option<SlotSet>,
-    /// What the loss of a member means.
-    pub(crate) on_loss: OnLoss,
 }
 
 impl Context {
-    /// Opens a context that all members have agreed on. The world holds its number and its slots.
-    pub(crate) fn open(world: &Arc<World>, agreed: Agreed, settings: Settings) -> Self {
-        let Agreed { number, epoch, members, slots, on_loss } = agreed;
+    /// Opens a context that all members have agreed on; `on_loss` tells what the loss of a member means. The
+    /// world holds its number and its slots.
+    pub(crate) fn open(world: &Arc<World>, agreed: Agreed, on_loss: OnLoss, settings: Settings) -> Self {
+        let Agreed { number, epoch, members, slots } = agreed;
         let port = world.engine.port();
         // Context 0 is open since the port was made.
         if number != 0 {

@@ -7,7 +7,7 @@ mod shapes;
 use brevity_compress::feedback::{Residual, Tracked};
 use brevity_compress::generator::Generator;
 use brevity_compress::select::TopKScratch;
-use brevity_compress::{Error, SparseVec, state};
+use brevity_compress::{Error, SparseVec};
 use proptest::prelude::*;
 use shapes::shape;
 
@@ -92,17 +92,4 @@ fn a_sum_that_is_not_finite_leaves_the_residual_as_it_was() {
     let other = SparseVec::new(99);
     assert_eq!(tracked.add(other.view()), Err(Error::LengthMismatch { expected: 100, found: 99 }));
     assert_eq!(tracked.values(), before);
-}
-
-#[test]
-fn what_is_loaded_is_selected() {
-    let mut saved = Residual::new(1000);
-    saved.accumulate(&shape(0, 1000, 5)).unwrap();
-    let mut tracked = Tracked::try_new(1000).unwrap();
-    state::from_bytes(&mut tracked, &state::to_bytes(&saved)).unwrap();
-    assert_eq!(state::to_bytes(&tracked), state::to_bytes(&saved));
-    let (mut found, mut expected) = (SparseVec::new(0), SparseVec::new(0));
-    tracked.select(20, &mut found).unwrap();
-    saved.select(20, &mut expected, &mut TopKScratch::new()).unwrap();
-    assert_eq!(found, expected);
 }

@@ -124,15 +124,21 @@ impl ServerBuilder {
     }
 
     /// Begins from a state that a rank has [saved](ParameterServer::save), for a server of the same tensors
-    /// and method; call it after all settings, once for each saved state. The rest may be otherwise:
+    /// and method; call it after all settings, once for each saved state. The rest may be otherwise: give
+    /// every rank all states then.
     ///
-    /// - **Shards** take their elements out of all the states that hold them, of the one with the highest
-    ///   clock where several do; elements that none holds come from the parameters. So with the same number
-    ///   of servers each needs its own state only, with another number those that had its elements.
-    /// - **Workers** take over the residuals of those whose number is their own modulo the number of workers.
-    ///   With the same number of workers and servers each needs its own state only, and asks the shards which
-    ///   of its last pushes they have applied. Otherwise it needs the states of the shards as well; of a
-    ///   shard without a state its last pushes are dropped.
+    /// - **Shards** take their elements, and AdaGrad's squares, out of all the states that hold them, of the
+    ///   one with the highest clock where several do; elements that none holds come from the parameters. So
+    ///   with the same number of servers each needs its own state only.
+    /// - **Workers** add up the residuals of those whose number is their own modulo the number of workers.
+    /// - **Pushes that a worker has kept**, and that are in no saved state of the shard, go back to its
+    ///   residuals. With the same numbers of workers and servers each worker needs its own state only, and
+    ///   asks the shards with its first fetch which they have applied; one without a state has applied none.
+    ///   With other numbers the worker needs the states of the shards as well; pushes for a shard whose state
+    ///   it has not got are dropped, since they may have been applied.
+    ///
+    /// Parameters in place of a missing state should be those with which the server began: newer ones may
+    /// hold some of the pushes that go back. Of each worker give one state, not older than the shards'.
     ///
     /// # Errors
     /// [`Error::State`] for a state that is damaged or of something else; those of

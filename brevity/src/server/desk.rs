@@ -4,19 +4,23 @@
 //! received. A second thread turns the engine, so that requests come in while the program computes. On a
 //! simulated network, where there are no threads, it works where a request is taken.
 
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll, Waker};
+// A shard that a panic has left half changed is not used any more.
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use brevity_collectives::{Handler, Outbox, Peers};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use parking_lot::{Condvar, Mutex};
+use brevity_collectives::Peers;
+use crossbeam_channel::{Sender, unbounded};
 use ucx_sys_wrap::Error as Fault;
 
+use super::acceptor::{Acceptor, To};
+use super::letterbox::Letterbox;
 use super::plan::Plan;
 use super::shard::{Reply, Shard};
+use super::works::Works;
 use crate::Handle;
 use crate::error::{Error, Result};
 
@@ -25,126 +29,123 @@ pub(super) const REQUESTS: u32 = 1;
 pub(super) const REPLIES: u32 = 2;
 
 /// A worker has one request at a time, and may leave after it. What comes beyond is dropped.
-const MOST_WAITING: u32 = 4;
+pub(super) const MOST_WAITING: u32 = 4;
 
-/// How often a shard looks for workers that are not heard of any more.
-const TICK: Duration = Duration::from_millis(100);
-
-/// How often a wait for some time looks whether the shard's thread has ended.
-const POLL_EVERY: Duration = Duration::from_millis(5);
-
-/// The replies of this rank's shard to this rank's worker.
-#[derive(Default)]
-pub(super) struct Letterbox {
-    inside: Mutex<Inside>,
-    came: Condvar,
-}
-
-#[derive(Default)]
-struct Inside {
-    reply: Option<Vec<u8>>,
-    waker: Option<Waker>,
-}
-
-impl Letterbox {
-    fn put(&self, reply: Vec<u8>) {
-        let mut inside = self.inside.lock();
-        inside.reply = Some(reply);
-        let waker = inside.waker.take();
-        drop(inside);
-        self.came.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// Waits for a reply, at most so long.
-    pub(super) fn wait(&self, longest: Duration) -> Option<Vec<u8>> {
-        let mut inside = self.inside.lock();
-        self.came.wait_while_for(&mut inside, |inside| inside.reply.is_none(), longest);
-        inside.reply.take()
-    }
-
-    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Vec<u8>> {
-        let mut inside = self.inside.lock();
-        match inside.reply.take() {
-            Some(reply) => Poll::Ready(reply),
-            None => {
-                inside.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-/// What a shard's thread is told.
-enum Event {
+/// What a shard is told.
+pub(super) enum Event {
     Request(usize, Vec<u8>),
+    /// A request of so many bytes was too long.
     Dropped(usize, u64),
     Gone(usize),
-    /// Something to do with the shard between two requests.
-    Look(Box<dyn FnOnce(&mut Shard) + Send>),
+    /// Time has passed.
+    Tick,
+    /// This rank serves no longer.
+    Close,
 }
 
 /// A message on its way.
 pub(super) type Sending = Handle<(Vec<u8>, brevity_collectives::Result<()>)>;
 
+/// The receiving of requests.
+pub(super) type Receiving = Handle<(Acceptor, brevity_collectives::Result<()>)>;
+
 /// A shard of this rank, and what brings requests to it.
 pub(super) struct Desk {
-    pub(super) letterbox: Arc<Letterbox>,
+    counter: Arc<Counter>,
+    gate: Arc<Gate>,
     way: Way,
-    /// Set to stop receiving.
-    is_closed: Arc<AtomicBool>,
-    /// This rank as a worker, if it is one.
-    own: Option<usize>,
-    peers: Arc<Peers>,
-    waiting: Arc<[AtomicU32]>,
 }
 
 enum Way {
-    Thread(Box<Threads>),
-    Here { shard: Arc<Mutex<Shard>>, receiving: Handle<(Acceptor, brevity_collectives::Result<()>)> },
+    Thread(Threads),
+    Here(Receiving),
 }
 
-/// The threads of a shard.
+/// The threads of a shard: one works, one turns the engine until nobody is served any more.
 struct Threads {
-    events: Option<Sender<Event>>,
-    /// Turns the engine until nobody is served any more.
-    turns: Option<JoinHandle<()>>,
-    works: Option<JoinHandle<Shard>>,
-    /// The shard, once its thread has ended.
-    ended: Option<Shard>,
+    events: Sender<Event>,
+    /// Those that were not joined.
+    running: Vec<JoinHandle<()>>,
+    ended: Arc<Letterbox<()>>,
 }
 
-impl Threads {
-    fn look<R: Send + 'static>(&mut self, look: impl FnOnce(&mut Shard) -> R + Send + 'static) -> Option<R> {
-        let (to, result) = crossbeam_channel::bounded(1);
-        let look = Arc::new(Mutex::new(Some(look)));
-        let taken = Arc::clone(&look);
-        let event = Event::Look(Box::new(move |shard| {
-            if let Some(look) = taken.lock().take() {
-                let _ = to.send(look(shard));
-            }
-        }));
-        let told = self.events.as_ref().is_some_and(|events| events.send(event).is_ok());
-        // Its thread may have ended before it has looked.
-        let seen = if told { result.recv().ok() } else { None };
-        seen.or_else(|| {
-            let shard = self.join()?;
-            let look = look.lock().take()?;
-            Some(look(shard))
-        })
+/// A shard, and where its replies go.
+pub(super) struct Counter {
+    pub(super) plan: Arc<Plan>,
+    pub(super) shard: Mutex<Shard>,
+    pub(super) peers: Arc<Peers>,
+    /// This rank as a worker, if it is one, and the replies to it.
+    pub(super) own: Option<usize>,
+    pub(super) letterbox: Letterbox<Vec<u8>>,
+}
+
+/// What bounds the requests that wait for a shard's thread.
+pub(super) struct Gate {
+    /// The requests of each worker.
+    waiting: Vec<AtomicU32>,
+    /// Set to stop receiving.
+    is_closed: AtomicBool,
+}
+
+impl Gate {
+    /// Lets a request in, if the worker may have another one waiting.
+    pub(super) fn admits(&self, worker: usize) -> bool {
+        let has_room = self.waiting[worker].load(Ordering::Relaxed) < MOST_WAITING;
+        if has_room {
+            self.waiting[worker].fetch_add(1, Ordering::Relaxed);
+        }
+        has_room
     }
 
-    fn join(&mut self) -> Option<&mut Shard> {
-        if let Some(works) = self.works.take() {
-            // A panic was reported where it happened.
-            self.ended = works.join().ok();
+    /// A request was handled.
+    pub(super) fn passed(&self, worker: usize) {
+        self.waiting[worker].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+impl Counter {
+    /// Does on this thread what a request asks for, and puts the reply to this rank's own worker into the
+    /// letterbox. Returns the replies to others, what it costs, and whether all workers are gone.
+    pub(super) fn handle_here(&self, event: Event) -> (Vec<Reply>, Duration, bool) {
+        let (mut replies, bytes) = (Vec::new(), event.bytes());
+        let Ok(mut shard) = self.shard.lock() else { return (replies, Duration::ZERO, true) };
+        let cost = self.plan.charge.time(bytes, || shard.hear(event, self.peers.now(), &mut replies));
+        let is_deserted = shard.is_deserted();
+        drop(shard);
+        for own in replies.extract_if(.., |reply| Some(reply.worker) == self.own) {
+            self.letterbox.put(own.bytes);
         }
-        if let Some(turns) = self.turns.take() {
-            let _ = turns.join();
+        (replies, cost, is_deserted)
+    }
+}
+
+impl Event {
+    /// The length of a request.
+    fn bytes(&self) -> usize {
+        if let Self::Request(_, message) = self { message.len() } else { 0 }
+    }
+}
+
+impl Shard {
+    pub(super) fn hear(&mut self, event: Event, now: Duration, out: &mut Vec<Reply>) {
+        match event {
+            Event::Request(worker, message) => self.handle(worker, &message, now, out),
+            Event::Dropped(worker, bytes) => {
+                let reason = format!("a request of {bytes} bytes, which is more than any push has");
+                self.refuse(worker, &reason, out);
+            }
+            Event::Gone(worker) => self.gone(worker, now, out),
+            Event::Tick => self.release(now, out),
+            Event::Close => {}
         }
-        self.ended.as_mut()
     }
 }
 
@@ -152,298 +153,195 @@ impl Desk {
     /// Begins to serve.
     pub(super) fn open(shard: Shard, peers: &Arc<Peers>) -> Result<Self> {
         let (plan, number) = (Arc::clone(&shard.plan), shard.number);
-        let own = plan.roles.worker(peers.rank());
-        let (letterbox, is_closed) = (Arc::<Letterbox>::default(), Arc::<AtomicBool>::default());
-        let waiting: Arc<[AtomicU32]> = plan.roles.workers.iter().map(|_| AtomicU32::new(0)).collect();
-        let acceptor = |to| Acceptor {
+        let gate = Arc::new(Gate {
+            waiting: plan.roles.workers.iter().map(|_| AtomicU32::new(0)).collect(),
+            is_closed: AtomicBool::new(false),
+        });
+        let counter = Arc::new(Counter {
+            own: plan.roles.worker(peers.rank()),
             plan: Arc::clone(&plan),
-            shard: number,
-            to,
-            waiting: Arc::clone(&waiting),
-            is_closed: Arc::clone(&is_closed),
+            shard: Mutex::new(shard),
+            peers: Arc::clone(peers),
+            letterbox: Letterbox::default(),
+        });
+        let serve = |to| {
+            let (plan, gate) = (Arc::clone(&plan), Arc::clone(&gate));
+            peers.start_serving(REQUESTS, Acceptor { plan, shard: number, to, gate })
         };
         let way = if peers.is_simulated() {
-            let shard = Arc::new(Mutex::new(shard));
-            let to = To::Here(Arc::clone(&shard), Arc::clone(&letterbox), Arc::clone(peers));
-            Way::Here { shard, receiving: peers.start_serving(REQUESTS, acceptor(to)) }
+            Way::Here(serve(To::Here(Arc::clone(&counter))))
         } else {
             let (events, inbox) = unbounded();
-            let receiving = peers.start_serving(REQUESTS, acceptor(To::Thread(events.clone())));
-            let post = Post {
-                peers: Arc::clone(peers),
-                letterbox: Arc::clone(&letterbox),
-                own,
-                sends: plan.roles.workers.iter().map(|_| Vec::new()).collect(),
-            };
-            let (waiting, is_closed) = (Arc::clone(&waiting), Arc::clone(&is_closed));
-            let works = Works { shard, inbox, post, waiting, is_closed };
-            let works = Some(start("brevity-shard", move || works.run())?);
-            let turns = Some(start("brevity-server", move || drop(receiving.wait()))?);
-            Way::Thread(Box::new(Threads { events: Some(events), turns, works, ended: None }))
+            let receiving = Arc::new(serve(To::Thread(events.clone())));
+            Way::Thread(Threads::start(events, Works::new(&counter, &gate, inbox, &receiving), receiving)?)
         };
-        Ok(Self { letterbox, way, is_closed, own, peers: Arc::clone(peers), waiting })
+        Ok(Self { counter, gate, way })
+    }
+
+    /// The replies to this rank's own worker.
+    pub(super) fn letterbox(&self) -> &Letterbox<Vec<u8>> {
+        &self.counter.letterbox
     }
 
     /// A request of this rank's own worker. Returns what it costs on a simulated network.
     pub(super) fn ask(&self, message: Vec<u8>) -> Duration {
-        let Some(worker) = self.own else { return Duration::ZERO };
+        let Some(worker) = self.counter.own else { return Duration::ZERO };
+        let request = Event::Request(worker, message);
         match &self.way {
             Way::Thread(threads) => {
-                // Its thread ends after this desk has closed the channel.
-                self.waiting[worker].fetch_add(1, Ordering::Relaxed);
-                let events = threads.events.as_ref();
-                let _ = events.map(|events| events.send(Event::Request(worker, message)));
+                self.gate.waiting[worker].fetch_add(1, Ordering::Relaxed);
+                // Its thread has closed the letterbox if nobody hears it.
+                let _ = threads.events.send(request);
                 Duration::ZERO
             }
-            Way::Here { shard, .. } => {
-                let mut out = Vec::new();
-                let plan = Arc::clone(&shard.lock().plan);
-                let cost = plan.charge.time(message.len(), || {
-                    shard.lock().handle(worker, &message, self.peers.now(), &mut out);
-                });
-                for Reply { worker: to, bytes } in out {
-                    if to == worker {
-                        self.letterbox.put(bytes);
-                    } else {
-                        // It has ended: a simulated send never waits.
-                        drop(self.peers.start_send(bytes, plan.roles.workers[to], REPLIES));
-                    }
+            Way::Here(_) => {
+                let (replies, cost, is_deserted) = self.counter.handle_here(request);
+                if is_deserted {
+                    self.gate.close();
+                }
+                for Reply { worker, bytes } in replies {
+                    let rank = self.counter.plan.roles.workers[worker];
+                    // It has ended: a simulated send never waits.
+                    drop(self.counter.peers.start_send(bytes, rank, REPLIES));
                 }
                 cost
             }
         }
     }
 
-    /// Calls `look` with the shard, between two requests. `None` if its thread has panicked.
-    pub(super) fn look<R: Send + 'static>(
-        &mut self,
-        look: impl FnOnce(&mut Shard) -> R + Send + 'static,
-    ) -> Option<R> {
-        match &mut self.way {
-            Way::Here { shard, .. } => Some(look(&mut shard.lock())),
-            Way::Thread(threads) => threads.look(look),
-        }
+    /// Calls `look` with the shard, between two requests. `None` if the shard has panicked.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        self.counter.shard.lock().ok().map(|mut shard| look(&mut shard))
     }
 
-    /// Waits until all workers are gone, and returns the shard.
-    pub(super) fn join(&mut self) -> Option<&mut Shard> {
-        match &mut self.way {
-            Way::Thread(threads) => threads.join(),
-            Way::Here { .. } => None,
+    /// Waits until all workers are gone. Returns at once on a simulated network.
+    pub(super) fn join(&mut self) {
+        if let Way::Thread(threads) = &mut self.way {
+            threads.join();
         }
     }
 
     /// Waits for so long, and returns whether all workers are gone.
     pub(super) fn join_for(&mut self, longest: Duration) -> bool {
         let Way::Thread(threads) = &mut self.way else { return false };
-        let end = Instant::now().checked_add(longest);
-        while threads.works.as_ref().is_some_and(|works| !works.is_finished()) {
-            let left = end.map_or(POLL_EVERY, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            thread::sleep(left.min(POLL_EVERY));
+        let has_ended = threads.ended.wait(longest).is_ready();
+        if has_ended {
+            threads.join();
         }
-        threads.join();
-        true
+        has_ended
     }
 
-    /// The same on a simulated network.
+    /// Ready when all workers are gone.
     pub(super) fn poll_deserted(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.way {
-            Way::Here { receiving, .. } if !receiving.has_ended() => {
-                std::pin::Pin::new(receiving).poll(context).map(drop)
-            }
-            _ => Poll::Ready(()),
+            Way::Thread(threads) => threads.ended.poll(context).map(|_| threads.join()),
+            Way::Here(receiving) if !receiving.has_ended() => Pin::new(receiving).poll(context).map(drop),
+            Way::Here(_) => Poll::Ready(()),
         }
     }
 }
 
 impl Drop for Desk {
+    /// Serves no longer. Waits for the threads, which may hold the last group: for the request that the shard
+    /// is handling, and a turn of the engine.
     fn drop(&mut self) {
-        self.is_closed.store(true, Ordering::Relaxed);
+        self.gate.close();
         if let Way::Thread(threads) = &mut self.way {
-            threads.events = None;
+            if self.counter.peers.check_process().is_err() {
+                // They are threads of the parent process.
+                std::mem::forget(std::mem::take(&mut threads.running));
+                return;
+            }
+            let _ = threads.events.send(Event::Close);
             threads.join();
         }
     }
 }
 
-fn start<R: Send + 'static>(name: &str, body: impl FnOnce() -> R + Send + 'static) -> Result<JoinHandle<R>> {
+impl Threads {
+    fn start(events: Sender<Event>, works: Works, receiving: Arc<Receiving>) -> Result<Self> {
+        let ended = Arc::<Letterbox<()>>::default();
+        let [last, also_last] = {
+            let ends = Arc::new(Ends(Arc::clone(&ended)));
+            [Arc::clone(&ends), ends]
+        };
+        let (peers, closes) = (works.peers(), events.clone());
+        let works = start("brevity-shard", move || {
+            works.run();
+            drop(last);
+        })?;
+        let turns = start("brevity-server", move || {
+            peers.wait_until(Duration::MAX, || receiving.has_ended());
+            // Receiving may have failed.
+            let _ = closes.send(Event::Close);
+            drop((receiving, peers, also_last));
+        });
+        let turns = turns.inspect_err(|_| drop(events.send(Event::Close)))?;
+        Ok(Self { events, running: vec![works, turns], ended })
+    }
+
+    fn join(&mut self) {
+        // A panic was reported where it happened.
+        self.running.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Closes the letterbox when the last of the threads that hold it ends.
+struct Ends(Arc<Letterbox<()>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let started = thread::Builder::new().name(name.into()).spawn(body);
     let failed = |error| Fault::system("can't start a thread of a server", error);
     started.map_err(|error| Error::Collective(brevity_collectives::Error::Transport(failed(error))))
 }
 
-/// Sends replies from the shard's thread.
-struct Post {
-    peers: Arc<Peers>,
-    letterbox: Arc<Letterbox>,
-    own: Option<usize>,
-    /// The replies to each worker that are on their way. One that is stopped holds up no other.
-    sends: Vec<Vec<Sending>>,
-}
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::pin;
+    use std::task::Waker;
 
-impl Post {
-    fn send(&mut self, out: &mut Vec<Reply>, plan: &Plan) {
-        for Reply { worker, bytes } in out.drain(..) {
-            if Some(worker) == self.own {
-                self.letterbox.put(bytes);
-                continue;
-            }
-            let sends = &mut self.sends[worker];
-            sends.retain(|send| !send.has_ended());
-            if sends.len() >= MOST_WAITING as usize {
-                // It asks again and again, and receives nothing.
-                continue;
-            }
-            let sending = self.peers.start_send(bytes, plan.roles.workers[worker], REPLIES);
-            if !sending.has_ended() {
-                sends.push(sending);
-            }
-        }
-    }
-}
+    use brevity_collectives::Group;
 
-/// A shard at work on its thread.
-struct Works {
-    shard: Shard,
-    inbox: Receiver<Event>,
-    post: Post,
-    waiting: Arc<[AtomicU32]>,
-    is_closed: Arc<AtomicBool>,
-}
+    use super::super::ParameterServer;
+    use super::*;
 
-impl Works {
-    fn run(mut self) -> Shard {
-        let _closes = Closes(Arc::clone(&self.is_closed));
-        let (begun, mut out) = (Instant::now(), Vec::new());
-        let plan = Arc::clone(&self.shard.plan);
-        loop {
-            let event = self.inbox.recv_timeout(TICK);
-            let now = begun.elapsed();
-            match event {
-                Ok(Event::Request(worker, message)) => {
-                    self.shard.handle(worker, &message, now, &mut out);
-                    self.waiting[worker].fetch_sub(1, Ordering::Relaxed);
-                }
-                Ok(Event::Dropped(worker, bytes)) => {
-                    self.shard.refuse(worker, &too_long(bytes), &mut out);
-                    self.waiting[worker].fetch_sub(1, Ordering::Relaxed);
-                }
-                Ok(Event::Gone(worker)) => self.shard.gone(worker, now, &mut out),
-                Ok(Event::Look(look)) => look(&mut self.shard),
-                Err(RecvTimeoutError::Timeout) => self.shard.release(now, &mut out),
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            self.post.send(&mut out, &plan);
-            if self.shard.is_deserted() || self.is_closed.load(Ordering::Relaxed) {
-                break;
-            }
-        }
-        self.shard
-    }
-}
-
-/// Ends the receiving of requests when the shard's thread ends, also by a panic.
-struct Closes(Arc<AtomicBool>);
-
-impl Drop for Closes {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn too_long(bytes: u64) -> String {
-    format!("a request of {bytes} bytes, which is more than any push has")
-}
-
-/// Takes the requests of other ranks.
-struct Acceptor {
-    plan: Arc<Plan>,
-    shard: usize,
-    to: To,
-    /// The requests of each worker that the shard has not handled yet.
-    waiting: Arc<[AtomicU32]>,
-    is_closed: Arc<AtomicBool>,
-}
-
-enum To {
-    Thread(Sender<Event>),
-    Here(Arc<Mutex<Shard>>, Arc<Letterbox>, Arc<Peers>),
-}
-
-impl Acceptor {
-    /// Whether a worker may have another request waiting.
-    fn has_room(&self, worker: usize) -> bool {
-        self.waiting[worker].load(Ordering::Relaxed) < MOST_WAITING
-    }
-
-    fn tell(&mut self, event: Event, out: &mut Outbox) {
-        let own = match &self.to {
-            To::Thread(events) => {
-                if let Event::Request(worker, _) | Event::Dropped(worker, _) = &event {
-                    self.waiting[*worker].fetch_add(1, Ordering::Relaxed);
-                }
-                // Its thread has ended if nobody hears it.
-                let _ = events.send(event);
-                return;
-            }
-            To::Here(_, _, peers) => self.plan.roles.worker(peers.rank()),
+    /// A panic beside the shard's thread, while it may be half changed.
+    #[test]
+    fn a_shard_that_has_panicked_is_lost() {
+        let group = Group::solo();
+        let mut parameters = [vec![0.0f32; 4]];
+        let server = ParameterServer::builder(&group).tensor("all", [4]).build(&parameters);
+        let mut server = server.unwrap();
+        server.fetch(&mut parameters).unwrap();
+        let desk = server.desk.as_ref().unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| desk.look(|_| panic!("on purpose"))));
+        assert!(panicked.is_err() && server.served().is_none() && server.model().is_none());
+        let is_lost = |ended: Result<()>| {
+            assert!(matches!(ended, Err(Error::ServerLost { rank: 0, shard: 0 })), "{ended:?}");
         };
-        let To::Here(shard, letterbox, peers) = &self.to else { return };
-        let (mut replies, now) = (Vec::new(), peers.now());
-        let mut shard = shard.lock();
-        match event {
-            Event::Request(worker, message) => {
-                let cost = self.plan.charge.time(message.len(), || {
-                    shard.handle(worker, &message, now, &mut replies);
-                });
-                out.computed(cost);
-            }
-            Event::Dropped(worker, bytes) => shard.refuse(worker, &too_long(bytes), &mut replies),
-            Event::Gone(worker) => shard.gone(worker, now, &mut replies),
-            Event::Look(look) => look(&mut shard),
-        }
-        if shard.is_deserted() {
-            self.is_closed.store(true, Ordering::Relaxed);
-        }
-        for Reply { worker, bytes } in replies {
-            if Some(worker) == own {
-                letterbox.put(bytes);
-            } else {
-                out.send(self.plan.roles.workers[worker], REPLIES, bytes);
-            }
-        }
-    }
-}
-
-impl Handler for Acceptor {
-    fn limit(&mut self, source: u32) -> usize {
-        let worker = self.plan.roles.worker(source).filter(|worker| self.has_room(*worker));
-        worker.map_or(0, |_| self.plan.longest_request(self.shard))
+        is_lost(server.pull(&mut parameters).map(drop));
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(ended) = pin!(server.fetch_async(&mut parameters)).poll(&mut context) else {
+            panic!("it waits for a shard that has ended");
+        };
+        is_lost(ended);
+        assert_eq!(server.leave().unwrap(), None);
     }
 
-    fn receive(&mut self, source: u32, bytes: Vec<u8>, out: &mut Outbox) {
-        if let Some(worker) = self.plan.roles.worker(source) {
-            self.tell(Event::Request(worker, bytes), out);
-        }
-    }
-
-    fn dropped(&mut self, source: u32, bytes: u64, out: &mut Outbox) {
-        // What a rank sends beside its other requests is not even refused.
-        if let Some(worker) = self.plan.roles.worker(source).filter(|worker| self.has_room(*worker)) {
-            self.tell(Event::Dropped(worker, bytes), out);
-        }
-    }
-
-    fn gone(&mut self, rank: u32, out: &mut Outbox) {
-        if let Some(worker) = self.plan.roles.worker(rank) {
-            self.tell(Event::Gone(worker), out);
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed)
+    #[test]
+    fn requests_wait_in_a_bounded_number() {
+        let gate = Gate { waiting: vec![AtomicU32::new(0), AtomicU32::new(0)], is_closed: false.into() };
+        let admitted = (0..10).filter(|_| gate.admits(0)).count();
+        assert!(admitted == MOST_WAITING as usize && gate.admits(1));
+        gate.passed(0);
+        assert!(gate.admits(0) && !gate.admits(0));
     }
 }

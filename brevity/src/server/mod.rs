@@ -1,11 +1,13 @@
 //! Asynchronous training against a sharded parameter server.
 
+mod acceptor;
 mod answers;
 mod builder;
 mod charge;
 mod desk;
 mod lane;
 mod layout;
+mod letterbox;
 mod loading;
 mod method;
 mod plan;
@@ -16,6 +18,7 @@ mod shard;
 mod shard_tests;
 mod trailer;
 mod worker;
+mod works;
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -226,7 +229,8 @@ impl ParameterServer {
     }
 
     /// Leaves: no worker waits for this one any more. Where this rank serves, it goes on until all workers
-    /// have left or are gone; it returns what its shard has done.
+    /// have left or are gone; it returns what its shard has done. A server to which no message goes through
+    /// for the timeout is left without a word.
     ///
     /// # Errors
     /// [`Error::Collective`] in a forked child.
@@ -238,14 +242,61 @@ impl ParameterServer {
         self.serve()
     }
 
+    /// The same, awaited, in any runtime: it blocks no thread, and is woken by the last worker. If the future
+    /// is dropped before, the server is: others find this rank gone.
+    ///
+    /// # Errors
+    /// As for [`leave`](Self::leave).
+    pub async fn leave_async(mut self) -> Result<Option<Served>> {
+        self.group.check_process()?;
+        if let Ok((worker, around)) = self.worker() {
+            worker.leave_async(&around).await;
+        }
+        self.serve_async().await
+    }
+
     /// Serves until all workers have left or are gone: what a dedicated server calls. Elsewhere it returns at
-    /// once. Returns what the shard of this rank has done.
+    /// once. Returns what the shard of this rank has done. Dropping the server ends serving; this takes as
+    /// long as the request that the shard is handling, and some milliseconds.
+    ///
+    /// On a simulated network, where nothing may block, await [`serve_async`](Self::serve_async).
     ///
     /// # Errors
     /// [`Error::Collective`] in a forked child.
     pub fn serve(&mut self) -> Result<Option<Served>> {
         self.group.check_process()?;
-        Ok(self.desk.as_mut().and_then(Desk::join).map(|shard| shard.served))
+        if let Some(desk) = &mut self.desk {
+            desk.join();
+        }
+        Ok(self.served())
+    }
+
+    /// The same, awaited, in any runtime: it blocks no thread, and is woken by the last worker. The shard
+    /// works on threads of its own, so it serves before this is polled, and goes on if the future is dropped:
+    /// race it with a timer to [save](Self::save) the shard now and then.
+    ///
+    /// ```
+    /// # use brevity::server::{ParameterServer, Servers};
+    /// # async fn serve(group: brevity::Group) -> Result<(), brevity::Error> {
+    /// let parameters = [vec![0.0f32; 4]];
+    /// let server = ParameterServer::builder(&group).tensor("weight", [4]).servers(Servers::Dedicated(1));
+    /// let mut server = server.build_async(&parameters).await?;
+    /// if !server.is_worker() {
+    ///     let served = server.serve_async().await?;
+    ///     println!("{} pushes", served.map_or(0, |served| served.pushes));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`serve`](Self::serve).
+    pub async fn serve_async(&mut self) -> Result<Option<Served>> {
+        self.group.check_process()?;
+        if let Some(desk) = &mut self.desk {
+            poll_fn(|context| desk.poll_deserted(context)).await;
+        }
+        Ok(self.served())
     }
 
     /// Serves for so long, and returns whether all workers have left or are gone. For a server that
@@ -258,27 +309,10 @@ impl ParameterServer {
         Ok(self.desk.as_mut().is_none_or(|desk| desk.join_for(longest)))
     }
 
-    /// [`leave`](Self::leave), awaited, on a simulated network.
-    #[doc(hidden)]
-    pub async fn leave_async(mut self) -> Option<Served> {
-        if let Ok((worker, around)) = self.worker() {
-            worker.leave_at_once(&around);
-        }
-        self.serve_async().await
-    }
-
-    /// [`serve`](Self::serve), awaited, on a simulated network.
-    #[doc(hidden)]
-    pub async fn serve_async(&mut self) -> Option<Served> {
-        let desk = self.desk.as_mut()?;
-        poll_fn(|context| desk.poll_deserted(context)).await;
-        desk.look(|shard| shard.served)
-    }
-
     /// What the shard of this rank has done so far; `None` where this rank does not serve.
     #[must_use]
-    pub fn served(&mut self) -> Option<Served> {
-        self.desk.as_mut()?.look(|shard| shard.served)
+    pub fn served(&self) -> Option<Served> {
+        self.desk.as_ref()?.look(|shard| shard.served)
     }
 
     /// What this worker has not pushed of a tensor's gradients: the residual, `w` of SAMomentum, `v` of
@@ -306,8 +340,8 @@ impl ParameterServer {
     /// This rank's shard: where it begins among all elements of all tensors, and its elements. `None` where
     /// this rank does not serve.
     #[must_use]
-    pub fn model(&mut self) -> Option<(usize, Vec<f32>)> {
-        let model = self.desk.as_mut()?.look(|shard| shard.model.clone())?;
+    pub fn model(&self) -> Option<(usize, Vec<f32>)> {
+        let model = self.desk.as_ref()?.look(|shard| shard.model.clone())?;
         Some((self.plan.layout.shards[self.plan.roles.shard(self.group.rank())?].first, model))
     }
 

@@ -123,7 +123,7 @@ impl ParameterServer {
     /// # Errors
     /// [`Error::State`] if writing fails, and without memory for the copy.
     pub fn save(&mut self, to: &mut impl Write) -> Result<()> {
-        let shard = self.desk.as_mut().and_then(|desk| desk.look(|shard| SavedShard::of(shard)));
+        let shard = self.desk.as_ref().and_then(|desk| desk.look(|shard| SavedShard::of(shard)));
         let worker = self.worker.as_ref().map(|worker| SavedWorker::of(&self.plan, worker));
         let aside = worker.as_ref().map_or(Vec::new(), SavedWorker::aside_bytes);
         let rank = self.group.rank();
@@ -146,7 +146,7 @@ impl ParameterServer {
             state::save(&Floats(model), to)?;
             state::save(&Floats(squares), to)?;
             // Workers that keep their pushes hear of it.
-            self.desk.as_mut().and_then(|desk| desk.look(move |shard| shard.note_saved(&applied)));
+            self.desk.as_ref().and_then(|desk| desk.look(|shard| shard.note_saved(&applied)));
         }
         Ok(())
     }

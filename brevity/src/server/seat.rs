@@ -12,7 +12,7 @@ use super::answers::differences;
 use super::lane::Lane;
 use super::layout::ShardLayout;
 use super::plan::Plan;
-use super::trailer::{Kind, TRAILER_BYTES, Trailer, read_dense, write_dense};
+use super::trailer::{Kind, Trailer, read_dense, write_dense};
 use crate::error::{Error, Result};
 
 /// A worker's side of one shard. No network: messages out, replies in.
@@ -41,12 +41,6 @@ struct Work {
 pub(super) enum Aside {
     Sparse(SparseVec),
     Dense(Vec<f32>),
-}
-
-/// What a reply says.
-pub(super) struct Replied {
-    pub(super) trailer: Trailer,
-    pub(super) bytes: usize,
 }
 
 impl Seat {
@@ -166,17 +160,16 @@ impl Seat {
         withdraw(&mut self.lanes, layout, gradients, &mut self.work.flat);
     }
 
-    /// Takes a reply, and adds what it holds to the worker's parameters.
+    /// Takes a reply, [split](Trailer::split), and adds what it holds to the worker's parameters.
     ///
     /// # Errors
     /// What is wrong with the reply, or why the shard has refused the request. Nothing has changed then.
     pub(super) fn take<T: AsMut<[f32]>>(
         &mut self,
         plan: &Plan,
-        message: &[u8],
+        (payload, trailer): (&[u8], &Trailer),
         parameters: &mut [T],
-    ) -> std::result::Result<Replied, String> {
-        let (payload, trailer) = Trailer::split(message)?;
+    ) -> std::result::Result<(), String> {
         let layout = &plan.layout.shards[self.shard];
         if trailer.shard as usize != self.shard {
             return Err(format!("a reply of shard {}, expected shard {}", trailer.shard, self.shard));
@@ -201,7 +194,7 @@ impl Seat {
             Kind::Refused => return Err(String::from_utf8_lossy(payload).into_owned()),
             _ => return Err("a request, expected a reply".into()),
         }
-        Ok(Replied { trailer, bytes: payload.len() + TRAILER_BYTES })
+        Ok(())
     }
 
     /// Forgets the pushes that are safe at the shard.

@@ -92,9 +92,11 @@ impl World {
     }
 
     fn take(&mut self, Reply { worker, bytes }: &Reply) -> Result<Trailer, String> {
-        let replied = self.seats[*worker].take(&self.plan, bytes, &mut self.parameters[*worker])?;
-        self.seats[*worker].settle(&self.plan, &replied.trailer);
-        Ok(replied.trailer)
+        let (payload, trailer) = Trailer::split(bytes)?;
+        let seat = &mut self.seats[*worker];
+        seat.take(&self.plan, (payload, &trailer), &mut self.parameters[*worker])?;
+        seat.settle(&self.plan, &trailer);
+        Ok(trailer)
     }
 
     fn ask(&mut self, worker: usize, kind: Kind) {

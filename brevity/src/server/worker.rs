@@ -171,23 +171,22 @@ impl Worker {
     ) -> Result<()> {
         let Some((bytes, sent)) = came? else { return Ok(()) };
         let (seat, plan) = (&mut self.seats[number], around.plan);
-        let taken = seat.take(plan, &bytes, parameters);
         let refused = |reason: String| Error::Refused {
             rank: around.peers.member(plan.roles.servers[number]).0,
             shard: number as u32,
             reason,
         };
-        let trailer = Trailer::split(&bytes).map(|(_, trailer)| trailer).map_err(refused)?;
-        match taken {
-            Ok(replied) => {
-                if replied.trailer.kind == Kind::Model && !self.has_fetched {
+        let (payload, trailer) = Trailer::split(&bytes).map_err(refused)?;
+        match seat.take(plan, (payload, &trailer), parameters) {
+            Ok(()) => {
+                if trailer.kind == Kind::Model && !self.has_fetched {
                     // The shard may be a new one, or an old one that has started again.
                     seat.resume(plan, trailer.step).map_err(Error::State)?;
                 }
                 seat.settle(plan, &trailer);
                 step.clock = step.clock.max(trailer.clock);
                 step.lag = step.lag.max(trailer.lag);
-                step.bytes += (sent + replied.bytes) as u64;
+                step.bytes += (sent + bytes.len()) as u64;
                 Ok(())
             }
             Err(reason) => {
@@ -199,23 +198,24 @@ impl Worker {
         }
     }
 
-    /// Leaves all shards. The messages are sent when this returns.
+    /// Leaves all shards. The messages are sent when this returns, or given up after the timeout.
     pub(super) fn leave(&mut self, around: &Around<'_>) {
-        let sends: Vec<_> = self
-            .lines
-            .iter()
-            .zip(&self.seats)
-            .filter_map(|(line, seat)| line.post(around, seat.request(Kind::Leave)))
-            .collect();
-        // A server that is gone needs no farewell.
-        around.peers.wait_until(around.timeout, || sends.iter().all(Handle::has_ended));
+        for farewell in self.start_to_leave(around) {
+            // A server that is gone needs none.
+            drop(farewell.wait());
+        }
     }
 
-    /// The same without waiting, on a simulated network.
-    pub(super) fn leave_at_once(&mut self, around: &Around<'_>) {
-        for (line, seat) in self.lines.iter().zip(&self.seats) {
-            drop(line.post(around, seat.request(Kind::Leave)));
+    /// The same, awaited.
+    pub(super) async fn leave_async(&mut self, around: &Around<'_>) {
+        for farewell in self.start_to_leave(around) {
+            drop(farewell.await);
         }
+    }
+
+    fn start_to_leave(&self, around: &Around<'_>) -> Vec<Sending> {
+        let lines = self.lines.iter().zip(&self.seats);
+        lines.filter_map(|(line, seat)| line.leave(around, seat.request(Kind::Leave))).collect()
     }
 }
 
@@ -233,14 +233,14 @@ impl Line {
         });
     }
 
-    /// Sends a message without a reply.
-    fn post(&self, around: &Around<'_>, message: Vec<u8>) -> Option<Sending> {
+    /// Sends a message without a reply. `None` where it needs no way.
+    fn leave(&self, around: &Around<'_>, message: Vec<u8>) -> Option<Sending> {
         match around.desk.filter(|_| self.is_own) {
             Some(desk) => {
                 desk.ask(message);
                 None
             }
-            None => Some(around.peers.start_send(message, self.rank, REQUESTS)),
+            None => Some(around.peers.start_send_within(message, self.rank, REQUESTS, around.timeout)),
         }
     }
 
@@ -253,11 +253,13 @@ impl Line {
         let Some(mut pending) = self.pending.take() else { return Ok(None) };
         let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            let Some(reply) = desk.letterbox.wait(left()) else {
-                self.pending = Some(pending);
-                return Err(self.silent(around, shard));
+            return match desk.letterbox().wait(left()) {
+                Poll::Ready(reply) => self.own_reply(around, shard, reply, &pending),
+                Poll::Pending => {
+                    self.pending = Some(pending);
+                    Err(self.silent(around, shard))
+                }
             };
-            return Ok(Some((reply, pending.sent)));
         }
         let reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
         while !around.peers.wait_until(LOOK_EVERY.min(left()), || reply.has_ended()) {
@@ -280,20 +282,36 @@ impl Line {
     ) -> Poll<Result<Option<Came>>> {
         let Some(mut pending) = self.pending.take() else { return Poll::Ready(Ok(None)) };
         if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            let Poll::Ready(reply) = desk.letterbox.poll(context) else {
+            let Poll::Ready(reply) = desk.letterbox().poll(context) else {
                 self.pending = Some(pending);
                 return Poll::Pending;
             };
-            return Poll::Ready(Ok(Some((reply, pending.sent))));
+            return Poll::Ready(self.own_reply(around, shard, reply, &pending));
         }
         let mut reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
         match Pin::new(&mut reply).poll(context) {
             Poll::Ready(ended) => Poll::Ready(self.came(around, shard, pending, ended)),
+            // One that has closed its side ends no receive, but its notice wakes whoever waits.
+            Poll::Pending if around.peers.has_gone(self.rank) && !reply.has_ended() => {
+                Poll::Ready(Err(self.lost(around, shard)))
+            }
             Poll::Pending => {
                 self.pending = Some(Pending { reply: Some(reply), ..pending });
                 Poll::Pending
             }
         }
+    }
+
+    /// What has come of this rank's own shard; nothing comes of one that has panicked.
+    fn own_reply(
+        &self,
+        around: &Around<'_>,
+        shard: usize,
+        reply: Option<Vec<u8>>,
+        pending: &Pending,
+    ) -> Result<Option<Came>> {
+        let reply = reply.ok_or_else(|| self.lost(around, shard))?;
+        Ok(Some((reply, pending.sent)))
     }
 
     /// What has come of a receive that has ended.

@@ -1,6 +1,6 @@
 /* Rank 1 forks a child, which inherits everything of the rank: `forks WAY`.
  *
- * `drops`: the child frees its copy of the group and exits, and the job goes on.
+ * `drops`: the child frees its copies of a server and of the group and exits, and the job goes on.
  * `calls`: the child's calls are refused, and the job goes on; a group of the child itself works.
  * `dies`: the rank is killed while the child lives; the others still notice. */
 #define _POSIX_C_SOURCE 200809L
@@ -9,7 +9,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void drop(brv_group *group)
+/* A server whose threads do not exist in the child. */
+static brv_server *serve(brv_group *group)
+{
+    static const float zeros[64] = {0};
+    static const size_t shape[] = {64};
+    const float *parameters = zeros;
+    brv_server_config config = BRV_SERVER_CONFIG_INIT;
+    brv_server *server = NULL;
+
+    CHECK(brv_server_new(group, &config, &server) == BRV_OK);
+    CHECK(brv_server_add(server, "all", shape, 1) == BRV_OK);
+    CHECK(brv_server_begin(server, &parameters, 1, NULL) == BRV_OK);
+    return server;
+}
+
+static void drop(brv_group *group, brv_server *server)
 {
     int status;
     pid_t child = fork();
@@ -17,6 +32,8 @@ static void drop(brv_group *group)
     CHECK(child >= 0);
     if (child == 0) {
         alarm(60);
+        CHECK_FAILS(brv_server_serve(server, 0), BRV_ERR_ARGUMENT, "made before fork");
+        brv_server_free(server);
         brv_group_free(group);
         exit(0);
     }
@@ -110,6 +127,7 @@ static void die(void)
 int main(int argc, char **argv)
 {
     float data[1000] = {0}, one;
+    brv_server *server = NULL;
     brv_group *group = join();
     brv_status status = brv_barrier(group, NULL);
     int i;
@@ -123,14 +141,19 @@ int main(int argc, char **argv)
             status = brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM, NULL);
         CHECK(status == BRV_ERR_PEER_LOST && brv_last_error_rank() == 1);
     } else {
+        if (strcmp(argv[1], "drops") == 0)
+            server = serve(group);
         if (brv_group_rank(group) == 1)
-            strcmp(argv[1], "calls") == 0 ? call(group) : drop(group);
+            server == NULL ? call(group) : drop(group, server);
         for (i = 0; i < 100; i++) {
             CHECK(brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM, NULL) == BRV_OK);
             one = 1;
             CHECK(brv_all_reduce(group, &one, &one, 1, BRV_F32, BRV_SUM, NULL) == BRV_OK && one == 3);
         }
+        if (server != NULL)
+            CHECK(brv_server_leave(server) == BRV_OK);
     }
+    brv_server_free(server);
     brv_group_free(group);
     return 0;
 }

@@ -3,7 +3,7 @@
 use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::ranks::{launch_with, under_valgrind};
-use crate::stage::Stage;
+use crate::stage::{Stage, outcome, source};
 use brevity_testing::ucx_is_here;
 
 #[test]
@@ -23,4 +23,35 @@ fn workers_lose_nothing() {
 #[test]
 fn servers_run_under_valgrind() {
     under_valgrind("server.c", &[], 2);
+}
+
+#[test]
+fn the_example_finds_its_model() {
+    let stage = Stage::new();
+    let program = stage.compile_source(&source("examples/c/server.c"));
+    for (arguments, world_size, workers) in [(&[][..], 1, 1), (&[], 3, 3), (&["1"], 3, 2)] {
+        let outputs = launch_with(&[], Choice::Tcp, &stage, &program, arguments, world_size);
+        for (rank, output) in outputs.iter().enumerate().take(workers) {
+            let losses = output.strip_prefix(&format!("rank {rank}: loss "));
+            let losses = losses.and_then(|text| text.split_once(" after ")?.0.split_once(" before, "));
+            let [before, after] =
+                losses.map(|(before, after)| [before, after]).unwrap_or_else(|| panic!("{output}"));
+            let [before, after] = [before, after].map(|loss| loss.parse::<f64>().unwrap());
+            assert!(before > 10.0 && after < before / 100.0, "{output}");
+        }
+        for output in &outputs[workers..] {
+            assert_eq!(output, "rank 2: served 800 pushes\n");
+        }
+    }
+}
+
+#[test]
+fn the_example_says_what_is_wrong() {
+    let stage = Stage::new();
+    let program = stage.compile_source(&source("examples/c/server.c"));
+    let (status, output) = outcome(std::process::Command::new(&program).arg("-1"));
+    assert!(status.code() == Some(2) && output.contains("expected a number"), "{output}");
+    // Alone it can't be a server of others.
+    let (status, output) = outcome(std::process::Command::new(&program).arg("1"));
+    assert!(status.code() == Some(1) && output.contains("servers"), "{output}");
 }

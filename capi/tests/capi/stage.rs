@@ -105,7 +105,8 @@ fn add_thread_sanitizer(link: &mut Command) {
         let name = path.file_name().unwrap().to_string_lossy();
         name.starts_with("librustc-") && name.ends_with("_rt.tsan.a")
     };
-    let runtime = names.into_iter().find(is_meant).expect("this Rust toolchain has no ThreadSanitizer");
+    let runtime = names.into_iter().find(is_meant);
+    let runtime = runtime.unwrap_or_else(|| panic!("this Rust toolchain has no ThreadSanitizer"));
     link.arg("-Wl,--export-dynamic,--whole-archive").arg(runtime).arg("-Wl,--no-whole-archive");
     link.args(["-ldl", "-lrt", "-lgcc_s"]);
 }

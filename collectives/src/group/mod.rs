@@ -109,8 +109,8 @@ impl Group {
         let owner = Owner::here();
         let world = Arc::new(World { thread, owner, engine, local_group, is_encrypted, contexts });
         let slots = places(&world, &members).map(|_| SlotSet::default());
-        let agreed = Agreed { number: 0, epoch: 0, members, slots, on_loss: OnLoss::Close };
-        Ok(Self::of(Context::open(&world, agreed, settings)))
+        let agreed = Agreed { number: 0, epoch: 0, members, slots };
+        Ok(Self::of(Context::open(&world, agreed, OnLoss::Close, settings)))
     }
 
     fn of(context: Context) -> Self {

@@ -21,7 +21,8 @@ pub use crate::messages::{Handler, Outbox};
 /// find it [gone](Self::has_gone). Beside that, messages are those of
 /// [groups](Group#messages-between-two-ranks).
 ///
-/// Sends have no deadline: whoever waits for a handle decides how long ([`wait_until`](Self::wait_until)).
+/// Sends have no deadline, but for those that are [given one](Self::start_send_within): whoever waits for a
+/// handle decides how long ([`wait_until`](Self::wait_until)).
 pub struct Peers {
     group: Group,
 }
@@ -77,6 +78,21 @@ impl Peers {
         self.group.start_send(data, to, tag)
     }
 
+    /// Starts a [`send`](Group::send) that is given up after `timeout`; the handle returns `data`.
+    pub fn start_send_within<T, B>(
+        &self,
+        data: B,
+        to: u32,
+        tag: u32,
+        timeout: Duration,
+    ) -> Handle<(B, Result<()>)>
+    where
+        T: Element,
+        B: AsRef<[T]> + Send + 'static,
+    {
+        self.group.with_timeout(timeout).start_send(data, to, tag)
+    }
+
     /// Starts a [`recv`](Group::recv), for at most `timeout`; the handle returns `data`. A message that has
     /// begun to come then is received to its end.
     pub fn start_recv<T, B>(
@@ -129,6 +145,14 @@ impl Peers {
         self.group.wait_until(longest, is_done)
     }
 
+    /// As [`Group::check_process`].
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn check_process(&self) -> Result<()> {
+        self.group.check_process()
+    }
+
     /// Whether the network is simulated: then nothing may block, and only virtual time passes.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
@@ -150,7 +174,7 @@ impl Peers {
 impl Drop for Peers {
     /// Tells the others, who may wait for this rank, and whose death it may be for.
     fn drop(&mut self) {
-        if self.group.check_process().is_ok() {
+        if self.check_process().is_ok() {
             let port = self.group.port();
             let lost = port.lost().into_iter().find(|lost| self.group.members().contains(lost));
             let cause = lost.map_or(Failure::Aborted(port.rank()), Failure::PeerLost);

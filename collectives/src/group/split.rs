@@ -124,11 +124,8 @@ impl Group {
         (agreed, confirmed): (Option<Agreed>, Result<()>),
         on_loss: OnLoss,
     ) -> Result<Option<Self>> {
-        let open = |agreed| {
-            let agreed = Agreed { on_loss, ..agreed };
-            Self::of(Context::open(&self.context.world, agreed, self.context.settings))
-        };
-        let part = agreed.map(open);
+        let Context { world, settings, .. } = &*self.context;
+        let part = agreed.map(|agreed| Self::of(Context::open(world, agreed, on_loss, *settings)));
         if let (Some(part), Err(_)) = (&part, &confirmed) {
             part.close_like(self);
         }
@@ -329,7 +326,7 @@ impl<'a> Claim<'a> {
         let slots = self.slots.take();
         // The epoch on the wire has 8 bits: so many contexts of a number never have messages at the same
         // time.
-        Some(Agreed { number, epoch: epoch as u8, members: choice.members, slots, on_loss: OnLoss::Close })
+        Some(Agreed { number, epoch: epoch as u8, members: choice.members, slots })
     }
 }
 

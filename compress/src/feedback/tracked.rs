@@ -1,10 +1,9 @@
 //! A residual whose selections cost what has changed, not its length.
 
-use crate::bits::{check_finite, magnitude};
+use crate::bits::magnitude;
 use crate::error::{check_addressable, check_length};
 use crate::select::{TopKScratch, top_k};
 use crate::simd::prefetch_at;
-use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec, SparseView, room};
 
 /// Elements of a block: four lines of the cache.
@@ -251,29 +250,4 @@ fn collect_block(values: &[f32], first: usize, least: u32, candidates: &mut Spar
         }
     }
     f32::from_bits(rest)
-}
-
-/// Saves the values, as a [`Residual`](super::Residual) does.
-impl State for Tracked {
-    fn kind(&self) -> [u8; 4] {
-        *b"resi"
-    }
-
-    fn shape(&self) -> Vec<u64> {
-        vec![self.values.len() as u64]
-    }
-
-    fn write_contents(&self, contents: &mut Writer) {
-        contents.f32s(&self.values);
-    }
-
-    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
-        contents.f32s(&mut self.values)?;
-        check_finite(&self.values)?;
-        let blocks = self.values.chunks(BLOCK);
-        for (bound, values) in self.bounds.iter_mut().zip(blocks) {
-            *bound = values.iter().fold(0.0, |most, value| value.abs().max(most));
-        }
-        Ok(())
-    }
 }

@@ -37,15 +37,15 @@ pub async fn train(group: &Group, job: &Job<'_>, name: AsyncMethod) -> Result<Ru
         Servers::EveryRank => {
             group.start_barrier().await.1.map_err(of_group)?;
             let shard = server.model();
-            server.leave_async().await;
+            server.leave_async().await.map_err(of_library)?;
             shard
         }
         Servers::Dedicated(_) if server.is_worker() => {
-            server.leave_async().await;
+            server.leave_async().await.map_err(of_library)?;
             None
         }
         Servers::Dedicated(_) => {
-            server.serve_async().await;
+            server.serve_async().await.map_err(of_library)?;
             server.model()
         }
     };

@@ -64,7 +64,7 @@ fn simulate_on(links: Links, job: &Job, ranks: u32, faults: Vec<Fault>) -> (Vec<
                 let (rank, mut parameters) = (group.rank(), zeros());
                 if rank >= workers {
                     let model = server.model();
-                    server.serve_async().await;
+                    server.serve_async().await?;
                     let (first, model) = server.model().or(model).unwrap();
                     return Ok(Ended::Served(first, model));
                 }
@@ -79,7 +79,7 @@ fn simulate_on(links: Links, job: &Job, ranks: u32, faults: Vec<Fault>) -> (Vec<
                     pushed?;
                     server.pull_async(&mut parameters).await?;
                 }
-                server.leave_async().await;
+                server.leave_async().await?;
                 Ok(Ended::Worked)
             };
             worked.await.unwrap_or_else(Ended::Failed)
@@ -217,7 +217,7 @@ fn computing_takes_virtual_time() {
                 let server = builder(&group).servers(Servers::Dedicated(1)).charge(charge);
                 let mut server = server.build_async(&zeros()).await.unwrap();
                 if !server.is_worker() {
-                    server.serve_async().await;
+                    server.serve_async().await.unwrap();
                     return Duration::ZERO;
                 }
                 let mut parameters = zeros();
@@ -226,7 +226,7 @@ fn computing_takes_virtual_time() {
                 group.compute(Duration::from_millis(3)).await;
                 server.step_async(&zeros(), 1.0, &mut parameters).await.unwrap();
                 let took = cluster.now() - begun;
-                server.leave_async().await;
+                server.leave_async().await.unwrap();
                 took
             }
         });
