@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use ucx_sys_wrap::buffer::{Comm, PostedOperation, RecvBuffer, SendBuffer};
+use ucx_sys_wrap::buffer::{Comm, PoolBuffer, PostedOperation, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::{Envelope, Failure, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag};
 
 use crate::calls::Numbered;
@@ -29,7 +29,11 @@ pub struct Call<'comm, 'env> {
     shared: &'comm Shared,
     /// Whether it runs beside other parts of one call.
     is_part: bool,
+    lane: u32,
 }
+
+/// The parts of a call that tags tell apart in every round. A round that wraps around keeps its lane.
+pub(crate) const LANES: u32 = 4;
 
 /// The states of a call on this rank.
 const WHOLE: u8 = 0;
@@ -123,7 +127,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     ) -> Self {
         let site = CallSite { description, sequence: numbered.number, difference: &ranks.difference };
         let signature = description.sign(ranks.epoch, numbered.digest);
-        Self { comm, ranks, numbered, site, signature, shared, is_part: false }
+        Self { comm, ranks, numbered, site, signature, shared, is_part: false, lane: 0 }
     }
 
     /// A collective inside this call, whose messages carry `description`.
@@ -132,7 +136,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
         // Inverted: the next call of the group has another digest.
         let numbered =
             Numbered { digest: digest(!self.numbered.digest, description.hash()), ..self.numbered };
-        Call { is_part: self.is_part, ..Call::new(self.comm, self.ranks, numbered, description, self.shared) }
+        let inside = Call::new(self.comm, self.ranks, numbered, description, self.shared);
+        Call { is_part: self.is_part, lane: self.lane, ..inside }
     }
 
     /// Part `index` of this call, which has a number of its own: several parts may run at the same time. The
@@ -145,6 +150,14 @@ impl<'comm, 'env> Call<'comm, 'env> {
         let numbered = Numbered { number, digest: self.numbered.digest ^ index.wrapping_add(1) };
         let part = Call::new(self.comm, self.ranks, numbered, self.site.description, self.shared);
         Call { is_part: true, ..part }
+    }
+
+    /// This call for a segment of its vector: its messages do not meet those of other lanes, below [`LANES`].
+    pub(crate) fn lane(&self, lane: u32) -> Call<'comm, 'env> {
+        let numbered = self.numbered;
+        let call = Call::new(self.comm, self.ranks, numbered, self.site.description, self.shared);
+        // The ranks poll lanes in any order, and slots have one.
+        Call { signature: self.signature, is_part: true, lane, ..call }
     }
 
     /// The place of a collective on vectors of `bytes` in the queue for the slots of the host, and the terms
@@ -227,6 +240,11 @@ impl<'comm, 'env> Call<'comm, 'env> {
         Ok(())
     }
 
+    /// Memory to receive `count` elements into, with unspecified values.
+    pub(crate) fn scratch<T: Element>(&self, count: usize) -> Result<PoolBuffer<T>> {
+        self.ranks.scratch.take(count).map_err(|_| self.lacks_memory::<T>(count))
+    }
+
     fn lacks_memory<T: Element>(&self, count: usize) -> Error {
         self.shared.set_broken();
         let action = format!("can't get memory for {count} elements of {}: pass smaller vectors", T::NAME);
@@ -265,7 +283,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
 
     #[inline]
     fn envelope(&self, source: Rank, round: u32, mark: Mark) -> Envelope {
-        let tag = Tag::new(source, self.ranks.number, self.numbered.number, round);
+        let tag = Tag::new(source, self.ranks.number, self.numbered.number, round * LANES + self.lane);
         Envelope { tag, signature: self.signature, mark }
     }
 }
@@ -351,5 +369,7 @@ mod tests {
             assert!(matches!(group.barrier(), Err(Error::Aborted { rank: Rank(0) })), "others would wait");
         }
         assert_eq!(Group::solo().run(description, async |call| call.zeros::<u8>(3)).unwrap(), [0; 3]);
+        let refused = Group::solo().run(description, async |call| call.scratch::<f64>(1 << 45).map(drop));
+        assert!(refused.unwrap_err().to_string().starts_with("can't get memory for"));
     }
 }

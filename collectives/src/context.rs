@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ucx_sys_wrap::buffer::{OnLoss, Port};
+use ucx_sys_wrap::buffer::{OnLoss, Pool, Port};
 use ucx_sys_wrap::shm::SlotSet;
 use ucx_sys_wrap::{Owner, Rank};
 
@@ -50,6 +50,8 @@ pub(crate) struct Ranks {
     /// How the calls of ranks differ, once that has closed the context.
     pub(crate) difference: Difference,
     pub(crate) messages: Messages,
+    /// Memory that calls receive into, of all contexts of the job.
+    pub(crate) scratch: Pool,
 }
 
 /// What the members of a new context have agreed on.
@@ -90,6 +92,7 @@ impl Context {
                 host,
                 difference: Difference::default(),
                 messages: Messages::default(),
+                scratch: world.scratch.clone(),
             }),
             status,
             timeout: AtomicU64::new(nanoseconds(settings.timeout)),

@@ -24,6 +24,7 @@ pub mod fuzzing;
 mod group;
 pub mod host;
 mod join;
+mod lanes;
 pub mod low_rank;
 mod messages;
 pub mod pattern;

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ucx_sys_wrap::buffer::{MAX_CONTEXTS, Port};
+use ucx_sys_wrap::buffer::{MAX_CONTEXTS, Pool, Port};
 use ucx_sys_wrap::shm::{LocalGroup, MAX_GENERATIONS, SLOT_SETS, SlotSet};
 use ucx_sys_wrap::{Owner, Rank};
 
 use crate::engine::{Engine, EngineThread};
 use crate::host::Host;
+
+/// The unused memory that calls keep to receive into.
+const SCRATCH_BYTES: usize = 64 << 20;
 
 /// The numbers from here on are not for groups.
 const RESERVED: usize = MAX_CONTEXTS - 16;
@@ -25,6 +28,7 @@ pub(crate) struct World {
     pub(crate) local_group: Option<Arc<LocalGroup>>,
     pub(crate) is_encrypted: bool,
     pub(crate) contexts: Arc<Numbers>,
+    pub(crate) scratch: Pool,
 }
 
 impl Drop for World {
@@ -156,6 +160,11 @@ impl Set {
 }
 
 impl World {
+    /// Memory for calls to receive into.
+    pub(crate) fn scratch() -> Pool {
+        Pool::with_kept_bytes(SCRATCH_BYTES)
+    }
+
     pub(crate) fn port(&self) -> &Arc<Port> {
         self.engine.port()
     }

@@ -34,6 +34,7 @@ mod processes;
 mod properties;
 mod put_back;
 mod secrecy;
+mod segments;
 mod server;
 mod shared_buffers;
 mod shared_memory;

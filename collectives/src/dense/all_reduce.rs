@@ -7,6 +7,9 @@
 //! | ring | 2 (P - 1) | 2 n (P - 1) / P | 2 (P - 1) alpha + 2 n beta (P - 1) / P |
 //! | recursive doubling | ceil(log2 P), and 1 more unless P is a power of two | n a round | rounds (alpha + n beta) |
 //!
+//! Vectors of more than 512 KiB for each rank are reduced by rings in segments of that length, three at a time:
+//! while one is added up, the next is on its way.
+//!
 //! Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //! Recursive doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
 //! in MPICH", 2005.
@@ -20,7 +23,12 @@ use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
+use crate::lanes::in_lanes;
 use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
+
+/// Long vectors are reduced in segments of so many bytes from each rank, which are still in the processor's
+/// cache when they are added up.
+const SLICE_BYTES: usize = 512 << 10;
 
 /// What ranks of an all-reduce must agree on.
 #[must_use]
@@ -47,7 +55,15 @@ pub async fn all_reduce<'env, T: Element>(
         host::all_reduce(&mut SlotTurn::begin(&mut place, &terms).await?, &mut data, reduction).await?;
         return Ok(data);
     }
-    let mut data = match cost.dense_all_reduce(call.world_size(), bytes) {
+    let world_size = call.world_size();
+    let segment = SLICE_BYTES / size_of::<T>() * world_size as usize;
+    let is_long = data.len() > segment;
+    let mut data = match cost.dense_all_reduce(world_size, bytes) {
+        // Two ranks send as much either way, and by a ring each adds up one half.
+        choice if is_long && (choice == DenseAllReduce::Ring || world_size == 2) => {
+            let run = |lane, segment| async move { ring(&lane, segment, reduction).await };
+            in_lanes(call, data, segment, run).await?
+        }
         DenseAllReduce::Ring => ring(call, data, reduction).await?,
         DenseAllReduce::RecursiveDoubling => recursive_doubling(call, data, reduction).await?,
     };
@@ -73,14 +89,12 @@ pub async fn ring<'env, T: Element>(
     let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
     let lengths: Vec<usize> =
         (0..world_size as usize).map(|i| chunk_range(data.len(), world_size, i).len()).collect();
-    let mut incoming: Vec<T> = call.zeros(lengths[0])?;
     let mut chunks = data.split_into(lengths);
 
     for round in 0..world_size - 1 {
         let (out, into) = (ring_chunk(rank, round, world_size), ring_chunk(rank, round + 1, world_size));
         let sending = call.send(next, round, chunks[out].take());
-        incoming.resize(chunks[into].len(), T::zeroed());
-        incoming = call.recv(previous, round, incoming).await?;
+        let incoming = call.recv(previous, round, call.scratch::<T>(chunks[into].len())?).await?;
         in_standard_float_mode(|| T::combine(reduction, &mut chunks[into], &incoming));
         chunks[out] = sending.await?;
     }
@@ -117,7 +131,7 @@ pub async fn recursive_doubling<'env, T: Element>(
     if call.world_size() == 1 {
         return Ok(data);
     }
-    let mut incoming: Vec<T> = call.zeros(data.len())?;
+    let mut incoming = call.scratch::<T>(data.len())?;
     if let Some(guest) = member.guest {
         incoming = call.recv(guest, FIRST_ROUND, incoming).await?;
         in_standard_float_mode(|| T::combine(reduction, &mut data, &incoming));

@@ -107,7 +107,8 @@ impl Group {
         port.open_context(CONTROL, 0, Arc::clone(&members), OnLoss::Continue);
         let contexts = Arc::new(Numbers::new());
         let owner = Owner::here();
-        let world = Arc::new(World { thread, owner, engine, local_group, is_encrypted, contexts });
+        let scratch = World::scratch();
+        let world = Arc::new(World { thread, owner, engine, local_group, is_encrypted, contexts, scratch });
         let slots = places(&world, &members).map(|_| SlotSet::default());
         let agreed = Agreed { number: 0, epoch: 0, members, slots };
         Ok(Self::of(Context::open(&world, agreed, OnLoss::Close, settings)))
