@@ -6,37 +6,33 @@ use crate::select::{TopKScratch, top_k};
 use crate::simd::prefetch_at;
 use crate::{Error, SparseVec, SparseView, room};
 
-/// Elements of a block: a line of the cache. Entries of gradients lie far apart, so that more of a block would
-/// be read in vain.
-const BLOCK: usize = 16;
+/// Elements of a block: four lines of the cache.
+const BLOCK: usize = 64;
+
+/// Elements of a line of the cache.
+const LINE: usize = 16;
 
 /// Bounds that are looked at before the blocks that they point out are read.
 const STRETCH: usize = 1024;
 
 /// Blocks that are prefetched before they are read: they lie far apart, and what is found in one decides a
 /// branch.
-const BLOCKS_AHEAD: usize = 32;
+const BLOCKS_AHEAD: usize = 12;
 
 /// Entries of a sum whose elements are prefetched.
 const ENTRIES_AHEAD: usize = 24;
-
-/// The guess of a selection, as a share of the smallest magnitude that the last one has taken.
-const GUESS_SHARE: f32 = 0.97;
-
-/// Bounds that are looked at together.
-const TOGETHER: usize = 16;
 
 /// So many times a floor is looked for among the bounds before all elements are read.
 const ATTEMPTS: usize = 4;
 
 /// A dense residual to which sparse vectors are added, and which knows the largest magnitude of each block of
-/// 16 elements.
+/// 64 elements.
 ///
-/// [`select`](Self::select) has the result of [`Residual::select`](super::Residual::select) and reads a 16th
+/// [`select`](Self::select) has the result of [`Residual::select`](super::Residual::select) and reads a 64th
 /// of the elements, and then at most about as many blocks as it selects entries. So it is for a long residual
 /// to which little is added between two selections: what a server owes to one of its workers.
 ///
-/// Holds one dense vector and a 16th of that.
+/// Holds one dense vector and a 64th of that.
 ///
 /// ```
 /// use brevity_compress::SparseVec;
@@ -55,9 +51,6 @@ pub struct Tracked {
     /// For each block a bound of its magnitudes. Additions only raise it; a selection that reads a block
     /// makes its bound exact.
     bounds: Vec<f32>,
-    /// A magnitude that the next selection tries first: thresholds change little from one to the next. 0 for
-    /// none.
-    guess: f32,
     scratch: Scratch,
 }
 
@@ -81,7 +74,6 @@ impl Tracked {
         Ok(Self {
             values: room::zeros(n)?,
             bounds: room::zeros(n.div_ceil(BLOCK))?,
-            guess: 0.0,
             scratch: Scratch::default(),
         })
     }
@@ -129,9 +121,9 @@ impl Tracked {
 
     /// Moves the `k` largest entries (see [`top_k`]) to `out` and leaves zeros in their place.
     ///
-    /// Cost: a read of the bounds, and of little more than `k` blocks of 16 elements, if few bounds have become
-    /// too high since their blocks were last read, and the smallest selected magnitude is not much below that
-    /// of the last selection; in the worst case, and where most magnitudes are equal, of all elements.
+    /// Cost: a read of the bounds, and of about `1.1 k` blocks of 64 elements, if few bounds have become too
+    /// high since their blocks were last read; in the worst case, and where most magnitudes are equal, of all
+    /// elements.
     ///
     /// # Errors
     /// None that a caller can cause: those of [`top_k`] for values that are not finite.
@@ -141,12 +133,8 @@ impl Tracked {
             return Ok(());
         }
         let mut attempts = 0..ATTEMPTS;
-        let mut guess = std::mem::take(&mut self.guess);
         loop {
-            let floor = match std::mem::take(&mut guess) {
-                0.0 if attempts.next().is_some() => self.floor(k)?,
-                guess => guess,
-            };
+            let floor = if attempts.next().is_some() { self.floor(k)? } else { 0.0 };
             if self.collect(floor) >= k || floor == 0.0 {
                 break;
             }
@@ -155,12 +143,8 @@ impl Tracked {
                 *bound = bound.max(value.abs());
             }
         }
-        let Self { values, bounds, guess, scratch: Scratch { top_k: scratch, picked, candidates } } = self;
+        let Self { values, bounds, scratch: Scratch { top_k: scratch, picked, candidates } } = self;
         top_k(candidates.values(), k, picked, scratch)?;
-        if picked.len() == k {
-            let least = picked.values().iter().fold(f32::MAX, |least, value| value.abs().min(least));
-            *guess = GUESS_SHARE * least;
-        }
         let mut picked = picked.indices().iter().peekable();
         for (place, (index, value)) in (0u32..).zip(candidates.iter()) {
             if picked.next_if_eq(&&place).is_some() {
@@ -212,14 +196,16 @@ impl Tracked {
     /// Collects the elements of at least this magnitude, but no zeros, and sets the bound of each block that
     /// it reads to the largest of the others. Returns their number.
     fn collect(&mut self, floor: f32) -> usize {
-        let Self { values, bounds, scratch: Scratch { candidates, .. }, .. } = self;
+        let Self { values, bounds, scratch: Scratch { candidates, .. } } = self;
         candidates.reset(values.len());
         let least = magnitude(floor).max(1);
         let mut blocks = [0; STRETCH];
         for (stretch, bounds) in bounds.chunks_mut(STRETCH).enumerate() {
             let blocks = high(bounds, least, &mut blocks);
             let first = |block: u16| (stretch * STRETCH + usize::from(block)) * BLOCK;
-            let prefetch = |block: u16| prefetch_at(values, first(block));
+            let prefetch = |block: u16| {
+                (0..BLOCK).step_by(LINE).for_each(|element| prefetch_at(values, first(block) + element));
+            };
             blocks.iter().take(BLOCKS_AHEAD).for_each(|block| prefetch(*block));
             for (place, &block) in blocks.iter().enumerate() {
                 if let Some(&ahead) = blocks.get(place + BLOCKS_AHEAD) {
@@ -237,14 +223,10 @@ impl Tracked {
 /// The places of the bounds of at least this magnitude.
 fn high<'a>(bounds: &[f32], least: u32, places: &'a mut [u16; STRETCH]) -> &'a [u16] {
     let mut count = 0;
-    for (first, bounds) in (0..).step_by(TOGETHER).zip(bounds.chunks(TOGETHER)) {
-        // No branch for each bound, which could not be foreseen.
-        if bounds.iter().fold(false, |any, bound| any | (magnitude(*bound) >= least)) {
-            for (place, bound) in (first..).zip(bounds) {
-                places[count] = place;
-                count += usize::from(magnitude(*bound) >= least);
-            }
-        }
+    for (place, bound) in (0..).zip(bounds) {
+        // Without a branch, which could not be foreseen.
+        places[count] = place;
+        count += usize::from(magnitude(*bound) >= least);
     }
     &places[..count]
 }
@@ -252,16 +234,19 @@ fn high<'a>(bounds: &[f32], least: u32, places: &'a mut [u16; STRETCH]) -> &'a [
 /// Collects the elements of a block that have at least this magnitude. Returns the largest magnitude of the
 /// others.
 fn collect_block(values: &[f32], first: usize, least: u32, candidates: &mut SparseVec) -> f32 {
-    let largest = values.iter().fold(0, |most, value| magnitude(*value).max(most));
-    if largest < least {
-        return f32::from_bits(largest);
-    }
     let mut rest = 0;
-    for (index, value) in (first..).zip(values) {
-        if magnitude(*value) >= least {
-            candidates.push(index as u32, *value);
-        } else {
-            rest = rest.max(magnitude(*value));
+    for (line, values) in (first..).step_by(LINE).zip(values.chunks(LINE)) {
+        let largest = values.iter().fold(0, |most, value| magnitude(*value).max(most));
+        if largest < least {
+            rest = largest.max(rest);
+            continue;
+        }
+        for (index, value) in (line..).zip(values) {
+            if magnitude(*value) >= least {
+                candidates.push(index as u32, *value);
+            } else {
+                rest = rest.max(magnitude(*value));
+            }
         }
     }
     f32::from_bits(rest)
