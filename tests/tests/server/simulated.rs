@@ -188,7 +188,8 @@ fn where_every_rank_serves_a_death_is_told_to_all() {
 /// Rank 2 learns that rank 1 has ended long before it can find that rank 0 is dead.
 #[test]
 fn a_rank_that_ends_for_a_death_names_it() {
-    let job = Job { servers: Servers::EveryRank, shards: 3, ..dedicated(Method::gradient_dropping(0.1), 40) };
+    let job =
+        Job { servers: Servers::EveryRank, shards: 3, ..dedicated(Method::gradient_dropping(0.1), 400) };
     let links = links().with_link(Rank(0), Rank(2), 5e-3, 8e-9);
     let fault = Fault::Kill { rank: Rank(0), at: Duration::from_millis(60) };
     let (ended, _) = simulate_on(links, &job, 3, vec![fault]);
