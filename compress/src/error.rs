@@ -83,6 +83,14 @@ pub enum Error {
         /// The valid range, and what to use instead.
         expected: &'static str,
     },
+    /// A reduction that is not defined for the elements' type.
+    #[error("{op} of {element} is not defined: bitwise reductions need integers")]
+    UndefinedReduction {
+        /// The reduction.
+        op: crate::reduce::Op,
+        /// The name of the elements' type.
+        element: &'static str,
+    },
     /// A density outside of 0 (exclusive) to 1 (inclusive).
     #[error(
         "density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand"

@@ -17,6 +17,7 @@
 //! - [`feedback`]: residuals that keep what is not sent.
 //! - [`momentum`]: momentum before selection and after aggregation.
 //! - [`dense`]: sums and conversions of dense vectors of `f32`, `f64`, `f16` and `bf16`.
+//! - [`reduce`]: sums, products, maxima, minima and bitwise operations of dense vectors of numbers.
 //! - [`quantise`]: values in 1 to 16 bits, with error feedback for the rounding.
 //! - [`codec`]: sparse vectors as messages with few bits an index, and checked decoding.
 //! - [`low_rank`]: the phases of PowerSGD, between which the caller reduces.
@@ -55,6 +56,7 @@ pub mod low_rank;
 pub mod merge;
 pub mod momentum;
 pub mod quantise;
+pub mod reduce;
 mod room;
 pub mod schedule;
 pub mod select;

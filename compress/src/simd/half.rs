@@ -75,23 +75,26 @@ impl Format for Bf16 {
     }
 }
 
-/// Like [`per_level`](super::per_level), for a body that is generic over the conversions of a format.
+/// Like [`per_level`](super::per_level), for a body that is generic over the conversions of a format. The
+/// kernel's type parameters are the format, and those given.
 macro_rules! per_level_half {
     (
         $(#[$attribute:meta])*
-        $vis:vis fn $name:ident<$convert:ident>($($argument:ident: $type:ty),* $(,)?) $body:block
+        $vis:vis fn $name:ident<$convert:ident $(, $parameter:ident: $bound:path)*>(
+            $($argument:ident: $type:ty),* $(,)?
+        ) $body:block
     ) => {
         $(#[$attribute])*
-        $vis fn $name<F: Format>(level: Level, $($argument: $type),*) {
+        $vis fn $name<F: Format $(, $parameter: $bound)*>(level: Level, $($argument: $type),*) {
             #[inline(always)]
-            fn body(convert: impl Convert, $($argument: $type),*) {
+            fn body<$($parameter: $bound),*>(convert: impl Convert, $($argument: $type),*) {
                 let $convert = convert;
                 $body
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-            fn avx2<F: Format>($($argument: $type),*) {
+            fn avx2<F: Format $(, $parameter: $bound)*>($($argument: $type),*) {
                 // SAFETY: this function is only called where the CPU has its features.
                 body(unsafe { F::avx2() }, $($argument),*)
             }
@@ -99,7 +102,7 @@ macro_rules! per_level_half {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-            fn avx512<F: Format>($($argument: $type),*) {
+            fn avx512<F: Format $(, $parameter: $bound)*>($($argument: $type),*) {
                 // SAFETY: this function is only called where the CPU has its features.
                 body(unsafe { F::avx512() }, $($argument),*)
             }
@@ -107,15 +110,19 @@ macro_rules! per_level_half {
             match level.kind() {
                 // SAFETY: a level of this kind exists only where the CPU was found to have these features.
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 => unsafe { avx512::<F>($($argument),*) },
+                Kind::Avx512 => unsafe { avx512::<F $(, $parameter)*>($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx2 => unsafe { avx2::<F>($($argument),*) },
+                Kind::Avx2 => unsafe { avx2::<F $(, $parameter)*>($($argument),*) },
                 _ => body(F::portable(), $($argument),*),
             }
         }
     };
 }
+
+mod wide;
+
+pub(crate) use wide::combine_wide;
 
 per_level_half! {
     /// `to = from`, up to the shorter length.

@@ -86,27 +86,32 @@ fn has_avx512() -> bool {
 }
 
 /// Defines a kernel: a function with one safe body that is compiled once for each level. Its first argument
-/// is the [`Level`] to run at.
+/// is the [`Level`] to run at. It may have type parameters with one bound each.
 macro_rules! per_level {
     (
         $(#[$attribute:meta])*
-        $vis:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block
+        $vis:vis fn $name:ident $(<$($parameter:ident: $bound:path),+>)? (
+            $($argument:ident: $type:ty),* $(,)?
+        ) $(-> $result:ty)? $body:block
     ) => {
         $(#[$attribute])*
-        $vis fn $name(level: $crate::simd::Level, $($argument: $type),*) $(-> $result)? {
+        $vis fn $name $(<$($parameter: $bound),+>)? (
+            level: $crate::simd::Level,
+            $($argument: $type),*
+        ) $(-> $result)? {
             #[inline(always)]
-            fn body($($argument: $type),*) $(-> $result)? $body
+            fn body $(<$($parameter: $bound),+>)? ($($argument: $type),*) $(-> $result)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-            fn avx2($($argument: $type),*) $(-> $result)? {
+            fn avx2 $(<$($parameter: $bound),+>)? ($($argument: $type),*) $(-> $result)? {
                 body($($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-            fn avx512($($argument: $type),*) $(-> $result)? {
+            fn avx512 $(<$($parameter: $bound),+>)? ($($argument: $type),*) $(-> $result)? {
                 body($($argument),*)
             }
 

@@ -21,6 +21,7 @@ pub(crate) mod momentum;
 pub(crate) mod orthonormal;
 pub(crate) mod pack;
 mod part;
+pub(crate) mod reduce;
 mod rising;
 mod select;
 mod side_by_side;

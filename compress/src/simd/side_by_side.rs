@@ -17,14 +17,14 @@ const ALONE_AHEAD_BYTES: usize = 2048;
 
 /// The operation on a row of two vectors. A trait instead of a closure, because the method must be
 /// `#[inline(always)]`: a function that is not inlined is compiled for the baseline.
-pub(super) trait Each<T, const N: usize>: Copy {
-    fn each(self, a: &mut [T; N], b: &[T; N]);
+pub(super) trait Each<T, const N: usize, U = T>: Copy {
+    fn each(self, a: &mut [T; N], b: &[U; N]);
 }
 
 /// Applies the operation to every row of `a` and the matching row of `b`, up to the shorter length, in no
 /// particular order.
 #[inline(always)]
-pub(super) fn side_by_side<T, const N: usize>(what: impl Each<T, N>, a: &mut [[T; N]], b: &[[T; N]]) {
+pub(super) fn side_by_side<T, const N: usize, U>(what: impl Each<T, N, U>, a: &mut [[T; N]], b: &[[U; N]]) {
     let rows = const { STRETCH / size_of::<[T; N]>() };
     let length = a.len().min(b.len());
     let (mut turns, mut b_turns) =

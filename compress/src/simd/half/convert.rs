@@ -9,6 +9,12 @@ pub(crate) trait Convert: Copy {
     fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]);
     fn narrow(self, values: &[f32; TURN], bits: &mut [u16; TURN]);
 
+    /// Like [`widen`](Self::widen), but may leave a NaN signaling.
+    #[inline(always)]
+    fn widen_operand(self, bits: &[u16; TURN], values: &mut [f32; TURN]) {
+        self.widen(bits, values);
+    }
+
     /// `a += b`, rounded once.
     #[inline(always)]
     fn add(self, a: &mut [u16; TURN], b: &[u16; TURN]) {
@@ -77,6 +83,13 @@ impl Convert for UpperHalf {
             // As in the other format, NaNs become quiet.
             let quiet = if f32::from_bits(wide).is_nan() { 0x0040_0000 } else { 0 };
             *value = f32::from_bits(wide | quiet);
+        }
+    }
+
+    #[inline(always)]
+    fn widen_operand(self, bits: &[u16; TURN], values: &mut [f32; TURN]) {
+        for (value, &bits) in values.iter_mut().zip(bits) {
+            *value = f32::from_bits(u32::from(bits) << 16);
         }
     }
 
