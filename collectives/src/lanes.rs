@@ -13,8 +13,8 @@ use ucx_sys_wrap::buffer::Chunk;
 use crate::call::{Call, LANES};
 use crate::error::Result;
 
-/// The segments that are on their way at once. One more would be a lane more: the tags of a lane are free when
-/// its segment before has ended on this rank.
+/// The segments that are on their way at once, one less than lanes: the tags of a lane are free when its last
+/// segment has ended on this rank.
 const IN_FLIGHT: usize = LANES as usize - 1;
 
 /// A segment on its way, or where it has ended before those in front of it.
@@ -23,8 +23,8 @@ enum Lane<'env, T, R> {
     Ended(Chunk<'env, T>),
 }
 
-/// Runs a collective on each segment of `data`, of `length` elements, and returns all of it. All ranks have the
-/// same segments.
+/// Runs a collective on each segment of `data`, of `length` elements, and returns all of it. All ranks have
+/// the same segments.
 ///
 /// # Errors
 /// The first one of a segment; those that are on their way are canceled.

@@ -54,8 +54,8 @@ pub fn to_json(runs: &[Run]) -> Result<String, Error> {
     Ok(brevity_bench::record::to_json(&Report { runs })?)
 }
 
-/// The bytes of a dense step: measured if a run was dense, otherwise `2 (P-1)/P` times the gradient, and with a
-/// server twice.
+/// The bytes of a dense step: measured if a run was dense, otherwise `2 (P-1)/P` times the gradient, and with
+/// a server twice.
 fn dense_bytes(runs: &[Run], parameter_count: usize, run: &Run) -> f64 {
     let is_dense = |run: &&Run| run.method == "dense" || run.method == "asgd";
     let share = if run.staleness.is_some() { 1.0 } else { (run.ranks as f64 - 1.0) / run.ranks as f64 };

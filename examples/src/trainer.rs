@@ -115,8 +115,8 @@ pub struct Run {
     /// The part of `seconds` that rank 0 spent in [`Exchange::average`]: compressing, sending
     /// and waiting for others.
     pub communication_seconds: f64,
-    /// With a server: how many pushes of others a shard has applied between an answer to a rank and the rank's
-    /// next push, mean over ranks and steps.
+    /// With a server: how many pushes of others a shard has applied between an answer to a rank and the
+    /// rank's next push, mean over ranks and steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness: Option<f64>,
     /// The course of the run.

@@ -128,8 +128,8 @@ impl Peers {
         self.group.context.ranks.has_gone(self.group.port(), rank)
     }
 
-    /// Whether a rank has died, and not left, as far as this rank knows: it was lost, or another one has closed
-    /// its side for that.
+    /// Whether a rank has died, and not left, as far as this rank knows: it was lost, or another one has
+    /// closed its side for that.
     #[must_use]
     pub fn has_died(&self, rank: u32) -> bool {
         let (port, member) = (self.group.port(), self.member(rank));

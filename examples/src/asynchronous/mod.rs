@@ -1,6 +1,6 @@
 //! Asynchronous training against a parameter server: no rank waits for the slowest one.
 //!
-//! [`rank`] is what each rank does, on processes as on a simulated network; [`train_all`] runs it on the ranks
+//! What each rank does is the same on processes as on a simulated network: [`train_all`] runs it on the ranks
 //! of a group, and [`simulate`] on ranks that are tasks of this process.
 
 pub mod arguments;
