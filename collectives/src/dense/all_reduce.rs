@@ -7,8 +7,8 @@
 //! | ring | 2 (P - 1) | 2 n (P - 1) / P | 2 (P - 1) alpha + 2 n beta (P - 1) / P |
 //! | recursive doubling | ceil(log2 P), and 1 more unless P is a power of two | n a round | rounds (alpha + n beta) |
 //!
-//! Vectors of more than 512 KiB for each rank are reduced by rings in segments of that length, three at a time:
-//! while one is added up, the next is on its way.
+//! Vectors of more than 512 KiB for each rank are reduced by rings in segments of that length, three at a
+//! time: while one is added up, the next is on its way.
 //!
 //! Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //! Recursive doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
