@@ -111,7 +111,7 @@ def show(arguments):
     for name in [*NODES, *METHODS]:
         print(f"| {name} | " + " | ".join(accuracy(name, workers) for workers in WORKERS) + " |")
     print("\n| method | workers | staleness | bytes a step | runs |\n| --- | --- | --- | --- | --- |")
-    for (name, workers, speed), results in sorted(found.items(), key=lambda entry: str(entry[0])):
+    for (name, workers, speed), results in sorted(found.items()):
         if speed == 1 and name in METHODS:
             lag = statistics.mean(run["staleness"] for run in results)
             count = statistics.mean(run["bytes_per_rank_step"] for run in results)
