@@ -74,7 +74,7 @@ def run(arguments):
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for name, workers, speed, seed, words in runs():
         file = file_of(arguments.folder, name, workers, speed, seed)
-        if file.exists():
+        if file.exists() or seed not in (arguments.seed or SEEDS):
             continue
         if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
             return
@@ -137,6 +137,7 @@ def main():
     running.add_argument("data")
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--train", default="target/release/train")
+    running.add_argument("--seed", type=int, action="append", help="of the runs to train; all without it")
     running.add_argument("--until", help="the time of day after which no run begins")
     actions.add_parser("show").add_argument("folder", type=pathlib.Path)
     arguments = parser.parse_args()
