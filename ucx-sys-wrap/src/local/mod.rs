@@ -145,6 +145,7 @@ impl Transport for Local {
     ) -> Posted<RecvId, RecvDone> {
         self.progress();
         if let Err(error) = self.check_open(from) {
+            self.unclaim();
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
         // Receives of one tag match in order.
