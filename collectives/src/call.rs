@@ -156,7 +156,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     pub(crate) fn lane(&self, lane: u32) -> Call<'comm, 'env> {
         let numbered = self.numbered;
         let call = Call::new(self.comm, self.ranks, numbered, self.site.description, self.shared);
-        // The ranks poll lanes in any order, and slots have one.
+        // All ranks use slots in the same order; lanes are polled in any order.
         Call { signature: self.signature, is_part: true, lane, ..call }
     }
 

@@ -53,14 +53,7 @@ mod tests {
 
     fn comparison(pairs: &[(f64, f64)]) -> Comparison {
         let subject = Subject { what: "latency".into(), wire: "tcp", world_size: 2, bytes: 8 };
-        let turn = |&(ours_us, theirs_us)| Turn {
-            ours_us,
-            theirs_us,
-            probe_before_ns: 5.0,
-            probe_after_ns: 5.0,
-            changed: false,
-        };
-        Comparison::new(subject, "a", "b", pairs.iter().map(turn).collect(), 0).unwrap()
+        Comparison::new(subject, "a", "b", pairs.iter().map(Turn::of).collect(), 0).unwrap()
     }
 
     #[test]

@@ -173,6 +173,14 @@ pub struct Turn {
     pub changed: bool,
 }
 
+#[cfg(test)]
+impl Turn {
+    /// A turn of these times on even cores.
+    pub(crate) fn of(&(ours_us, theirs_us): &(f64, f64)) -> Self {
+        Self { ours_us, theirs_us, probe_before_ns: 5.0, probe_after_ns: 5.0, changed: false }
+    }
+}
+
 /// All turns of two sides about one subject.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {

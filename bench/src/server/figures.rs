@@ -172,14 +172,7 @@ mod tests {
     fn a_step_meets_its_bar_by_both_ratios() {
         let met = |pairs: &[(f64, f64)]| {
             let subject = Subject { what: "step".into(), wire: "tcp", world_size: 2, bytes: 8 };
-            let turn = |&(ours_us, theirs_us)| Turn {
-                ours_us,
-                theirs_us,
-                probe_before_ns: 5.0,
-                probe_after_ns: 5.0,
-                changed: false,
-            };
-            let turns = pairs.iter().map(turn).collect();
+            let turns = pairs.iter().map(Turn::of).collect();
             Step::new(8, Comparison::new(subject, "a", "b", turns, 0).unwrap()).comparison.met.unwrap()
         };
         assert!(met(&[(1.3, 1.0); 3]) && !met(&[(1.31, 1.0); 3]));

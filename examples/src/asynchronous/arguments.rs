@@ -70,7 +70,7 @@ impl FromStr for Straggler {
 pub struct AsyncArguments {
     /// Trains without waiting for the slowest rank, against a parameter server, by these methods in turn,
     /// separated by commas. Then --density is that of what ranks send, --momentum is that of dgs and dgc
-    /// [default: 0.7], and --learning-rate stays as it is with adagrad.
+    /// [default: 0.7], and --learning-rate is 0.1 by default; with adagrad it is 0.005 and stays as it is.
     #[arg(
         id = "async",
         long = "async",
