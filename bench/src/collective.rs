@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use brevity::{Group, Reduction};
+use brevity::{Group, ReduceOp};
 
 use crate::order::Order;
 use crate::{Error, Result};
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// If a rank is lost or the sum is wrong.
-pub fn all_reduce(group: &Group, order: &Order, reduction: Reduction) -> Result<Vec<f64>> {
+pub fn all_reduce(group: &Group, order: &Order, reduction: ReduceOp) -> Result<Vec<f64>> {
     let count = order.bytes / size_of::<f32>();
     let (rank, world) = (group.rank(), group.world_size());
     let mut data: Vec<f32> = (0..count).map(|index| (index % 1000) as f32 + rank as f32).collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use brevity::collectives::engine::Engine;
 use brevity::transport::Rank;
-use brevity::{Group, Reduction, launch};
+use brevity::{Group, ReduceOp, launch};
 
 use crate::order::{Answer, Order, Over, What};
 use crate::p2p::Waiting;
@@ -75,7 +75,7 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
     }
     match order.what {
         What::Hang => collective::hang(group, order),
-        What::AllReduce => collective::all_reduce(group, order, Reduction::Sum),
+        What::AllReduce => collective::all_reduce(group, order, ReduceOp::Sum),
         What::Broadcast => collective::broadcast(group, order),
         _ if !paired => Ok(Vec::new()),
         _ => {

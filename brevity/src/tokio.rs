@@ -17,7 +17,7 @@ use crate::{Error, Group, Result};
 /// # async fn start() -> Result<(), brevity::Error> {
 /// let group = brevity::Join::from_env()?.join_async().await?;
 /// tokio::spawn(brevity::tokio::drive(&group)?);
-/// let (sum, result) = group.start_all_reduce(vec![1.0f32; 8], brevity::Reduction::Sum).await;
+/// let (sum, result) = group.start_all_reduce(vec![1.0f32; 8], brevity::ReduceOp::Sum).await;
 /// # result?;
 /// # Ok(())
 /// # }

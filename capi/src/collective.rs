@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use brevity::{Element, Group, Reduction};
+use brevity::{Element, Group, ReduceOp};
 
 use crate::element::{brv_reduction, brv_type, reduction, with_element};
 use crate::failure::Failure;
@@ -126,7 +126,7 @@ unsafe fn all_reduce<T: Element>(
     input: *const T,
     output: *mut T,
     n: usize,
-    reduction: Reduction,
+    reduction: ReduceOp,
 ) -> Result<(), Failure> {
     let (input, output) = (Stretch::new(input, n, "in")?, Stretch::new(output, n, "out")?);
     // Checked before `out` is written.

@@ -1,6 +1,6 @@
 //! Element types and reductions by their C numbers.
 
-use brevity::Reduction;
+use brevity::ReduceOp;
 
 use crate::failure::Failure;
 
@@ -61,12 +61,12 @@ macro_rules! with_element {
 pub(crate) use with_element;
 
 /// The reduction with this number.
-pub(crate) fn reduction(number: brv_reduction) -> Result<Reduction, Failure> {
+pub(crate) fn reduction(number: brv_reduction) -> Result<ReduceOp, Failure> {
     match number {
-        SUM => Ok(Reduction::Sum),
-        AVERAGE => Ok(Reduction::Average),
-        MAX => Ok(Reduction::Max),
-        MIN => Ok(Reduction::Min),
+        SUM => Ok(ReduceOp::Sum),
+        AVERAGE => Ok(ReduceOp::Average),
+        MAX => Ok(ReduceOp::Max),
+        MIN => Ok(ReduceOp::Min),
         other => {
             Err(Failure::argument(format!("reduction is {other}, expected a brv_reduction ({SUM} to {MIN})")))
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use brevity::{Element, Group, Reduction};
+use brevity::{Element, Group, ReduceOp};
 
 use crate::collective::gathered;
 use crate::element::{brv_reduction, brv_type, reduction, with_element};
@@ -133,7 +133,7 @@ unsafe fn all_reduce<T: Element>(
     input: *const T,
     output: *mut T,
     n: usize,
-    how: Reduction,
+    how: ReduceOp,
 ) -> Begun {
     let (input, output) = (Stretch::new(input, n, "in")?, Stretch::new(output.cast_const(), n, "out")?);
     // Checked before `out` is written.

@@ -77,7 +77,7 @@ pub(crate) fn element_name(number: u8) -> Option<&'static str> {
     ["f32", "f64", "i32", "i64", "u32", "u64", "u8"].get(usize::from(number).checked_sub(1)?).copied()
 }
 
-/// The name of a [reduction](crate::Reduction) by its number.
+/// The name of a [reduction](crate::ReduceOp) by its number.
 pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
     ["sum", "average", "max", "min"].get(usize::from(number).checked_sub(1)?).copied()
 }
@@ -255,12 +255,12 @@ impl fmt::Display for Description {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::{Element, Reduction};
+    use crate::element::{Element, ReduceOp};
 
     #[test]
     fn descriptions_survive_the_wire() {
         let description = Description {
-            reduction: Reduction::Sum.number(),
+            reduction: ReduceOp::Sum.number(),
             root: Some(Rank(3)),
             ..Description::new(Operation::ALL_REDUCE, f32::NUMBER, 1 << 40)
         };

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// How the elements of all ranks are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reduction {
+pub enum ReduceOp {
     /// The sum; integers wrap around.
     Sum,
     /// The sum, divided once by the number of ranks; floating-point types only.
@@ -21,7 +21,7 @@ pub enum Reduction {
     Min,
 }
 
-impl Reduction {
+impl ReduceOp {
     /// Checks that vectors of `T` can be reduced this way.
     ///
     /// # Errors
@@ -53,10 +53,10 @@ pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug + private::Se
     /// Whether an average is defined.
     const IS_FLOAT: bool;
 
-    /// `into[i] = into[i] (+, max, min) from[i]`; [`Reduction::Average`] adds. The lengths are equal. Like
+    /// `into[i] = into[i] (+, max, min) from[i]`; [`ReduceOp::Average`] adds. The lengths are equal. Like
     /// [`divide`](Self::divide), it uses the thread's floating-point mode, so collectives call both inside
     /// [`in_standard_float_mode`](brevity_compress::in_standard_float_mode).
-    fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]);
+    fn combine(reduction: ReduceOp, into: &mut [Self], from: &[Self]);
 
     /// Divides every element by `count`; does nothing for integers.
     fn divide(values: &mut [Self], count: u32);
@@ -93,11 +93,11 @@ macro_rules! float_element {
             const NAME: &'static str = stringify!($type);
             const IS_FLOAT: bool = true;
 
-            fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]) {
+            fn combine(reduction: ReduceOp, into: &mut [Self], from: &[Self]) {
                 match reduction {
-                    Reduction::Sum | Reduction::Average => add(into, from),
-                    Reduction::Max => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_ge())),
-                    Reduction::Min => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_le())),
+                    ReduceOp::Sum | ReduceOp::Average => add(into, from),
+                    ReduceOp::Max => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_ge())),
+                    ReduceOp::Min => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_le())),
                 }
 
                 /// One of the two; NaN if either is.
@@ -131,11 +131,11 @@ macro_rules! integer_element {
             const NAME: &'static str = stringify!($type);
             const IS_FLOAT: bool = false;
 
-            fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]) {
+            fn combine(reduction: ReduceOp, into: &mut [Self], from: &[Self]) {
                 match reduction {
-                    Reduction::Sum | Reduction::Average => zip_with(into, from, <$type>::wrapping_add),
-                    Reduction::Max => zip_with(into, from, Ord::max),
-                    Reduction::Min => zip_with(into, from, Ord::min),
+                    ReduceOp::Sum | ReduceOp::Average => zip_with(into, from, <$type>::wrapping_add),
+                    ReduceOp::Max => zip_with(into, from, Ord::max),
+                    ReduceOp::Min => zip_with(into, from, Ord::min),
                 }
             }
 
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn max_and_min_do_not_depend_on_the_order_of_operands() {
         let values = [0.0f32, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN];
-        for reduction in [Reduction::Max, Reduction::Min, Reduction::Sum] {
+        for reduction in [ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum] {
             for a in values {
                 for b in values {
                     let (mut ab, mut ba) = ([a], [b]);
@@ -168,7 +168,7 @@ mod tests {
                     f32::combine(reduction, &mut ba, &[a]);
                     let same_bits = ab[0].to_bits() == ba[0].to_bits();
                     // The payload of a sum of two NaN depends on the order. Maxima and minima do not.
-                    let any_nan = reduction == Reduction::Sum && ab[0].is_nan() && ba[0].is_nan();
+                    let any_nan = reduction == ReduceOp::Sum && ab[0].is_nan() && ba[0].is_nan();
                     assert!(same_bits || any_nan, "{reduction:?} {a} {b}");
                 }
             }
@@ -182,18 +182,18 @@ mod tests {
             let ours: Vec<f32> = (0..length).map(|i| i as f32).collect();
             let theirs: Vec<f32> = (0..length).map(|i| 3.0 - 2.0 * i as f32).collect();
             let mut sums = ours.clone();
-            f32::combine(Reduction::Sum, &mut sums, &theirs);
+            f32::combine(ReduceOp::Sum, &mut sums, &theirs);
             assert!(sums.iter().enumerate().all(|(i, sum)| *sum == 3.0 - i as f32), "{length} f32");
             let mut sums: Vec<f64> = ours.iter().map(|v| f64::from(*v)).collect();
             let theirs: Vec<f64> = theirs.iter().map(|v| f64::from(*v)).collect();
-            f64::combine(Reduction::Average, &mut sums, &theirs);
+            f64::combine(ReduceOp::Average, &mut sums, &theirs);
             assert!(sums.iter().enumerate().all(|(i, sum)| *sum == 3.0 - i as f64), "{length} f64");
         }
     }
 
     #[test]
     fn a_nan_is_never_lost() {
-        for reduction in [Reduction::Max, Reduction::Min] {
+        for reduction in [ReduceOp::Max, ReduceOp::Min] {
             let mut into = [f64::NAN, 1.0];
             f64::combine(reduction, &mut into, &[1.0, -f64::NAN]);
             assert!(into.iter().all(|value| value.is_nan()));
@@ -212,7 +212,7 @@ mod tests {
         check::<u32>();
         check::<u64>();
         check::<u8>();
-        let reductions = [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min];
+        let reductions = [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max, ReduceOp::Min];
         let names = reductions.map(|reduction| reduction_name(reduction.number()).unwrap());
         assert_eq!(names, ["sum", "average", "max", "min"]);
     }

@@ -36,7 +36,7 @@ pub use call::{Call, Receiving, ReceivingUpTo, Sending};
 pub use choose::{Cost, DenseAllReduce};
 pub use description::{Description, Operation};
 pub use difference::Difference;
-pub use element::{Element, Reduction};
+pub use element::{Element, ReduceOp};
 pub use error::{Error, Result};
 pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Settings};
 pub use join::{Join, Joining};

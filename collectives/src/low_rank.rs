@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::choose::Cost;
 use crate::dense::all_reduce;
 use crate::description::{Description, Operation};
-use crate::element::Reduction;
+use crate::element::ReduceOp;
 use crate::error::{Error, Result};
 
 /// What ranks of a low-rank all-reduce must agree on: the shapes of the matrices (different shapes can have
@@ -147,7 +147,7 @@ fn poison_unless(
 }
 
 async fn mean(call: &Call<'_, '_>, factors: Vec<f32>, cost: &Cost) -> Result<Vec<f32>> {
-    let chunk = all_reduce(call, Chunk::from(factors), Reduction::Average, cost).await?;
+    let chunk = all_reduce(call, Chunk::from(factors), ReduceOp::Average, cost).await?;
     Ok(chunk.into_vec())
 }
 

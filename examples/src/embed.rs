@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use brevity::launch::Launch;
 use brevity::transport::bootstrap::Launcher;
-use brevity::{Join, Reduction};
+use brevity::{Join, ReduceOp};
 
 /// What the work of a rank ends with.
 pub type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -50,14 +50,14 @@ pub async fn on_tokio() -> Ended {
     tokio::spawn(brevity::tokio::drive(&group)?);
     let begun = Instant::now();
     for _ in 0..CALLS {
-        group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await.1?;
+        group.start_all_reduce(vec![1.0f32; 8], ReduceOp::Sum).await.1?;
     }
     report(group.rank(), "awaited one after the other", begun, CALLS);
 
     // All at once. The ranks start them in the same order; they end in any.
     let begun = Instant::now();
     let calls: Vec<_> =
-        (0..100).map(|_| tokio::spawn(group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum))).collect();
+        (0..100).map(|_| tokio::spawn(group.start_all_reduce(vec![1.0f32; 8], ReduceOp::Sum))).collect();
     for call in calls {
         call.await?.1?;
     }
@@ -68,7 +68,7 @@ pub async fn on_tokio() -> Ended {
     if group.rank() == 1 {
         tokio::time::sleep(lateness()).await;
     }
-    let mut sum = group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await;
+    let mut sum = group.start_all_reduce(vec![1.0f32; 8], ReduceOp::Sum).await;
     sum.1?;
     report_processor_time(group.rank());
     assert_eq!(sum.0.pop(), Some(group.world_size() as f32));

@@ -3,7 +3,7 @@
 use crate::arguments::Method;
 use crate::model::Model;
 use crate::trainer::{BoxError, Exchange};
-use brevity::{GradientExchange, Group, Policy, Reduction};
+use brevity::{GradientExchange, Group, Policy, ReduceOp};
 
 /// A rank of a [`Group`] that averages by one method.
 pub struct GroupExchange {
@@ -52,7 +52,7 @@ impl Exchange for GroupExchange {
     }
 
     fn sum(&mut self, values: &mut [f64]) -> Result<(), BoxError> {
-        Ok(self.exchange.group().all_reduce(values, Reduction::Sum).map_err(brevity::Error::from)?)
+        Ok(self.exchange.group().all_reduce(values, ReduceOp::Sum).map_err(brevity::Error::from)?)
     }
 
     fn bytes_sent(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use brevity::collectives::{Error, Result};
 use brevity::compress::SparseVec;
-use brevity::{Group, PutBack, Reduction};
+use brevity::{Group, PutBack, ReduceOp};
 
 use crate::{oracle, suite};
 
@@ -55,12 +55,12 @@ pub fn any_call(group: &Group, turn: u32) -> Result<()> {
     match random % 8 {
         0 | 1 => {
             let mut data = vec![value(group.rank()); length];
-            group.all_reduce(&mut data, Reduction::Sum)?;
+            group.all_reduce(&mut data, ReduceOp::Sum)?;
             assert!(data.iter().all(|found| *found == sum));
         }
         2 | 3 => {
-            let handle = group.start_all_reduce(vec![value(group.rank()); length], Reduction::Sum);
-            let (most, result) = group.start_all_reduce(vec![group.rank(); 3], Reduction::Max).wait();
+            let handle = group.start_all_reduce(vec![value(group.rank()); length], ReduceOp::Sum);
+            let (most, result) = group.start_all_reduce(vec![group.rank(); 3], ReduceOp::Max).wait();
             result.map(|()| assert_eq!(most, [size - 1; 3]))?;
             let (data, result) = handle.wait();
             result.map(|()| assert!(data.iter().all(|found| *found == sum)))?;

@@ -7,7 +7,7 @@ use brevity::collectives::sparse::{
 use brevity::collectives::{Chunk, Cost, Description, Operation, Result, dense};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
-use brevity::{Element, GradientExchange, Group, Policy, PutBack, Reduction};
+use brevity::{Element, GradientExchange, Group, Policy, PutBack, ReduceOp};
 
 use crate::{oracle, suite};
 
@@ -85,7 +85,7 @@ impl Collective {
             Self::Barrier => barrier(group).await,
             Self::Broadcast => broadcast(group, &inputs).await,
             Self::AllReduce => {
-                let (sum, result) = group.start_all_reduce(inputs.own(), Reduction::Sum).await;
+                let (sum, result) = group.start_all_reduce(inputs.own(), ReduceOp::Sum).await;
                 result.map(|()| assert_eq!(sum, inputs.sum()))
             }
             Self::Ring | Self::RecursiveDoubling => dense_sum(group, &inputs, self).await,
@@ -167,13 +167,13 @@ async fn broadcast(group: &Group, inputs: &Inputs) -> Result<()> {
 }
 
 async fn dense_sum(group: &Group, inputs: &Inputs, which: Collective) -> Result<()> {
-    let description = dense::describe_all_reduce::<f32>(COUNT, Reduction::Sum);
+    let description = dense::describe_all_reduce::<f32>(COUNT, ReduceOp::Sum);
     let call = group.start(description, inputs.own(), move |call, data| {
         Box::pin(async move {
             let data = Chunk::from(&mut data[..]);
             match which {
-                Collective::Ring => dense::ring(call, data, Reduction::Sum).await.map(drop),
-                _ => dense::recursive_doubling(call, data, Reduction::Sum).await.map(drop),
+                Collective::Ring => dense::ring(call, data, ReduceOp::Sum).await.map(drop),
+                _ => dense::recursive_doubling(call, data, ReduceOp::Sum).await.map(drop),
             }
         })
     });
@@ -279,7 +279,7 @@ async fn exchange(group: &Group, inputs: &Inputs) -> Result<()> {
 async fn divide(group: &Group, inputs: &Inputs, parts: u32) -> Result<()> {
     let part = group.start_split(Some(inputs.rank % parts), inputs.rank).await?;
     let part = part.unwrap_or_else(|| panic!("this rank has a colour"));
-    let (sum, result) = part.start_all_reduce(vec![inputs.rank + 1], Reduction::Sum).await;
+    let (sum, result) = part.start_all_reduce(vec![inputs.rank + 1], ReduceOp::Sum).await;
     let expected = (0..inputs.size).filter(|rank| rank % parts == inputs.rank % parts).map(|rank| rank + 1);
     result.map(|()| assert_eq!(sum, [expected.sum::<u32>()]))
 }

@@ -7,7 +7,7 @@ use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::compress::select::{TopKScratch, top_k};
-use brevity::{Element, Group, PutBack, Reduction};
+use brevity::{Element, Group, PutBack, ReduceOp};
 
 use crate::oracle;
 
@@ -54,11 +54,11 @@ pub fn run_on_group(group: &Group, count: usize) {
     let all = vectors(world_size, count);
     let sum = oracle::sum(&all);
     let mut data = oracle::vector(rank, count);
-    ok(group.all_reduce(&mut data, Reduction::Sum));
+    ok(group.all_reduce(&mut data, ReduceOp::Sum));
     assert_eq!(data, sum, "all-reduce of {count}");
 
     let handles: Vec<_> =
-        (0..3).map(|_| group.start_all_reduce(oracle::vector(rank, count), Reduction::Average)).collect();
+        (0..3).map(|_| group.start_all_reduce(oracle::vector(rank, count), ReduceOp::Average)).collect();
     let mut gathered = vec![f32::NAN; count * world_size as usize];
     ok(group.all_gather(&all[rank as usize], &mut gathered));
     assert_eq!(gathered, all.concat(), "all-gather of {count}");
@@ -109,13 +109,13 @@ async fn dense_collectives(call: &Call<'_, '_>, count: usize) {
     let sum = oracle::sum(&vectors(world_size, count));
     ok(dense::barrier(&call.describe(of::<u8>(Operation::BARRIER, 0))).await);
 
-    let summing = call.describe(dense::describe_all_reduce::<f32>(count, Reduction::Sum));
-    assert_eq!(ok(dense::ring(&summing, own(), Reduction::Sum).await).into_vec(), sum, "ring");
-    let doubled = ok(dense::recursive_doubling(&summing, own(), Reduction::Sum).await);
+    let summing = call.describe(dense::describe_all_reduce::<f32>(count, ReduceOp::Sum));
+    assert_eq!(ok(dense::ring(&summing, own(), ReduceOp::Sum).await).into_vec(), sum, "ring");
+    let doubled = ok(dense::recursive_doubling(&summing, own(), ReduceOp::Sum).await);
     assert_eq!(doubled.into_vec(), sum, "recursive doubling");
 
-    let averaging = call.describe(dense::describe_all_reduce::<f32>(count, Reduction::Average));
-    let average = ok(dense::all_reduce(&averaging, own(), Reduction::Average, &Cost::default()).await);
+    let averaging = call.describe(dense::describe_all_reduce::<f32>(count, ReduceOp::Average));
+    let average = ok(dense::all_reduce(&averaging, own(), ReduceOp::Average, &Cost::default()).await);
     assert!(average.iter().zip(&sum).all(|(average, sum)| *average == sum / world_size as f32), "average");
 
     for root in [0, world_size / 2, world_size - 1] {
@@ -163,7 +163,7 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
             "gtop-k, n = {count}, k = {k}"
         );
         if rule != PutBack::Published {
-            let back = ok(dense::ring(&call, Chunk::from(outcome.put_back.to_dense()), Reduction::Sum).await);
+            let back = ok(dense::ring(&call, Chunk::from(outcome.put_back.to_dense()), ReduceOp::Sum).await);
             let mass = oracle::sum(&[back.into_vec(), outcome.result.to_dense()]);
             assert_eq!(mass, total, "mass under {rule:?}, n = {count}, k = {k}");
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::engine::Next;
 use brevity::collectives::{Chunk, Error, dense};
-use brevity::{Cost, Driver, Group, Handle, Reduction, Settings};
+use brevity::{Cost, Driver, Group, Handle, ReduceOp, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_groups, on_host, on_local};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,7 +62,7 @@ async fn join_all<T>(handles: Vec<Handle<T>>) -> Vec<T> {
 }
 
 fn sum(group: &Group, value: f32) -> Handle<(Vec<f32>, brevity::collectives::Result<()>)> {
-    group.start_all_reduce(vec![value; 8], Reduction::Sum)
+    group.start_all_reduce(vec![value; 8], ReduceOp::Sum)
 }
 
 fn assert_sum(outcome: (Vec<f32>, brevity::collectives::Result<()>), expected: f32) {
@@ -191,7 +191,7 @@ fn blocking_calls_beside_a_parked_task_wake_it() {
             threads.spawn(|| {
                 for call in 0.. {
                     let mut ends = [i32::from(is_over.load(Ordering::Relaxed)); 2];
-                    other.all_reduce(&mut ends, Reduction::Sum).unwrap();
+                    other.all_reduce(&mut ends, ReduceOp::Sum).unwrap();
                     if ends[0] == 2 {
                         break;
                     }
@@ -242,11 +242,11 @@ fn a_driver_moves_calls_until_the_job_has_ended() {
             // Nobody polls it, and it ends.
             let ended = Arc::new(());
             let (watched, sum) =
-                (Arc::downgrade(&ended), dense::describe_all_reduce::<f32>(1, Reduction::Sum));
+                (Arc::downgrade(&ended), dense::describe_all_reduce::<f32>(1, ReduceOp::Sum));
             drop(group.start(sum, ended, |call, _| {
                 Box::pin(async move {
                     let ones = Chunk::from(vec![1.0f32]);
-                    dense::all_reduce(call, ones, Reduction::Sum, &Cost::default()).await.map(drop)
+                    dense::all_reduce(call, ones, ReduceOp::Sum, &Cost::default()).await.map(drop)
                 })
             }));
             let begun = Instant::now();

@@ -1,6 +1,6 @@
 //! Collectives and their blocking and non-blocking forms, on ranks that are threads.
 
-use brevity::Reduction;
+use brevity::ReduceOp;
 use brevity_tests::suite::{self, COUNTS, WORLD_SIZES, vectors};
 use brevity_tests::{on_local, oracle};
 
@@ -26,7 +26,7 @@ fn averages_and_extremes() {
     for_all_worlds(|world_size, count| {
         let all = vectors(world_size, count);
         let results = on_local(world_size, move |group| {
-            [Reduction::Average, Reduction::Max, Reduction::Min].map(|reduction| {
+            [ReduceOp::Average, ReduceOp::Max, ReduceOp::Min].map(|reduction| {
                 let mut data = oracle::vector(group.rank(), count);
                 group.all_reduce(&mut data, reduction).unwrap();
                 data
@@ -93,8 +93,8 @@ fn barriers_hold() {
 #[test]
 fn handles_run_side_by_side() {
     let results = on_local(4, |group| {
-        let first = group.start_all_reduce(oracle::vector(group.rank(), 1000), Reduction::Sum);
-        let second = group.start_all_reduce(vec![group.rank() as u64; 3], Reduction::Max);
+        let first = group.start_all_reduce(oracle::vector(group.rank(), 1000), ReduceOp::Sum);
+        let second = group.start_all_reduce(vec![group.rank() as u64; 3], ReduceOp::Max);
         // Waited for in another order than started, and differently on each rank.
         if group.rank() % 2 == 0 {
             let (second, first) = (second.wait(), first.wait());
@@ -115,7 +115,7 @@ fn handles_run_side_by_side() {
 #[test]
 fn a_dropped_handle_leaves_the_peers_theirs() {
     let results = on_local(3, |group| {
-        let handle = group.start_all_reduce(oracle::vector(group.rank(), 100_000), Reduction::Sum);
+        let handle = group.start_all_reduce(oracle::vector(group.rank(), 100_000), ReduceOp::Sum);
         if group.rank() == 1 {
             drop(handle);
             group.barrier().unwrap();
@@ -135,7 +135,7 @@ fn different_calls_are_found_out() {
     use brevity::collectives::Error;
     let results = on_local(2, |group| {
         let mut data = vec![0.0f32; if group.rank() == 0 { 4 } else { 5 }];
-        group.all_reduce(&mut data, Reduction::Sum).unwrap_err()
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap_err()
     });
     let mut mismatches = 0;
     for (rank, error) in results.into_iter().enumerate() {
@@ -164,7 +164,7 @@ fn one_rank_that_calls_something_else_is_found_out_by_the_first_messages() {
                 let result = if (group.rank() == stray) == calls_barrier {
                     group.barrier()
                 } else {
-                    group.all_reduce(&mut vec![0.0f32; count], Reduction::Sum)
+                    group.all_reduce(&mut vec![0.0f32; count], ReduceOp::Sum)
                 };
                 // Some ranks may have finished before the failure was noticed: their next call fails.
                 result.err().unwrap_or_else(|| group.barrier().unwrap_err())

@@ -9,7 +9,7 @@ use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
 use brevity::transport::shm::LocalGroup;
-use brevity::{GradientExchange, Group, Policy, PutBack, Reduction, Settings};
+use brevity::{GradientExchange, Group, Policy, PutBack, ReduceOp, Settings};
 use brevity_testing::worlds::boxed;
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_groups, on_transports, suite};
@@ -26,13 +26,13 @@ const CALLS: [(&str, Odd); 25] = [
         text(if odd { group.broadcast(&mut [1u32; 3], 0) } else { group.broadcast(&mut [1.0f32; 3], 0) })
     }),
     ("operation", |group, odd| {
-        text(if odd { group.barrier() } else { group.all_reduce(&mut [1.0f32], Reduction::Sum) })
+        text(if odd { group.barrier() } else { group.all_reduce(&mut [1.0f32], ReduceOp::Sum) })
     }),
     ("reduction", |group, odd| {
-        text(group.all_reduce(&mut [1.0f32], if odd { Reduction::Max } else { Reduction::Sum }))
+        text(group.all_reduce(&mut [1.0f32], if odd { ReduceOp::Max } else { ReduceOp::Sum }))
     }),
     ("length of a sum", |group, odd| {
-        text(group.all_reduce(&mut vec![1.0f32; 70_000 + usize::from(odd)], Reduction::Sum))
+        text(group.all_reduce(&mut vec![1.0f32; 70_000 + usize::from(odd)], ReduceOp::Sum))
     }),
     ("length of an all-gather", |group, odd| {
         let own = vec![1u8; 5 + usize::from(odd)];
@@ -66,7 +66,7 @@ const CALLS: [(&str, Odd); 25] = [
         text(if odd { group.broadcast(&mut [1.0f32; 3], group.rank()) } else { Ok(()) })
     }),
     ("a call less", |group, odd| {
-        text(if odd { Ok(()) } else { group.all_reduce(&mut [1.0f32; 3], Reduction::Sum) })
+        text(if odd { Ok(()) } else { group.all_reduce(&mut [1.0f32; 3], ReduceOp::Sum) })
     }),
     ("name of a tensor", |group, odd| exchange(group, if odd { "b" } else { "a" }, 64, Policy::dense())),
     ("length of a tensor", |group, odd| exchange(group, "a", 64 + usize::from(odd), Policy::dense())),
@@ -116,14 +116,14 @@ fn differ(group: &Group) -> u32 {
             let part = group.duplicate().unwrap();
             let start = Instant::now();
             let first = call(&part, part.rank() == odd);
-            let last = text(part.all_reduce(&mut [1.0f32], Reduction::Sum));
+            let last = text(part.all_reduce(&mut [1.0f32], ReduceOp::Sum));
             let Err(error) = first.and(last) else { panic!("{what}: nobody has found it") };
             let is_right = error.contains("do all ranks make the same calls");
             assert!(is_right, "{what}, rank {odd} is odd, rank {}: {error}", group.rank());
             untold += u32::from(!error.contains("different calls: "));
             assert!(start.elapsed() < Duration::from_secs(60), "{what}: before the deadline");
             let mut others = [1u32];
-            group.all_reduce(&mut others, Reduction::Sum).unwrap();
+            group.all_reduce(&mut others, ReduceOp::Sum).unwrap();
             assert_eq!(others, [group.world_size()], "the other group goes on");
         }
     }

@@ -14,7 +14,7 @@ use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
 use brevity::transport::shm::LocalGroup;
-use brevity::{Element, GradientExchange, Group, Handle, Policy, PutBack, Reduction, Settings};
+use brevity::{Element, GradientExchange, Group, Handle, Policy, PutBack, ReduceOp, Settings};
 use brevity_compress::float_modes::{FLUSHING, STANDARD, TOWARDS_ZERO, float_mode, set_float_mode};
 use brevity_testing::worlds::boxed;
 use brevity_tests::on_groups;
@@ -179,7 +179,7 @@ fn subnormal_numbers_are_added() {
             let results = world.run(1, mode, |ledger| {
                 for count in COUNTS {
                     let mut data = vec![f32::from_bits(71_362); count];
-                    ledger.group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                    ledger.group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                     ledger.note("a sum", &data);
                 }
             });
@@ -191,7 +191,7 @@ fn subnormal_numbers_are_added() {
 fn reduce_dense<T: Given>(ledger: &mut Ledger) {
     let mut way = 0;
     for (step, count) in COUNTS.into_iter().enumerate() {
-        for reduction in [Reduction::Sum, Reduction::Average, Reduction::Min, Reduction::Max] {
+        for reduction in [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Min, ReduceOp::Max] {
             let mut data = ledger.vector::<T>(count, step);
             ledger.group.all_reduce(&mut data, reduction).unwrap();
             ledger.note("an all-reduce", &data);
@@ -223,8 +223,8 @@ fn bodies_reduce_alike() {
             let own = || Chunk::from(ledger.vector::<f32>(count, 0));
             let description = Description::new(Operation::MESSAGE, 0, 0);
             let (ring, doubled) = ledger.group.run_in_order(description, async |call| {
-                let ring = dense::ring(call, own(), Reduction::Sum).await.unwrap();
-                let doubled = dense::recursive_doubling(call, own(), Reduction::Average).await.unwrap();
+                let ring = dense::ring(call, own(), ReduceOp::Sum).await.unwrap();
+                let doubled = dense::recursive_doubling(call, own(), ReduceOp::Average).await.unwrap();
                 (ring.into_vec(), doubled.into_vec())
             });
             ledger.note("a ring", &ring);
@@ -343,7 +343,7 @@ fn bodies_keep_the_mode_of_their_thread() {
         let sum = async |call: &brevity::collectives::Call<'_, '_>| {
             let data = Chunk::from(vec![f32::MIN_POSITIVE; 100]);
             assert_eq!(float_mode(), mode);
-            dense::all_reduce(call, data, Reduction::Average, &Cost::default()).await.unwrap();
+            dense::all_reduce(call, data, ReduceOp::Average, &Cost::default()).await.unwrap();
             assert_eq!(float_mode(), mode);
         };
         ledger.group.run_in_order(Description::new(Operation::MESSAGE, 0, 0), sum);
@@ -351,14 +351,14 @@ fn bodies_keep_the_mode_of_their_thread() {
             Box::pin(async move {
                 for _ in 0..20 {
                     let data = Chunk::from(vec![f32::MIN_POSITIVE; 100]);
-                    dense::all_reduce(call, data, Reduction::Average, &Cost::default()).await.unwrap();
+                    dense::all_reduce(call, data, ReduceOp::Average, &Cost::default()).await.unwrap();
                     assert_eq!(float_mode(), mode);
                 }
             })
         });
         for step in 0..20 {
             let mut data = ledger.vector::<f32>(2000, step);
-            ledger.group.all_reduce(&mut data, Reduction::Sum).unwrap();
+            ledger.group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
             ledger.note("a sum", &data);
         }
         handle.wait();

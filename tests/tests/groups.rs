@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use brevity::collectives::Error;
 use brevity::transport::Rank;
-use brevity::{Group, Reduction, Settings};
+use brevity::{Group, ReduceOp, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::mixed::any_call;
 use brevity_tests::suite;
@@ -19,7 +19,7 @@ fn on_both<R: Send + 'static>(world_size: u32, body: impl Fn(&Group) -> R + Send
 
 fn sum(group: &Group, value: u32) -> u32 {
     let mut data = [value];
-    group.all_reduce(&mut data, Reduction::Sum).unwrap();
+    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
     data[0]
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use brevity::transport::Transport;
 use brevity::transport::sim::{Cluster, Links, run};
-use brevity::{Group, Handle, Reduction, Settings};
+use brevity::{Group, Handle, ReduceOp, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::random::{Random, seconds_and_seed};
 use brevity_tests::{on_groups, oracle};
@@ -59,7 +59,7 @@ type Reduced = (Vec<f32>, brevity::collectives::Result<()>);
 type Call = Handle<Reduced>;
 
 fn start(group: &Group, length: usize) -> Call {
-    group.start_all_reduce(oracle::vector(group.rank(), length), Reduction::Sum)
+    group.start_all_reduce(oracle::vector(group.rank(), length), ReduceOp::Sum)
 }
 
 /// Returns false if the handle was forgotten.

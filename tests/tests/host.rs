@@ -8,7 +8,7 @@ use brevity::transport::bootstrap::Opened;
 use brevity::transport::buffer::Pool;
 use brevity::transport::shm::{DEPTH, LocalGroup};
 use brevity::transport::{Rank, local};
-use brevity::{Element, Group, Reduction, Settings};
+use brevity::{Element, Group, ReduceOp, Settings};
 use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
 use brevity_tests::{on_host, on_local, oracle};
 use proptest::prelude::*;
@@ -90,7 +90,7 @@ fn who_comes_late_is_reduced_too() {
                 if turn as u32 / 6 % world_size == group.rank() {
                     std::thread::sleep(Duration::from_millis(3));
                 }
-                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 let sum = |index| (0..world_size).map(|rank| value(rank, index)).sum::<f32>();
                 assert_eq!(
                     (0..count).find(|&index| data[index] != sum(index)),
@@ -102,7 +102,7 @@ fn who_comes_late_is_reduced_too() {
     }
 }
 
-fn reduce_all<T: Element>(value: fn(u32, usize) -> T, combine: fn(T, T) -> T, reduction: Reduction) {
+fn reduce_all<T: Element>(value: fn(u32, usize) -> T, combine: fn(T, T) -> T, reduction: ReduceOp) {
     for count in [3, 100, 3000, 100_000] {
         let results = on_host(4, Settings::default(), move |group| {
             let mut data: Vec<T> = (0..count).map(|index| value(group.rank(), index)).collect();
@@ -120,11 +120,11 @@ fn every_element_type_and_reduction() {
     reduce_all::<u8>(
         |rank, index| (index as u8).wrapping_mul(rank as u8 + 7),
         u8::wrapping_add,
-        Reduction::Sum,
+        ReduceOp::Sum,
     );
-    reduce_all::<i64>(|rank, index| index as i64 - 50 * i64::from(rank), i64::max, Reduction::Max);
-    reduce_all::<u32>(|rank, index| index as u32 ^ rank, u32::min, Reduction::Min);
-    reduce_all::<f64>(|rank, index| f64::from(oracle::value(rank, index)), |a, b| a + b, Reduction::Sum);
+    reduce_all::<i64>(|rank, index| index as i64 - 50 * i64::from(rank), i64::max, ReduceOp::Max);
+    reduce_all::<u32>(|rank, index| index as u32 ^ rank, u32::min, ReduceOp::Min);
+    reduce_all::<f64>(|rank, index| f64::from(oracle::value(rank, index)), |a, b| a + b, ReduceOp::Sum);
 }
 
 /// Neither call begins: the ranks' next calls still match, whichever of the two each rank has made.
@@ -132,9 +132,9 @@ fn every_element_type_and_reduction() {
 fn an_average_of_integers_begins_no_call() {
     let body = |group: &Group| {
         let refused = if group.rank() == 0 {
-            group.all_reduce(&mut [1i32], Reduction::Average)
+            group.all_reduce(&mut [1i32], ReduceOp::Average)
         } else {
-            let (data, result) = group.start_all_reduce(vec![1i32], Reduction::Average).wait();
+            let (data, result) = group.start_all_reduce(vec![1i32], ReduceOp::Average).wait();
             assert_eq!(data, [1]);
             result
         };
@@ -143,7 +143,7 @@ fn an_average_of_integers_begins_no_call() {
             "{refused:?}"
         );
         let mut data = [1i32];
-        group.all_reduce(&mut data, Reduction::Sum).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
         data
     };
     assert_eq!(on_host(2, Settings::default(), body), [[2], [2]]);
@@ -159,7 +159,7 @@ fn sums_are_in_rank_order_on_every_rank() {
         for count in [7, 1000, 200_000] {
             let results = on_host(world_size, Settings::default(), move |group| {
                 let mut data: Vec<f32> = (0..count).map(|index| value(group.rank(), index)).collect();
-                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 data
             });
             let expected: Vec<f32> = (0..count)
@@ -177,7 +177,7 @@ fn errors(settings: Settings, other: fn(&Group)) -> Vec<Error> {
             other(group);
             return None;
         }
-        group.all_reduce(&mut vec![1.0f32; 100_000], Reduction::Sum).err()
+        group.all_reduce(&mut vec![1.0f32; 100_000], ReduceOp::Sum).err()
     });
     assert!(results.pop().is_some());
     results.into_iter().map(Option::unwrap).collect()
@@ -208,7 +208,7 @@ fn a_timeout_names_the_call_and_its_round() {
         for _ in 0..DEPTH {
             group.broadcast(&mut [1.0f32; 2], 0).unwrap();
         }
-        group.all_reduce(&mut [1.0f32; 2], Reduction::Sum).err()
+        group.all_reduce(&mut [1.0f32; 2], ReduceOp::Sum).err()
     });
     let error = errors.into_iter().flatten().next().unwrap();
     let Error::Timeout { sequence, round, rank, .. } = error else { panic!("{error:?}") };
@@ -225,8 +225,8 @@ fn a_rank_that_sleeps_is_a_timeout() {
 #[test]
 fn who_calls_something_else_is_named() {
     let others: [Attempt; 5] = [
-        |group| group.all_reduce(&mut vec![1.0f32; 99_999], Reduction::Sum),
-        |group| group.all_reduce(&mut [1.0f32], Reduction::Sum),
+        |group| group.all_reduce(&mut vec![1.0f32; 99_999], ReduceOp::Sum),
+        |group| group.all_reduce(&mut [1.0f32], ReduceOp::Sum),
         |group| group.broadcast(&mut vec![1.0f32; 100_000], 2),
         |group| group.broadcast_shared(Pool::new().take::<f32>(100_000).unwrap(), 0).map(drop),
         |group| group.barrier(),
@@ -234,7 +234,7 @@ fn who_calls_something_else_is_named() {
     for other in others {
         let errors = on_host(3, Settings::default(), move |group| match group.rank() {
             2 => other(group).unwrap_err(),
-            _ => group.all_reduce(&mut vec![1.0f32; 100_000], Reduction::Sum).unwrap_err(),
+            _ => group.all_reduce(&mut vec![1.0f32; 100_000], ReduceOp::Sum).unwrap_err(),
         });
         // The first rank to notice reports it and closes the group before the others have seen it. That may
         // be rank 2 itself.
@@ -251,8 +251,8 @@ fn who_calls_something_else_is_named() {
 fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
     let others: [Attempt; 4] = [
         |group| group.barrier(),
-        |group| group.all_reduce(&mut [1.0f32], Reduction::Sum),
-        |group| group.start_all_reduce(vec![1.0f32], Reduction::Sum).wait().1,
+        |group| group.all_reduce(&mut [1.0f32], ReduceOp::Sum),
+        |group| group.start_all_reduce(vec![1.0f32], ReduceOp::Sum).wait().1,
         |group| group.broadcast(&mut [1.0f32], 1),
     ];
     for other in others {
@@ -264,7 +264,7 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
                 Group::opened(Opened::in_process(transport, Some(local_group)), Settings::default())
             })
             .collect();
-        let pending = groups[0].start_all_reduce(vec![1.0f32; 100], Reduction::Sum);
+        let pending = groups[0].start_all_reduce(vec![1.0f32; 100], ReduceOp::Sum);
         groups[1].abort();
         assert!(matches!(other(&groups[1]), Err(Error::Aborted { rank: Rank(1) })));
         for _ in 0..1000 {
@@ -285,7 +285,7 @@ fn who_has_waited_for_a_while_looks_whether_its_peer_is_there() {
             Group::opened(opened, Settings::default())
         })
         .collect();
-    let pending = groups[0].start_all_reduce(vec![1.0f32; 100], Reduction::Sum);
+    let pending = groups[0].start_all_reduce(vec![1.0f32; 100], ReduceOp::Sum);
     drop(groups.pop());
     groups[0].progress();
     std::thread::sleep(Duration::from_millis(50));
@@ -305,7 +305,7 @@ fn garbage_in_a_segment_does_no_harm() {
                 let mut outcome = Ok(());
                 for count in [1, 1000, 100_000].into_iter().cycle().take(300) {
                     outcome =
-                        outcome.and_then(|()| group.all_reduce(&mut vec![1.0f32; count], Reduction::Sum));
+                        outcome.and_then(|()| group.all_reduce(&mut vec![1.0f32; count], ReduceOp::Sum));
                 }
                 return outcome.is_err();
             }
@@ -355,11 +355,11 @@ fn play(group: &Group, steps: &[Step]) {
         match *step {
             Step::AllReduce(count) => {
                 let mut data = oracle::vector(rank, count);
-                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 assert_eq!(data, oracle::sum(&all(count)), "{step:?}");
             }
             Step::Start(count) => {
-                handles.push(group.start_all_reduce(oracle::vector(rank, count), Reduction::Sum))
+                handles.push(group.start_all_reduce(oracle::vector(rank, count), ReduceOp::Sum))
             }
             Step::Broadcast(count, root) => {
                 let mut data = oracle::vector(rank, count);

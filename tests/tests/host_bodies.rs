@@ -15,7 +15,7 @@ use brevity::collectives::{
     Call, CallFuture, Chunk, Cost, Description, Error, Operation, Result, dense, engine::join,
 };
 use brevity::transport::Rank;
-use brevity::{Group, Handle, Reduction, Settings};
+use brevity::{Group, Handle, ReduceOp, Settings};
 use brevity_testing::only_when_woken;
 use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
 use brevity_tests::{on_host, oracle};
@@ -32,8 +32,8 @@ fn body() -> Description {
 }
 
 async fn sum<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) -> Result<()> {
-    let call = call.describe(dense::describe_all_reduce::<f32>(data.len(), Reduction::Sum));
-    dense::all_reduce(&call, Chunk::from(data), Reduction::Sum, &Cost::default()).await.map(drop)
+    let call = call.describe(dense::describe_all_reduce::<f32>(data.len(), ReduceOp::Sum));
+    dense::all_reduce(&call, Chunk::from(data), ReduceOp::Sum, &Cost::default()).await.map(drop)
 }
 
 /// The sum of all ranks' vectors, which every rank must get.
@@ -163,9 +163,9 @@ fn start_sum(group: &Group, count: usize) -> Summed {
 async fn sum_twice<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) -> Result<()> {
     sum(call, data).await?;
     dense::barrier(&call.describe(Description::new(Operation::BARRIER, 0, 0))).await?;
-    let again = call.describe(dense::describe_all_reduce::<u64>(3, Reduction::Max));
+    let again = call.describe(dense::describe_all_reduce::<u64>(3, ReduceOp::Max));
     let ranks = Chunk::from(vec![u64::from(call.rank()); 3]);
-    let last = dense::all_reduce(&again, ranks, Reduction::Max, &Cost::default()).await?.into_vec();
+    let last = dense::all_reduce(&again, ranks, ReduceOp::Max, &Cost::default()).await?.into_vec();
     assert_eq!(last, [u64::from(call.world_size()) - 1; 3]);
     Ok(())
 }
@@ -198,7 +198,7 @@ fn a_dropped_body_goes_on() {
                 drop(start_sum(group, count));
                 let kept = start_sum(group, 50);
                 let mut data = oracle::vector(group.rank(), count);
-                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 assert!(data == total(3, count));
                 assert!(kept.test(), "it had the slots before");
                 assert!(kept.wait().0 == total(3, 50));
@@ -235,8 +235,8 @@ fn two_sums(group: &Group) -> Error {
 /// Takes part in the first sum, then does something else inside the body.
 fn after_the_first<R>(group: &Group, and_then: impl AsyncFnOnce(&Call<'_, 'static>) -> R) -> R {
     group.run_in_order(body(), async |call| {
-        let first = call.describe(dense::describe_all_reduce::<f32>(10, Reduction::Sum));
-        dense::all_reduce(&first, Chunk::from(vec![1.0f32; 10]), Reduction::Sum, &Cost::default())
+        let first = call.describe(dense::describe_all_reduce::<f32>(10, ReduceOp::Sum));
+        dense::all_reduce(&first, Chunk::from(vec![1.0f32; 10]), ReduceOp::Sum, &Cost::default())
             .await
             .unwrap();
         and_then(call).await
@@ -276,21 +276,21 @@ fn who_calls_something_else_is_named() {
     let others: [fn(&Group) -> Error; 5] = [
         |group| {
             after_the_first(group, async |call| {
-                let other = call.describe(dense::describe_all_reduce::<f32>(11, Reduction::Sum));
+                let other = call.describe(dense::describe_all_reduce::<f32>(11, ReduceOp::Sum));
                 let data = Chunk::from(vec![1.0f32; 11]);
-                dense::all_reduce(&other, data, Reduction::Sum, &Cost::default()).await.map(drop).unwrap_err()
+                dense::all_reduce(&other, data, ReduceOp::Sum, &Cost::default()).await.map(drop).unwrap_err()
             })
         },
         |group| {
             after_the_first(group, async |_| {});
-            group.all_reduce(&mut vec![1.0f32; LENGTH], Reduction::Sum).unwrap_err()
+            group.all_reduce(&mut vec![1.0f32; LENGTH], ReduceOp::Sum).unwrap_err()
         },
         |group| {
             after_the_first(group, async |_| {});
             let mut data = vec![1.0f32; LENGTH];
             group.run_in_order(body(), async |call| sum(call, &mut data).await).unwrap_err()
         },
-        |group| group.all_reduce(&mut [1.0f32; 10], Reduction::Sum).unwrap_err(),
+        |group| group.all_reduce(&mut [1.0f32; 10], ReduceOp::Sum).unwrap_err(),
         |group| group.barrier().unwrap_err(),
     ];
     for (which, other) in others.into_iter().enumerate() {
@@ -321,7 +321,7 @@ fn a_collective_that_is_given_up_closes_the_group() {
             let polled = poll_fn(|context| Poll::Ready(sum.as_mut().poll(context))).await;
             assert!(polled.is_pending());
         });
-        group.all_reduce(&mut [1.0f32], Reduction::Sum).unwrap_err()
+        group.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap_err()
     });
     assert!(ends.iter().all(|error| matches!(error, Error::Aborted { rank: Rank(2) })), "{ends:?}");
 }
@@ -334,7 +334,7 @@ fn a_body_that_panics_gives_the_slots_back() {
         let handle = group.start_in_order(body(), (), move |call, ()| -> CallFuture<'_, ()> {
             Box::pin(async move {
                 let mut data = vec![1.0f32; 10];
-                data = dense::all_reduce(call, Chunk::from(data), Reduction::Sum, &Cost::default())
+                data = dense::all_reduce(call, Chunk::from(data), ReduceOp::Sum, &Cost::default())
                     .await
                     .unwrap()
                     .into_vec();
@@ -343,7 +343,7 @@ fn a_body_that_panics_gives_the_slots_back() {
             })
         });
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handle.wait())).is_err());
-        group.all_reduce(&mut oracle::vector(group.rank(), 1000), Reduction::Sum).unwrap_err()
+        group.all_reduce(&mut oracle::vector(group.rank(), 1000), ReduceOp::Sum).unwrap_err()
     });
     assert!(ends.iter().all(|error| matches!(error, Error::Aborted { .. })), "{ends:?}");
 }
@@ -381,7 +381,7 @@ fn a_plain_body_does_not_hold_the_slots() {
                 }
             }))
         });
-        group.all_reduce(&mut [1.0f32], Reduction::Sum).unwrap();
+        group.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap();
         assert!(start.elapsed() < Duration::from_secs(20));
         later.store(true, Ordering::Relaxed);
         waiting.wait();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use brevity::collectives::{Error, Result};
 use brevity::transport::Error as Transport;
 use brevity::transport::bootstrap::Choice;
-use brevity::{Group, JobId, Join, Reduction};
+use brevity::{Group, JobId, Join, ReduceOp};
 use brevity_testing::ucx_is_here;
 use brevity_testing::worlds::reserved_port;
 
@@ -49,7 +49,7 @@ fn as_ranks<R: Send + 'static>(
 /// Makes a call on the group, and waits for all.
 fn works(group: &Group) {
     let mut sum = [u64::from(group.rank()), 1];
-    group.all_reduce(&mut sum, Reduction::Sum).unwrap();
+    group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     let size = u64::from(group.world_size());
     assert_eq!(sum, [size * (size - 1) / 2, size]);
     group.barrier().unwrap();

@@ -1,7 +1,7 @@
 //! One long vector: indices above 2^24, which an `f32` can't represent exactly, are kept.
 
 use brevity::collectives::dense;
-use brevity::{PutBack, Reduction};
+use brevity::{PutBack, ReduceOp};
 use brevity_tests::suite::sparse;
 use brevity_tests::{on_local, oracle};
 
@@ -26,7 +26,7 @@ fn indices_above_two_to_the_24_are_kept() {
         let total = group.topk_all_reduce(local.view(), K).unwrap();
         let gtopk = group.gtopk_all_reduce(local.view(), K, PutBack::Conserving).unwrap().result;
         let mut sum = own;
-        group.all_reduce(&mut sum, Reduction::Sum).unwrap();
+        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
         let mut from_last = if group.rank() == 2 { sum.clone() } else { vec![0.0; COUNT] };
         group.broadcast(&mut from_last, 2).unwrap();
         assert!(from_last == sum, "the broadcast differs");
@@ -50,12 +50,12 @@ fn indices_above_two_to_the_24_are_kept() {
 fn both_all_reduces_and_the_gathers_take_long_vectors() {
     let expected = oracle::sum(&(0..3).map(vector).collect::<Vec<_>>());
     let checked = on_local(3, move |group| {
-        let description = dense::describe_all_reduce::<f32>(COUNT, Reduction::Sum);
+        let description = dense::describe_all_reduce::<f32>(COUNT, ReduceOp::Sum);
         let own = || vector(group.rank()).into();
-        let ring = group.run(description, async |call| dense::ring(call, own(), Reduction::Sum).await);
+        let ring = group.run(description, async |call| dense::ring(call, own(), ReduceOp::Sum).await);
         assert!(ring.unwrap()[..] == expected, "the ring differs");
         let doubled =
-            group.run(description, async |call| dense::recursive_doubling(call, own(), Reduction::Sum).await);
+            group.run(description, async |call| dense::recursive_doubling(call, own(), ReduceOp::Sum).await);
         assert!(doubled.unwrap()[..] == expected, "recursive doubling differs");
 
         let mut all = vec![0.0; 3 * COUNT];

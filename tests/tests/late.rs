@@ -7,7 +7,7 @@ use brevity::collectives::Error;
 use brevity::transport::Rank;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::LocalGroup;
-use brevity::{Group, Reduction, Settings};
+use brevity::{Group, ReduceOp, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_groups;
 
@@ -43,9 +43,9 @@ fn late_calls(groups: Vec<Group>) {
         let rank = group.rank();
         (0..rank).for_each(|_| _ = step.wait());
         let result = if rank == 2 {
-            group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum).wait().1
+            group.start_all_reduce(vec![1.0f32; 4], ReduceOp::Sum).wait().1
         } else {
-            group.all_reduce(&mut [1.0f32; 4], Reduction::Sum)
+            group.all_reduce(&mut [1.0f32; 4], ReduceOp::Sum)
         };
         // No rank leaves before all have called.
         (rank..3).for_each(|_| _ = step.wait());

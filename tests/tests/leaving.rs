@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::{Description, Error, Operation};
 use brevity::transport::local;
-use brevity::{Group, Leaving, Reduction, Settings};
+use brevity::{Group, Leaving, ReduceOp, Settings};
 use brevity_testing::{Wire, on_every_wire};
 
 /// Far more than anything takes.
@@ -153,7 +153,7 @@ fn leaving_with_other_handles_of_the_job_ends_at_once() {
     assert!(matches!(at_once(clone.leave()), Some(Ok(()))));
     assert!(matches!(at_once(group.leave()), Some(Ok(()))));
     let mut sum = [2.0f32];
-    twin.all_reduce(&mut sum, Reduction::Sum).unwrap();
+    twin.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert_eq!(sum, [2.0]);
     let driver = twin.driver().unwrap();
     let weak = Arc::downgrade(twin.engine());

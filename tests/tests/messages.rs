@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use brevity::collectives::{Error, Message};
 use brevity::transport::Rank;
-use brevity::{Group, Reduction};
+use brevity::{Group, ReduceOp};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_local, on_transports};
 
@@ -89,7 +89,7 @@ fn forms(group: &Group) {
 
 fn sum(group: &Group) {
     let mut data = [group.rank() + 1];
-    group.all_reduce(&mut data, Reduction::Sum).unwrap();
+    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
     assert_eq!(data[0], group.world_size() * (group.world_size() + 1) / 2);
 }
 

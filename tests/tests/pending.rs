@@ -9,7 +9,7 @@ use brevity::collectives::{Call, Chunk, Cost, Description, Operation, Result, de
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
 use brevity::transport::shm::LocalGroup;
-use brevity::{Group, Handle, Reduction, Settings};
+use brevity::{Group, Handle, ReduceOp, Settings};
 use brevity_tests::on_local;
 
 const LENGTH: usize = 1000;
@@ -29,7 +29,7 @@ fn start_seen(group: &Group) -> (Handle<Reduced>, Receiver<Result<()>>) {
     let handle = group.start(description, vec![1.0f32; LENGTH], |call: &Call<'_, '_>, data| {
         Box::pin(async move {
             let data = Chunk::from(&mut data[..]);
-            let reduced = dense::all_reduce(call, data, Reduction::Sum, &Cost::default()).await;
+            let reduced = dense::all_reduce(call, data, ReduceOp::Sum, &Cost::default()).await;
             sender.send(reduced.map(drop)).unwrap();
         })
     });
@@ -58,9 +58,9 @@ fn calls_over_slots_that_succeed_at_once_move_others() {
     let mut calls = 0..CALLS;
     while !has_ended(&ended_1.1) {
         assert!(calls.next().is_some(), "rank 1 has moved nothing");
-        let published = groups[0].start_all_reduce(vec![1.0f32], Reduction::Sum);
+        let published = groups[0].start_all_reduce(vec![1.0f32], ReduceOp::Sum);
         let mut sum = [1.0f32];
-        groups[1].all_reduce(&mut sum, Reduction::Sum).unwrap();
+        groups[1].all_reduce(&mut sum, ReduceOp::Sum).unwrap();
         let published = published.wait();
         assert!(published.1.is_ok() && published.0 == sum && sum == [2.0]);
     }
@@ -78,7 +78,7 @@ fn calls_of_one_rank_move_others() {
         let begun = Instant::now();
         while !has_ended(&ended) {
             assert!(begun.elapsed() < PATIENCE, "rank {} has moved nothing", group.rank());
-            alone.all_reduce(&mut [1.0f32], Reduction::Sum).unwrap();
+            alone.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap();
             yield_now();
         }
         assert_eq!(handle.wait().0, [2.0; LENGTH]);

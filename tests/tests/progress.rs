@@ -16,7 +16,7 @@ use brevity::transport::shm::LocalGroup;
 use brevity::transport::tcp::Tcp;
 use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
-use brevity::{GradientExchange, Group, Handle, Policy, Reduction, Settings};
+use brevity::{GradientExchange, Group, Handle, Policy, ReduceOp, Settings};
 use brevity_testing::worlds::{boxed, over_sockets, over_ucx, sockets};
 use brevity_testing::{Wire, ucx_is_here};
 use brevity_tests::{on_groups, oracle};
@@ -110,7 +110,7 @@ fn start_seen(group: &Group) -> (Handle<Reduced>, Receiver<Result<()>>) {
     let handle = group.start(description, buffers, |call: &Call<'_, '_>, (data, ended)| {
         Box::pin(async move {
             let reduced =
-                dense::all_reduce(call, Chunk::from(&mut data[..]), Reduction::Sum, &Cost::default()).await;
+                dense::all_reduce(call, Chunk::from(&mut data[..]), ReduceOp::Sum, &Cost::default()).await;
             ended.send(reduced.map(drop)).unwrap();
         })
     });
@@ -211,9 +211,9 @@ fn blocking_calls_and_the_thread_share_the_engine() {
         on_groups(groups(between, true), move |group| {
             for _ in 0..50 {
                 let (pending, ended) = start_seen(group);
-                let slots = group.start_all_reduce(oracle::vector(group.rank(), 1000), Reduction::Sum);
+                let slots = group.start_all_reduce(oracle::vector(group.rank(), 1000), ReduceOp::Sum);
                 let mut data = oracle::vector(group.rank(), 50);
-                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 assert!(data == sum(50), "{between:?}: a wrong sum");
                 ended.recv_timeout(PATIENCE).unwrap().unwrap();
                 drop(pending);
@@ -233,7 +233,7 @@ fn a_call_can_be_started_inside_another() {
             let description = Description::new(Operation::BARRIER, 0, 0);
             let mut inner = None;
             let met = group.run(description, async |call| {
-                inner = Some(group.start_all_reduce(oracle::vector(group.rank(), 100), Reduction::Sum));
+                inner = Some(group.start_all_reduce(oracle::vector(group.rank(), 100), ReduceOp::Sum));
                 dense::barrier(call).await
             });
             met.unwrap();
@@ -293,7 +293,7 @@ fn a_runtime_can_sleep_on_the_descriptor() {
             let mut sleeps = 0;
             for round in 0..48 {
                 let length = [10, 5000, LENGTH, 300_000][round % 4];
-                let handle = group.start_all_reduce(oracle::vector(group.rank(), length), Reduction::Sum);
+                let handle = group.start_all_reduce(oracle::vector(group.rank(), length), ReduceOp::Sum);
                 if round % 3 == group.rank() as usize {
                     sleep(Duration::from_millis(2));
                 }

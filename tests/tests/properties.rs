@@ -1,6 +1,6 @@
 //! Properties over world size, length and kept entries, on ranks that are threads.
 
-use brevity::{PutBack, Reduction};
+use brevity::{PutBack, ReduceOp};
 use brevity_tests::suite::{sparse, vectors};
 use brevity_tests::{on_local, oracle};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ proptest! {
     fn an_all_reduce_is_the_sum_whatever_the_sizes(world_size in 1u32..12, count in 0usize..3000) {
         let results = on_local(world_size, move |group| {
             let mut data = oracle::vector(group.rank(), count);
-            group.all_reduce(&mut data, Reduction::Sum).unwrap();
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
             data
         });
         let expected = oracle::sum(&vectors(world_size, count));

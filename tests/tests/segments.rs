@@ -6,7 +6,7 @@ use std::time::Duration;
 use brevity::transport::Rank;
 use brevity::transport::local;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
-use brevity::{Group, Reduction, Settings};
+use brevity::{Group, ReduceOp, Settings};
 use brevity_tests::mixed::is_lost;
 use brevity_tests::oracle;
 
@@ -31,9 +31,9 @@ fn long_vectors_are_reduced_to_their_last_element() {
                 .map(|(transport, own)| {
                     std::thread::spawn(move || {
                         let group = Group::new(Box::new(transport), Settings::default());
-                        let started = group.start_all_reduce(own.clone(), Reduction::Sum);
+                        let started = group.start_all_reduce(own.clone(), ReduceOp::Sum);
                         let mut data = own;
-                        group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                         let (also, result) = started.wait();
                         result.unwrap();
                         assert!(data == also, "{count} elements");
@@ -58,7 +58,7 @@ fn simulate(world_size: u32, count: usize, fault: Option<Fault>) -> Vec<Ended> {
         let group = Group::new(transport, settings);
         async move {
             let own = oracle::vector(group.rank(), count);
-            let (sum, result) = group.start_all_reduce(own, Reduction::Sum).await;
+            let (sum, result) = group.start_all_reduce(own, ReduceOp::Sum).await;
             (sum, result, group.statistics().messages_sent)
         }
     });

@@ -5,7 +5,7 @@ use brevity::compress::SparseVec;
 use brevity::compress::feedback::Residual;
 use brevity::compress::select::TopKScratch;
 use brevity::transport::sim::{Cluster, Links, run};
-use brevity::{Group, PutBack, Reduction, Settings};
+use brevity::{Group, PutBack, ReduceOp, Settings};
 use brevity_tests::oracle;
 use brevity_tests::suite::{self, COUNTS, WORLD_SIZES, vectors};
 
@@ -41,7 +41,7 @@ fn every_collective_matches_its_oracle() {
 fn two_hundred_and_fifty_six_ranks() {
     let expected = oracle::sum(&vectors(256, 1000));
     let sums = on_sim(256, |group| async move {
-        let (sum, result) = group.start_all_reduce(oracle::vector(group.rank(), 1000), Reduction::Sum).await;
+        let (sum, result) = group.start_all_reduce(oracle::vector(group.rank(), 1000), ReduceOp::Sum).await;
         result.unwrap();
         let (_, gathered) = group
             .start(suite::description(), group.rank(), |call, rank| {

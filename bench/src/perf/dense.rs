@@ -1,6 +1,6 @@
 //! Dense collectives.
 
-use brevity::{Element, Group, Reduction};
+use brevity::{Element, Group, ReduceOp};
 
 use super::oracle;
 use super::workload::{Difference, Workload};
@@ -77,7 +77,7 @@ impl<T: Number> Workload for Dense<T> {
 
     fn run(&mut self, group: &Group) -> brevity::collectives::Result<()> {
         match self.kind {
-            Kind::AllReduce => group.all_reduce(&mut self.data, Reduction::Sum),
+            Kind::AllReduce => group.all_reduce(&mut self.data, ReduceOp::Sum),
             Kind::Broadcast => group.broadcast(&mut self.data, 0),
             Kind::AllGather => group.all_gather(&self.input, &mut self.data),
         }

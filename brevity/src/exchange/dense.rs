@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Range;
 
-use brevity_collectives::{Call, Chunk, Cost, Description, Error, Reduction, Result, dense};
+use brevity_collectives::{Call, Chunk, Cost, Description, Error, ReduceOp, Result, dense};
 use brevity_compress::state::{Reader, Writer};
 
 use super::room::Lacking;
@@ -63,7 +63,7 @@ impl DenseLane {
     }
 
     pub(super) fn describe(&self) -> Description {
-        dense::describe_all_reduce::<f32>(self.pending.len(), Reduction::Average)
+        dense::describe_all_reduce::<f32>(self.pending.len(), ReduceOp::Average)
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
@@ -74,7 +74,7 @@ impl DenseLane {
         if poisoned {
             sum.fill(0.0);
         }
-        self.average = dense::all_reduce(call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
+        self.average = dense::all_reduce(call, Chunk::from(sum), ReduceOp::Average, cost).await?.into_vec();
         // All ranks have the same bits and so take the same branch.
         let is_finite =
             |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());

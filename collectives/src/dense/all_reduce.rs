@@ -20,7 +20,7 @@ use ucx_sys_wrap::buffer::Chunk;
 use crate::call::Call;
 use crate::choose::{Cost, DenseAllReduce};
 use crate::description::{Description, Operation};
-use crate::element::{Element, Reduction};
+use crate::element::{Element, ReduceOp};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
@@ -32,7 +32,7 @@ const SLICE_BYTES: usize = 512 << 10;
 
 /// What ranks of an all-reduce must agree on.
 #[must_use]
-pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
+pub fn describe<T: Element>(count: usize, reduction: ReduceOp) -> Description {
     Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
 }
 
@@ -45,7 +45,7 @@ pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
 pub async fn all_reduce<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
-    reduction: Reduction,
+    reduction: ReduceOp,
     cost: &Cost,
 ) -> Result<Chunk<'env, T>> {
     reduction.check::<T>()?;
@@ -67,7 +67,7 @@ pub async fn all_reduce<'env, T: Element>(
         DenseAllReduce::Ring => ring(call, data, reduction).await?,
         DenseAllReduce::RecursiveDoubling => recursive_doubling(call, data, reduction).await?,
     };
-    if reduction == Reduction::Average {
+    if reduction == ReduceOp::Average {
         in_standard_float_mode(|| T::divide(&mut data, call.world_size()));
     }
     Ok(data)
@@ -76,14 +76,14 @@ pub async fn all_reduce<'env, T: Element>(
 /// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely; in `P - 1` more rounds the
 /// chunks go around.
 ///
-/// [`Reduction::Average`] adds without dividing.
+/// [`ReduceOp::Average`] adds without dividing.
 ///
 /// # Errors
 /// Errors of the transport; `data` is lost.
 pub async fn ring<'env, T: Element>(
     call: &Call<'_, 'env>,
     data: Chunk<'env, T>,
-    reduction: Reduction,
+    reduction: ReduceOp,
 ) -> Result<Chunk<'env, T>> {
     let (rank, world_size) = (call.rank(), call.world_size());
     let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
@@ -112,14 +112,14 @@ pub async fn ring<'env, T: Element>(
 /// Recursive doubling: in round `j` a rank adds the data of the rank at distance `2^j` ([`Doubling`]), until
 /// all ranks have the full sum.
 ///
-/// [`Reduction::Average`] adds without dividing.
+/// [`ReduceOp::Average`] adds without dividing.
 ///
 /// # Errors
 /// Errors of the transport; `data` is lost.
 pub async fn recursive_doubling<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
-    reduction: Reduction,
+    reduction: ReduceOp,
 ) -> Result<Chunk<'env, T>> {
     let member = match Doubling::new(call.rank(), call.world_size()) {
         Doubling::Guest { keeper } => {

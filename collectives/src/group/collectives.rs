@@ -9,7 +9,7 @@ use ucx_sys_wrap::buffer::Chunk;
 
 use super::Group;
 use crate::description::{Description, Operation};
-use crate::element::{Element, Reduction};
+use crate::element::{Element, ReduceOp};
 use crate::error::{Error, Result};
 use crate::host::{self, SlotTurn};
 use crate::sparse::{Gtopk, PutBack};
@@ -46,7 +46,7 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier), and for lack of memory to receive into; `data` is then unspecified.
     /// [`Error::Reduction`] for an average of integers, before anything is done.
-    pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<()> {
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: ReduceOp) -> Result<()> {
         reduction.check::<T>()?;
         self.check_process()?;
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);

@@ -36,11 +36,11 @@ impl Group {
     /// each sleep. While no handle is pending there is nothing to watch for.
     ///
     /// ```
-    /// use brevity_collectives::{Group, Reduction};
+    /// use brevity_collectives::{Group, ReduceOp};
     /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
     ///
     /// let group = Group::solo();
-    /// let handle = group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum);
+    /// let handle = group.start_all_reduce(vec![1.0f32; 4], ReduceOp::Sum);
     /// while !handle.test() {
     ///     let Some(sleep) = group.prepare_sleep() else { continue };
     ///     // The runtime's own descriptors may be polled too.

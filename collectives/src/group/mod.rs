@@ -201,7 +201,7 @@ impl Group {
     /// The same group, with another timeout for the calls that are made through the result.
     ///
     /// ```
-    /// use brevity_collectives::{Group, Reduction};
+    /// use brevity_collectives::{Group, ReduceOp};
     /// use std::time::Duration;
     ///
     /// let group = Group::solo();

@@ -53,7 +53,7 @@ fn make(group: &Group, called: Called, is_bad: bool) -> Result<()> {
     let local = sparse.view();
     let limit = if is_bad { 1 } else { 2 };
     let root = if is_bad { 2 } else { 0 };
-    let reduction = if is_bad { Reduction::Average } else { Reduction::Sum };
+    let reduction = if is_bad { ReduceOp::Average } else { ReduceOp::Sum };
     let cut = usize::from(is_bad);
     match called {
         Called::Broadcast => group.broadcast(&mut [1, 2], root),

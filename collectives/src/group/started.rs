@@ -6,7 +6,7 @@ use ucx_sys_wrap::buffer::Chunk;
 use super::Group;
 use super::collectives::{describe_all_gather, describe_broadcast};
 use crate::description::{Description, Operation};
-use crate::element::{Element, Reduction};
+use crate::element::{Element, ReduceOp};
 use crate::engine::Handle;
 use crate::error::{Error, Result};
 use crate::{dense, host};
@@ -50,7 +50,7 @@ impl Group {
     }
 
     /// Starts an [`all_reduce`](Self::all_reduce), in place.
-    pub fn start_all_reduce<T, B>(&self, mut data: B, reduction: Reduction) -> Handle<(B, Result<()>)>
+    pub fn start_all_reduce<T, B>(&self, mut data: B, reduction: ReduceOp) -> Handle<(B, Result<()>)>
     where
         T: Element,
         B: AsMut<[T]> + Send + 'static,

@@ -18,7 +18,7 @@ use ucx_sys_wrap::shm::{CHUNK_BYTES, INLINE_BYTES, Step};
 
 use super::all_gather::apart;
 use super::turn::SlotTurn;
-use crate::element::{Element, Reduction};
+use crate::element::{Element, ReduceOp};
 use crate::error::Result;
 
 /// Up to this many bytes in total, every rank reduces the whole vector.
@@ -44,14 +44,14 @@ pub(crate) enum Rest {
 }
 
 /// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums. The
-/// caller has checked that the elements can be reduced this way ([`Reduction::check`]).
+/// caller has checked that the elements can be reduced this way ([`ReduceOp::check`]).
 ///
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `data` is unspecified.
 pub async fn all_reduce<T: Element>(
     turn: &mut SlotTurn<'_>,
     data: &mut [T],
-    reduction: Reduction,
+    reduction: ReduceOp,
 ) -> Result<()> {
     match at_once(turn, data, reduction) {
         ControlFlow::Break(result) => result,
@@ -65,7 +65,7 @@ pub async fn all_reduce<T: Element>(
 pub(crate) fn at_once<T: Element>(
     turn: &mut SlotTurn<'_>,
     data: &mut [T],
-    reduction: Reduction,
+    reduction: ReduceOp,
 ) -> ControlFlow<Result<()>, Rest> {
     let bytes = size_of_val(data);
     if bytes <= SHORT_BYTES {
@@ -83,7 +83,7 @@ pub(crate) fn at_once<T: Element>(
 pub(crate) async fn all_reduce_rest<T: Element>(
     turn: &mut SlotTurn<'_>,
     data: &mut [T],
-    reduction: Reduction,
+    reduction: ReduceOp,
     rest: Rest,
 ) -> Result<()> {
     let bytes = size_of_val(data);
@@ -109,9 +109,9 @@ fn is_for_all(turn: &SlotTurn<'_>, bytes: usize) -> bool {
 fn in_a_step_at_once<T: Element>(
     turn: &mut SlotTurn<'_>,
     data: &mut [T],
-    reduction: Reduction,
+    reduction: ReduceOp,
     publish: impl FnOnce(&mut SlotTurn<'_>, Step, &[T]),
-    reduce: impl FnOnce(&mut SlotTurn<'_>, Step, &mut [T], Reduction),
+    reduce: impl FnOnce(&mut SlotTurn<'_>, Step, &mut [T], ReduceOp),
 ) -> ControlFlow<Result<()>, Rest> {
     let step = turn.slots().next_step();
     if turn.slots().in_the_way(step).is_some() {
@@ -137,10 +137,10 @@ fn in_a_step_at_once<T: Element>(
 async fn in_a_step<T: Element>(
     turn: &mut SlotTurn<'_>,
     data: &mut [T],
-    reduction: Reduction,
+    reduction: ReduceOp,
     rest: Rest,
     publish: impl FnOnce(&mut SlotTurn<'_>, Step, &[T]),
-    reduce: impl FnOnce(&mut SlotTurn<'_>, Step, &mut [T], Reduction),
+    reduce: impl FnOnce(&mut SlotTurn<'_>, Step, &mut [T], ReduceOp),
 ) -> Result<()> {
     let step = match rest {
         Rest::Published(step) => step,
@@ -174,7 +174,7 @@ fn reduce_lines<T: Element, const N: usize>(
     turn: &mut SlotTurn<'_>,
     step: Step,
     data: &mut [T],
-    reduction: Reduction,
+    reduction: ReduceOp,
 ) {
     let world_size = turn.world_size();
     let slots = turn.slots();
@@ -195,7 +195,7 @@ fn publish_slot<T: Element>(turn: &mut SlotTurn<'_>, step: Step, data: &[T]) {
 
 /// Reduces the slots of all ranks, which have been published.
 #[inline]
-fn reduce_slots<T: Element>(turn: &mut SlotTurn<'_>, step: Step, data: &mut [T], reduction: Reduction) {
+fn reduce_slots<T: Element>(turn: &mut SlotTurn<'_>, step: Step, data: &mut [T], reduction: ReduceOp) {
     let world_size = turn.world_size();
     let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
     let place = step.place_for(size_of_val(data));
@@ -205,7 +205,7 @@ fn reduce_slots<T: Element>(turn: &mut SlotTurn<'_>, step: Step, data: &mut [T],
 }
 
 /// Reduces in chunks, of which every rank reduces a slice.
-async fn by_slices<T: Element>(turn: &mut SlotTurn<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+async fn by_slices<T: Element>(turn: &mut SlotTurn<'_>, data: &mut [T], reduction: ReduceOp) -> Result<()> {
     let header = turn.header();
     let chunks = Chunks::new::<T>(data.len(), turn.world_size() as usize);
     let first = turn.take_steps(chunks.count());
@@ -281,8 +281,8 @@ async fn until_all_published(turn: &mut SlotTurn<'_>, step: Step) -> Result<()> 
     Ok(())
 }
 
-fn divide<T: Element>(block: &mut [T], reduction: Reduction, world_size: u32) {
-    if reduction == Reduction::Average {
+fn divide<T: Element>(block: &mut [T], reduction: ReduceOp, world_size: u32) {
+    if reduction == ReduceOp::Average {
         T::divide(block, world_size);
     }
 }

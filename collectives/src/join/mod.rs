@@ -40,7 +40,7 @@ const PLACE: &str = "only one of the two";
 /// A process can be in several jobs at once, and be several ranks of one job, each in its own thread.
 ///
 /// ```
-/// use brevity_collectives::{Join, Reduction};
+/// use brevity_collectives::{Join, ReduceOp};
 /// use ucx_sys_wrap::bootstrap::JobId;
 ///
 /// let id = JobId::new()?; // on rank 0
@@ -51,7 +51,7 @@ const PLACE: &str = "only one of the two";
 ///             let id = JobId::from_bytes(&bytes).map_err(brevity_collectives::Error::Transport)?;
 ///             let group = Join::new(rank, 2).id(id).join()?;
 ///             let mut sum = [rank];
-///             group.all_reduce(&mut sum, Reduction::Sum)?;
+///             group.all_reduce(&mut sum, ReduceOp::Sum)?;
 ///             assert_eq!(sum, [1]);
 ///             brevity_collectives::Result::Ok(())
 ///         });

@@ -10,7 +10,7 @@ use crate::optimizer::Schedule;
 use crate::progress::Progress;
 use crate::trainer::Run;
 use brevity::server::{Charge, ParameterServer, Rule, Servers};
-use brevity::{Group, Reduction};
+use brevity::{Group, ReduceOp};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ pub async fn train(group: &Group, job: &Job<'_>, name: AsyncMethod) -> Result<Ru
         }
     };
     let sums = sum(group, figures).await?;
-    let longest = group.start_all_reduce(vec![worker.seconds], Reduction::Max).await;
+    let longest = group.start_all_reduce(vec![worker.seconds], ReduceOp::Max).await;
     longest.1.map_err(of_group)?;
     let accuracy = evaluate(group, job, &model, shard).await?;
     Ok(worker.run(&sums, longest.0[0], accuracy))
@@ -94,7 +94,7 @@ async fn evaluate(
         all[first..first + elements.len()].copy_from_slice(&elements);
     }
     // Each element is on one shard: the others add zeros.
-    let (all, summed) = group.start_all_reduce(all, Reduction::Sum).await;
+    let (all, summed) = group.start_all_reduce(all, ReduceOp::Sum).await;
     summed.map_err(of_group)?;
     let mut rest = all.as_slice();
     let mut parameters = model.gradient_buffers();
@@ -111,7 +111,7 @@ async fn evaluate(
 }
 
 async fn sum(group: &Group, values: Vec<f64>) -> Result<Vec<f64>, Error> {
-    let (sums, result) = group.start_all_reduce(values, Reduction::Sum).await;
+    let (sums, result) = group.start_all_reduce(values, ReduceOp::Sum).await;
     result.map(|()| sums).map_err(of_group)
 }
 

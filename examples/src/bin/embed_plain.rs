@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use brevity::collectives::engine::Next;
-use brevity::{Driver, Handle, Join, Reduction};
+use brevity::{Driver, Handle, Join, ReduceOp};
 use brevity_examples::embed::{self, CALLS, Ended, lateness, report, report_processor_time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
 fn rank() -> Ended {
     let group = Join::from_env()?.join()?;
     let mut driver = group.driver()?;
-    let start = || group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum);
+    let start = || group.start_all_reduce(vec![1.0f32; 8], ReduceOp::Sum);
 
     let begun = Instant::now();
     for _ in 0..CALLS {

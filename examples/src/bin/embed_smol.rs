@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use brevity::{Join, Reduction};
+use brevity::{Join, ReduceOp};
 use brevity_examples::embed::{self, CALLS, Ended, lateness, report, report_processor_time};
 
 fn main() -> ExitCode {
@@ -16,14 +16,14 @@ async fn rank() -> Ended {
     smol::spawn(brevity::smol::drive(&group)?).detach();
     let begun = Instant::now();
     for _ in 0..CALLS {
-        group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await.1?;
+        group.start_all_reduce(vec![1.0f32; 8], ReduceOp::Sum).await.1?;
     }
     report(group.rank(), "awaited one after the other", begun, CALLS);
 
     // All at once. The ranks start them in the same order; they end in any.
     let begun = Instant::now();
     let calls: Vec<_> =
-        (0..100).map(|_| smol::spawn(group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum))).collect();
+        (0..100).map(|_| smol::spawn(group.start_all_reduce(vec![1.0f32; 8], ReduceOp::Sum))).collect();
     for call in calls {
         call.await.1?;
     }
@@ -34,7 +34,7 @@ async fn rank() -> Ended {
     if group.rank() == 1 {
         smol::Timer::after(lateness()).await;
     }
-    let mut sum = group.start_all_reduce(vec![1.0f32; 8], Reduction::Sum).await;
+    let mut sum = group.start_all_reduce(vec![1.0f32; 8], ReduceOp::Sum).await;
     sum.1?;
     report_processor_time(group.rank());
     assert_eq!(sum.0.pop(), Some(group.world_size() as f32));

@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use brevity::collectives::{Call, Chunk, Cost, Description, Operation, Result, dense};
-use brevity::{GradientExchange, Group, Policy, Reduction, launch};
+use brevity::{GradientExchange, Group, Policy, ReduceOp, launch};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::faults::Log;
 
@@ -59,7 +59,7 @@ fn reduce(group: &Group, log: &Log, elements: usize) {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         let start = Instant::now();
-        if let Err(error) = group.all_reduce(&mut data, Reduction::Sum) {
+        if let Err(error) = group.all_reduce(&mut data, ReduceOp::Sum) {
             log.ended("call", &error, start);
             break;
         }
@@ -162,7 +162,7 @@ fn exchange(group: &Group, log: &Log, elements: usize) {
         let reducing = group.start(description, vec![1.0f32; elements], move |call, data| {
             Box::pin(async move {
                 let data = Chunk::from(&mut data[..]);
-                let reduced = dense::all_reduce(call, data, Reduction::Sum, &Cost::default()).await;
+                let reduced = dense::all_reduce(call, data, ReduceOp::Sum, &Cost::default()).await;
                 let _ = sender.send(reduced.map(drop));
             })
         });

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use brevity::collectives::Result;
-use brevity::{Group, Reduction, launch};
+use brevity::{Group, ReduceOp, launch};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::faults::{Log, PATIENCE};
 use brevity_tests::mixed::{ThreeGroups, any_call};
@@ -106,7 +106,7 @@ impl Member {
             self.warm_up(turn);
             any_call(part, turn)?;
             let mut open = [self.open.load(Ordering::Relaxed)];
-            part.all_reduce(&mut open, Reduction::Max)?;
+            part.all_reduce(&mut open, ReduceOp::Max)?;
             rest -= u32::from(open == [0]);
             Ok(rest > 0)
         };

@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
-use brevity::{Error, GradientExchange, Group, Policy, Reduction, launch};
+use brevity::{Error, GradientExchange, Group, Policy, ReduceOp, launch};
 use brevity_tests::suite::{self, COUNTS};
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS, oracle};
 
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             }
             Some("late-handle") => {
                 come_late(group.rank());
-                Ok(group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).wait().1?)
+                Ok(group.start_all_reduce(vec![1.0f32; 100], ReduceOp::Sum).wait().1?)
             }
             mode => panic!("no such mode: {mode:?}"),
         });
@@ -95,7 +95,7 @@ fn tell(group: &Group) -> brevity::Result<()> {
 fn several_groups(first: Group) -> brevity::Result<()> {
     let sum = |group: &Group| -> brevity::Result<()> {
         let mut data = vec![group.rank() as f32; 1000];
-        group.all_reduce(&mut data, Reduction::Sum)?;
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
         let size = group.world_size() as f32;
         assert!(data.iter().all(|&found| found == size * (size - 1.0) / 2.0), "a wrong sum");
         Ok(())
@@ -135,7 +135,7 @@ fn all_reduce_for_ever(group: &Group) -> brevity::Result<()> {
         if step == STEPS_TO_BE_READY {
             say_ready(group.rank());
         }
-        group.all_reduce(&mut data, Reduction::Sum)?;
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
     }
     Ok(())
 }

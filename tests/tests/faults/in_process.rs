@@ -7,7 +7,7 @@ use std::time::Duration;
 use brevity::collectives::{Description, Error, Operation};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
-use brevity::{Group, Reduction, Settings};
+use brevity::{Group, ReduceOp, Settings};
 use brevity_testing::Wire;
 use brevity_tests::{on_groups, on_local};
 
@@ -22,10 +22,10 @@ fn on_sim(fault: Fault) -> Vec<(Error, Duration)> {
         let cluster = cluster.clone();
         async move {
             loop {
-                let (_, result) = group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).await;
+                let (_, result) = group.start_all_reduce(vec![1.0f32; 100], ReduceOp::Sum).await;
                 let Err(error) = result else { continue };
                 let time = cluster.now();
-                let (_, later) = group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).await;
+                let (_, later) = group.start_all_reduce(vec![1.0f32; 100], ReduceOp::Sum).await;
                 assert!(later.is_err(), "a closed group goes on");
                 return (error, time);
             }
@@ -140,7 +140,7 @@ fn an_abort_before_the_end_is_told_on_the_simulator() {
                 group.abort();
                 return None;
             }
-            group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).await.1.err()
+            group.start_all_reduce(vec![1.0f32; 100], ReduceOp::Sum).await.1.err()
         }
     });
     let errors = errors.unwrap();

@@ -1,7 +1,7 @@
 //! Calls in any order: bodies that use slots, bodies that do not, and collectives of the group itself.
 
 use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
-use brevity::{Group, Handle, Reduction, Settings};
+use brevity::{Group, Handle, ReduceOp, Settings};
 use brevity_tests::{on_host, oracle};
 use proptest::prelude::*;
 
@@ -34,9 +34,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 async fn sums(call: &Call<'_, '_>, counts: &[usize]) {
     for &count in counts {
         let data = oracle::vector(call.rank(), count);
-        let summing = call.describe(dense::describe_all_reduce::<f32>(count, Reduction::Sum));
+        let summing = call.describe(dense::describe_all_reduce::<f32>(count, ReduceOp::Sum));
         let data =
-            dense::all_reduce(&summing, Chunk::from(data), Reduction::Sum, &Cost::default()).await.unwrap();
+            dense::all_reduce(&summing, Chunk::from(data), ReduceOp::Sum, &Cost::default()).await.unwrap();
         assert!(data.into_vec() == total(call.world_size(), count));
         if count % 3 == 0 {
             dense::barrier(&call.describe(Description::new(Operation::BARRIER, 0, 0))).await.unwrap();
@@ -62,7 +62,7 @@ fn play(group: &Group, steps: &[Step]) {
             }
             Step::AllReduce(count) => {
                 let mut data = oracle::vector(group.rank(), *count);
-                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 assert!(data == total(group.world_size(), *count));
             }
             Step::Messages(count) => group.run(body(), async |call| sums(call, &[*count]).await),

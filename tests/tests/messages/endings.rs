@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::{Error, Message};
 use brevity::transport::Rank;
-use brevity::{Group, Reduction, Settings};
+use brevity::{Group, ReduceOp, Settings};
 use brevity_testing::Wire;
 use brevity_tests::on_groups;
 use rustix::time::{ClockId, clock_gettime};
@@ -61,7 +61,7 @@ pub fn canceled(group: &Group) {
     is_canceled(probe.wait().1.unwrap_err());
     sum(group);
     // A call that others need goes on.
-    let reducing = group.start_all_reduce(vec![1u32], Reduction::Sum);
+    let reducing = group.start_all_reduce(vec![1u32], ReduceOp::Sum);
     reducing.cancel();
     assert_eq!(reducing.wait().0, [2]);
     // A dropped receive takes nothing.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use brevity::collectives::{Error, Message, Result};
-use brevity::{Group, Reduction};
+use brevity::{Group, ReduceOp};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_transports;
 
@@ -76,7 +76,7 @@ fn rank(group: &Group) {
         threads.spawn(|| {
             for turn in 0..number / 20 {
                 let mut data = vec![turn as u64; 1 + turn % 3 * 1000];
-                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                 assert!(data.iter().all(|sum| *sum == turn as u64 * u64::from(RANKS)));
             }
         });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use brevity::collectives::Error;
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
-use brevity::{Group, Reduction, Settings};
+use brevity::{Group, ReduceOp, Settings};
 
 use super::random::{Draws, LONGEST, Planned, RANKS};
 
@@ -28,7 +28,7 @@ fn random_messages_arrive_in_order() {
             let sends: Vec<_> = mine
                 .map(|(number, planned)| group.start_send(planned.bytes(number), planned.to, planned.tag))
                 .collect();
-            let mut sum = Some(group.start_all_reduce(vec![1u32; 1000], Reduction::Sum));
+            let mut sum = Some(group.start_all_reduce(vec![1u32; 1000], ReduceOp::Sum));
             let mut last = std::collections::BTreeMap::new();
             for turn in 0..plan.iter().filter(|planned| planned.to == own).count() {
                 let (bytes, received) = if turn % 2 == 0 {
@@ -53,7 +53,7 @@ fn random_messages_arrive_in_order() {
             for send in sends {
                 send.await.1.unwrap();
             }
-            let (_, ended) = group.start_all_reduce(vec![1u32], Reduction::Sum).await;
+            let (_, ended) = group.start_all_reduce(vec![1u32], ReduceOp::Sum).await;
             ended.unwrap();
         }
     });
@@ -91,7 +91,7 @@ fn a_timeout_closes_nothing() {
             let sending = group.start_send(vec![7u8], peer, 3);
             assert_eq!(group.start_recv(vec![0u8], peer, 3).await.0, [7]);
             sending.await.1.unwrap();
-            group.start_all_reduce(vec![1u32], Reduction::Sum).await.1.unwrap();
+            group.start_all_reduce(vec![1u32], ReduceOp::Sum).await.1.unwrap();
         }
     });
     assert_eq!(ended.unwrap().len(), 2);

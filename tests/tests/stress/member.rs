@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use brevity::collectives::Result;
 use brevity::transport::buffer::{Region, RemoteRegion};
-use brevity::{Group, Handle, Reduction};
+use brevity::{Group, Handle, ReduceOp};
 use brevity_tests::oracle;
 use brevity_tests::random::Random;
 
@@ -57,7 +57,7 @@ impl Member {
     }
 
     pub fn start(&self, group: &Group, length: usize) -> Call {
-        group.start_all_reduce(self.buffer(oracle::vector(self.rank(), length)), Reduction::Sum)
+        group.start_all_reduce(self.buffer(oracle::vector(self.rank(), length)), ReduceOp::Sum)
     }
 }
 

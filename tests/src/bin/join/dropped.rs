@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::{Error, Result};
 use brevity::transport::Error as Transport;
-use brevity::{Group, JobId, Join, Joining, Reduction};
+use brevity::{Group, JobId, Join, Joining, ReduceOp};
 use brevity_testing::Process;
 
 /// Of joins that are given up: they end before, or the test fails.
@@ -68,7 +68,7 @@ fn a_rank_comes_again(after: Duration) {
         for group in &groups {
             threads.spawn(|| {
                 let mut sum = [group.rank()];
-                group.all_reduce(&mut sum, Reduction::Sum).unwrap_or_else(|error| panic!("{error}"));
+                group.all_reduce(&mut sum, ReduceOp::Sum).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(sum, [3]);
             });
         }

@@ -18,7 +18,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use brevity::transport::bootstrap::Choice;
-use brevity::{JobId, Join, Reduction, launch};
+use brevity::{JobId, Join, ReduceOp, launch};
 
 fn main() -> ExitCode {
     launch::die_with_parent();
@@ -62,7 +62,7 @@ fn meet(join: Join, rank: u32, file: &str, transport: Choice) -> Outcome<()> {
     };
     let group = join.id(id).join()?;
     let mut sum = [rank];
-    group.all_reduce(&mut sum, Reduction::Sum)?;
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
     assert_eq!(sum, [group.world_size() * (group.world_size() - 1) / 2]);
     assert_eq!(group.transport(), transport.name());
     // No rank leaves while another still needs it.
