@@ -1,5 +1,6 @@
 //! Memory that is split between operations and joined again.
 
+use std::alloc::{Layout, dealloc};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -22,26 +23,26 @@ use crate::transport::RecvParts;
 pub struct Chunk<'env, T> {
     pointer: NonNull<T>,
     length: usize,
-    origin: Arc<Origin<T>>,
+    origin: Arc<Origin>,
     env: PhantomData<&'env mut [T]>,
 }
 
-/// The memory that chunks are parts of.
-struct Origin<T> {
-    pointer: NonNull<T>,
-    length: usize,
-    /// `Some` for the memory of a vector.
-    owned_capacity: Option<usize>,
+/// The memory that chunks are parts of, of plain elements of any type.
+struct Origin {
+    pointer: NonNull<u8>,
+    bytes: usize,
+    /// What was allocated, for the memory of a vector.
+    owned: Option<Layout>,
 }
 
 // SAFETY: a chunk has exclusive access to its elements, like a `&mut [T]` or a `Vec<T>`.
 unsafe impl<T: Send> Send for Chunk<'_, T> {}
 // SAFETY: a shared chunk gives only shared access to its elements.
 unsafe impl<T: Sync> Sync for Chunk<'_, T> {}
-// SAFETY: the origin touches the elements only to free them, when no chunk is left.
-unsafe impl<T: Send> Send for Origin<T> {}
+// SAFETY: the origin frees memory of elements that need no drop, and touches none of them.
+unsafe impl Send for Origin {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Origin<T> {}
+unsafe impl Sync for Origin {}
 
 impl<'env, T> Chunk<'env, T> {
     /// The number of elements.
@@ -119,46 +120,72 @@ impl<'env, T> Chunk<'env, T> {
     }
 }
 
-impl<T: Clone> Chunk<'_, T> {
+impl<'env, T: Pod> Chunk<'env, T> {
+    /// The same memory as elements of another type. Chunks of one origin can be joined again when they have
+    /// one type.
+    ///
+    /// # Panics
+    /// When the memory is no whole number of such elements, or is not aligned for them.
+    #[must_use]
+    pub fn cast<U: Pod>(mut self) -> Chunk<'env, U> {
+        let length = bytemuck::cast_slice_mut::<T, U>(&mut self).len();
+        Chunk { pointer: self.pointer.cast(), length, origin: self.origin, env: PhantomData }
+    }
+
     /// Returns the elements as a vector: the original one for a whole owned chunk, else a copy.
     #[must_use]
     pub fn into_vec(mut self) -> Vec<T> {
-        let is_whole = self.pointer == self.origin.pointer && self.length == self.origin.length;
+        let is_whole =
+            self.pointer.cast() == self.origin.pointer && size_of_val(&self[..]) == self.origin.bytes;
         // Fails while empty chunks of the same origin still exist.
         let original = Arc::get_mut(&mut self.origin).filter(|_| is_whole).and_then(Origin::take_vec);
         original.unwrap_or_else(|| self.to_vec())
     }
 }
 
-impl<T> Origin<T> {
-    /// Takes the vector out of an origin that owns one. The caller has all its elements, or no chunk is left.
-    fn take_vec(&mut self) -> Option<Vec<T>> {
-        let capacity = self.owned_capacity.take()?;
-        // SAFETY: these are the parts of a vector, which is taken once. By the invariant of chunks, nobody
-        // else has any of its elements.
-        Some(unsafe { Vec::from_raw_parts(self.pointer.as_ptr(), self.length, capacity) })
+impl Origin {
+    /// Takes the vector out of an origin that owns one of such elements. The caller has all its elements.
+    fn take_vec<T: Pod>(&mut self) -> Option<Vec<T>> {
+        let size = size_of::<T>();
+        let is_alike = |owned: &mut Layout| {
+            owned.align() == align_of::<T>() && size > 0 && owned.size().is_multiple_of(size)
+        };
+        let owned = self.owned.take_if(is_alike)?;
+        // SAFETY: these are the parts of a vector, which is taken once: its allocation has this alignment and
+        // this many elements, of which all plain values are valid. By the invariant of chunks, nobody else
+        // has any of them.
+        Some(unsafe {
+            Vec::from_raw_parts(self.pointer.cast().as_ptr(), self.bytes / size, owned.size() / size)
+        })
     }
 }
 
-impl<T> Drop for Origin<T> {
+impl Drop for Origin {
     fn drop(&mut self) {
-        drop(self.take_vec());
+        if let Some(layout) = self.owned.take().filter(|layout| layout.size() > 0) {
+            // SAFETY: a vector has allocated this with the global allocator, no chunk of it is left, and its
+            // elements need no drop.
+            unsafe { dealloc(self.pointer.as_ptr(), layout) };
+        }
     }
 }
 
-impl<'env, T> From<&'env mut [T]> for Chunk<'env, T> {
+impl<'env, T: Pod> From<&'env mut [T]> for Chunk<'env, T> {
     fn from(borrowed: &'env mut [T]) -> Self {
-        let length = borrowed.len();
+        let (length, bytes) = (borrowed.len(), size_of_val(borrowed));
         let pointer = NonNull::from(borrowed).cast();
-        let origin = Arc::new(Origin { pointer, length, owned_capacity: None });
+        let origin = Arc::new(Origin { pointer: pointer.cast(), bytes, owned: None });
         Self { pointer, length, origin, env: PhantomData }
     }
 }
 
-impl<T> From<Vec<T>> for Chunk<'_, T> {
+impl<T: Pod> From<Vec<T>> for Chunk<'_, T> {
     fn from(owned: Vec<T>) -> Self {
         let (pointer, length, capacity) = vector_parts(owned);
-        let origin = Arc::new(Origin { pointer, length, owned_capacity: Some(capacity) });
+        let layout = Layout::array::<T>(capacity);
+        let layout = layout.unwrap_or_else(|_| unreachable!("a vector is no longer than can be allocated"));
+        let (bytes, owned) = (length * size_of::<T>(), Some(layout));
+        let origin = Arc::new(Origin { pointer: pointer.cast(), bytes, owned });
         Self { pointer, length, origin, env: PhantomData }
     }
 }
@@ -233,6 +260,24 @@ mod tests {
         let address = vector.as_ptr();
         vector.extend([2; 7]);
         assert_eq!((vector[0], vector[7], vector.as_ptr()), (7, 2, address));
+    }
+
+    #[test]
+    fn a_chunk_of_other_elements_is_the_same_memory() {
+        let vector = vec![1.0f32, 2.0, 3.0];
+        let address = vector.as_ptr();
+        let (first, mut rest) = Chunk::from(vector).cast::<u8>().split_at(4);
+        rest[..4].copy_from_slice(&5.0f32.to_ne_bytes());
+        let vector = first.join(rest).cast::<f32>().into_vec();
+        assert_eq!((vector.as_ptr(), &vector[..]), (address, &[1.0, 5.0, 3.0][..]));
+
+        let mut local = [1u16, 2];
+        assert_eq!(Chunk::from(&mut local[..]).cast::<u8>().into_vec().len(), 4);
+        // The allocation of bytes has another alignment: a copy, and the bytes are freed as such.
+        let aligned = vec![0u64; 1];
+        assert_eq!(Chunk::from(aligned).cast::<u8>().into_vec(), [0; 8]);
+        drop(Chunk::from(vec![1u32; 5]).cast::<u8>());
+        assert_eq!(Chunk::from(Vec::<u32>::new()).cast::<u8>().into_vec(), []);
     }
 
     #[test]
