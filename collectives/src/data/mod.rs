@@ -14,6 +14,10 @@ mod types;
 mod user;
 
 #[cfg(test)]
+mod in_order_tests;
+#[cfg(test)]
+mod kernel_tests;
+#[cfg(test)]
 mod tests;
 
 pub use element::{Bool, Byte, Element};
