@@ -23,8 +23,8 @@ impl Reducer {
     /// `out` = the operands of all ranks, reduced in the fixed order ([`order`]) and ended. All are narrow;
     /// operands are in rank order and as long as `out`.
     ///
-    /// The bits of the result do not depend on `own`: it is the rank whose operand is read first. That operand
-    /// may be `None`, if `out` holds it.
+    /// The bits of the result do not depend on `own`, the rank whose operand is read first. That operand may
+    /// be `None`, if `out` holds it.
     ///
     /// Cost: every operand is read once, and `out` written once. Partial results are kept in blocks of 4 KiB.
     /// Allocates only for more than 255 operands, or for elements of more than 4 KiB. Like the other methods,
@@ -125,8 +125,8 @@ impl InOrder<'_> {
     }
 }
 
-/// A stack of blocks of partial results. An operand is not copied when it is pushed, but read when it is first
-/// combined.
+/// A stack of blocks of partial results. An operand is not copied when it is pushed, but read when it is
+/// first combined.
 struct Stack<'a, 'b> {
     reducer: &'a Reducer,
     /// The block of entry 0.

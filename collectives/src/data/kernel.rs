@@ -7,7 +7,8 @@ use half::{bf16, f16};
 use super::{Bool, DataType, ReduceOp};
 use crate::error::{Error, Result};
 
-/// The functions that reduce vectors of one element type in one way. A [`Reducer`](super::Reducer) calls them.
+/// The functions that reduce vectors of one element type in one way. A [`Reducer`](super::Reducer) calls
+/// them.
 #[derive(Debug)]
 pub struct Kernel {
     pub(super) data: DataType,

@@ -1,7 +1,7 @@
 //! What collectives work on: element types, reductions of elements, and the order of sums.
 //!
-//! Algorithms move and reduce bytes. A [`Reducer`] is all that they know of the elements: their size, the size
-//! of an element of a partial result, and functions on slices of bytes. A partial result of
+//! Algorithms move and reduce bytes. A [`Reducer`] is all that they know of the elements: their size, the
+//! size of an element of a partial result, and functions on slices of bytes. A partial result of
 //! [`F16`](DataType::F16) and [`Bf16`](DataType::Bf16) has `f32` elements, so a sum is rounded to 16 bits
 //! once, at its end.
 

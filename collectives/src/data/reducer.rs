@@ -103,8 +103,8 @@ impl Reducer {
     }
 
     /// Runs `work` in the floating-point mode that the reduction needs: the standard mode for the library's
-    /// reductions of floating-point numbers, otherwise the thread's own. Cost: a few nanoseconds if the thread
-    /// is in the mode.
+    /// reductions of floating-point numbers, otherwise the thread's own. Cost: a few nanoseconds if the
+    /// thread is in the mode.
     pub fn in_mode<R>(&self, work: impl FnOnce() -> R) -> R {
         match self {
             Self::Kernel(kernel) if kernel.has_mode => in_standard_float_mode(work),

@@ -15,8 +15,8 @@ type Combine = dyn Fn(&mut [u8], &[u8]) -> std::result::Result<(), i32> + Send +
 ///
 /// The function must be the same on all ranks, and associative and commutative up to rounding. It is used in
 /// the fixed order of sums, so results have the same bits on every rank if operands can be swapped without a
-/// change of the result's bits. It runs in the thread's own floating-point mode. A panic in it unwinds through
-/// the call.
+/// change of the result's bits. It runs in the thread's own floating-point mode. A panic in it unwinds
+/// through the call.
 ///
 /// ```
 /// use brevity_collectives::data::UserReduction;
