@@ -47,8 +47,9 @@ impl Reducer {
         let work = InOrder { reducer: self, operands, own, elements, lines };
         // Little scratch for short vectors, because it is filled with zeros.
         match levels * lines {
-            0..=16 => work.with_scratch::<16>(out),
-            17..=128 => work.with_scratch::<128>(out),
+            0..=8 => work.with_scratch::<8>(out),
+            9..=32 => work.with_scratch::<32>(out),
+            33..=128 => work.with_scratch::<128>(out),
             129..=512 => work.with_scratch::<512>(out),
             more => work.run(out, &mut vec![Line::zeroed(); more]),
         }
