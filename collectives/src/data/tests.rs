@@ -1,0 +1,261 @@
+//! Tests of the tables, of the program of the order, and of reductions of the program.
+
+use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use brevity_compress::float_modes;
+
+use super::*;
+use crate::description::{element_name, reduction_name};
+use crate::error::Error;
+
+#[test]
+fn names_and_numbers_are_read_back() {
+    for (i, &data) in DataType::ALL.iter().enumerate() {
+        assert_eq!(usize::from(data.number()), i + 1);
+        assert_eq!(DataType::from_number(data.number()), Some(data));
+        assert_eq!(data.to_string().parse(), Ok(data));
+        assert_eq!(element_name(data.number()), Some(data.name()));
+    }
+    for (i, &op) in ReduceOp::ALL.iter().enumerate() {
+        assert_eq!(usize::from(op.number()), i + 1);
+        assert_eq!(ReduceOp::from_number(op.number()), Some(op));
+        assert_eq!(op.to_string().parse(), Ok(op));
+        assert_eq!(reduction_name(op.number()), Some(op.name()));
+    }
+    let names = DataType::ALL.iter().map(|data| data.name()).collect::<Vec<_>>().join(" ");
+    assert_eq!(names, "f32 f64 i32 i64 u32 u64 u8 i8 i16 u16 f16 bf16 bool bytes");
+    let names = ReduceOp::ALL.iter().map(|op| op.name()).collect::<Vec<_>>().join(" ");
+    assert_eq!(names, "sum average max min product and or xor");
+    assert_eq!((DataType::from_number(0), DataType::from_number(15)), (None, None));
+    assert_eq!((ReduceOp::from_number(0), ReduceOp::from_number(9)), (None, None));
+    assert_eq!(
+        "mean".parse::<ReduceOp>().unwrap_err().to_string(),
+        "\"mean\" is no reduction: use one of sum, average, max, min, product, and, or, xor"
+    );
+    assert_eq!("F32".parse::<DataType>().unwrap_err().what, "element type");
+}
+
+/// The numbers and names of the types that collectives have so far.
+#[test]
+fn former_numbers_stay() {
+    fn check<T: crate::Element + Element>() {
+        assert_eq!((T::TYPE.number(), T::TYPE.name()), (T::NUMBER, T::NAME));
+    }
+    check::<f32>();
+    check::<f64>();
+    check::<i32>();
+    check::<i64>();
+    check::<u32>();
+    check::<u64>();
+    check::<u8>();
+    for op in [crate::ReduceOp::Sum, crate::ReduceOp::Average, crate::ReduceOp::Max, crate::ReduceOp::Min] {
+        let name = ReduceOp::from_number(op.number()).map(ReduceOp::name);
+        assert_eq!(name, Some(format!("{op:?}").to_lowercase().as_str()));
+    }
+}
+
+#[test]
+fn elements_are_as_large_as_their_types() {
+    fn check<T: Element>() {
+        assert_eq!(T::TYPE.bytes(), size_of::<T>());
+    }
+    check::<f64>();
+    check::<i16>();
+    check::<half::f16>();
+    check::<half::bf16>();
+    check::<Bool>();
+    check::<Byte>();
+    assert_eq!(DataType::ALL.iter().map(|data| data.bytes()).sum::<usize>(), 48);
+}
+
+#[test]
+fn bytes_of_a_bool_are_true_or_false() {
+    assert!(Bool(2) == Bool::from(true) && Bool(2) != Bool::from(false) && Bool(0) == false.into());
+    assert!(bool::from(Bool(255)) && !Bool::default().get());
+    let state = RandomState::new();
+    assert_eq!(state.hash_one(Bool(2)), state.hash_one(Bool(1)));
+}
+
+/// Which operation is defined for which class of types.
+#[test]
+fn only_defined_reductions_have_a_kernel() {
+    let floats = [DataType::F32, DataType::F64, DataType::F16, DataType::Bf16];
+    for &data in DataType::ALL {
+        for &op in ReduceOp::ALL {
+            let is_bitwise = [ReduceOp::And, ReduceOp::Or, ReduceOp::Xor].contains(&op);
+            let expected = match data {
+                DataType::Bytes => false,
+                DataType::Bool => is_bitwise,
+                data if floats.contains(&data) => !is_bitwise,
+                _ => op != ReduceOp::Average,
+            };
+            assert_eq!(op.is_defined_for(data), expected, "{op} of {data}");
+            match Reducer::of(data, op) {
+                Ok(reducer) => {
+                    let half = [DataType::F16, DataType::Bf16].contains(&data);
+                    let rounds = [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Product].contains(&op);
+                    assert!(expected, "{op} of {data}");
+                    assert_eq!((reducer.size(), reducer.is_wide()), (data.bytes(), half), "{op} of {data}");
+                    assert_eq!(reducer.wide(), if half { 4 } else { data.bytes() }, "{op} of {data}");
+                    assert_eq!(reducer.is_exact(), !(rounds && floats.contains(&data)), "{op} of {data}");
+                    assert_eq!((reducer.number(), reducer.detail()), (op.number(), 0), "{op} of {data}");
+                    assert_eq!(reducer.data(), Some(data), "{op} of {data}");
+                }
+                Err(Error::Reduction { reduction, element }) => {
+                    assert_eq!((expected, reduction, element), (false, op.name(), data.name()));
+                }
+                Err(error) => panic!("{op} of {data}: {error}"),
+            }
+        }
+    }
+}
+
+/// The expression that the program computes, as text, with the smaller text first: operations commute.
+fn expression(ranks: u32, own: u32) -> (String, usize) {
+    let (mut stack, mut depth) = (Vec::new(), 0);
+    for step in order(ranks, own) {
+        let operand = match step {
+            OrderStep::Push(rank) => {
+                stack.push(leaf(rank));
+                depth = depth.max(stack.len());
+                continue;
+            }
+            OrderStep::Add(rank) => leaf(rank),
+            OrderStep::Merge => stack.pop().unwrap(),
+        };
+        let below = stack.pop().unwrap();
+        stack.push(node(below, operand));
+    }
+    assert_eq!(stack.len(), 1);
+    (stack.remove(0), depth)
+}
+
+fn leaf(rank: u32) -> String {
+    format!("{rank:02}")
+}
+
+fn node(a: String, b: String) -> String {
+    if a < b { format!("({a}{b})") } else { format!("({b}{a})") }
+}
+
+/// `S(first, size)` of the definition.
+fn sum(first: u32, size: u32, members: u32, ranks: u32) -> String {
+    if size > 1 {
+        let half = size / 2;
+        return node(sum(first, half, members, ranks), sum(first + half, half, members, ranks));
+    }
+    let guest = first + members;
+    if guest < ranks { node(leaf(first), leaf(guest)) } else { leaf(first) }
+}
+
+#[test]
+fn the_program_of_every_rank_is_the_definition() {
+    for ranks in 1..=33 {
+        let members = (0..).map(|power| 1 << power).take_while(|m| *m <= ranks).last().unwrap();
+        let expected = sum(0, members, members, ranks);
+        for own in 0..ranks {
+            let (found, depth) = expression(ranks, own);
+            assert_eq!(found, expected, "rank {own} of {ranks}");
+            assert_eq!(depth, order_depth(ranks), "rank {own} of {ranks}");
+            let keeper = if own < members { own } else { own - members };
+            let mut steps = order(ranks, own);
+            assert_eq!(steps.next(), Some(OrderStep::Push(keeper)), "rank {own} of {ranks}");
+            if own != keeper {
+                assert_eq!(steps.next(), Some(OrderStep::Add(own)), "rank {own} of {ranks}");
+            }
+        }
+    }
+    assert_eq!([0, 1, 2, 3, 4, 33, u32::MAX].map(order_depth), [1, 1, 2, 2, 3, 6, 32]);
+}
+
+fn summing(name: &str) -> UserReduction {
+    UserReduction::of(name, |into: &mut [u32], from| {
+        into.iter_mut().zip(from).for_each(|(into, from)| *into = into.wrapping_add(*from));
+    })
+}
+
+#[test]
+fn a_reduction_of_the_program_is_called() {
+    let user = Reducer::User(Arc::new(summing("sum")));
+    assert_eq!((user.size(), user.wide(), user.is_exact(), user.number()), (4, 4, false, 9));
+    assert_eq!(user.data(), Some(DataType::U32));
+    assert_eq!(reduction_name(user.number()), Some("the program's reduction"));
+    let other = Reducer::User(Arc::new(summing("other sum")));
+    assert!(user.detail() != 0 && user.detail() != other.detail());
+    assert_eq!(user.detail(), Reducer::User(Arc::new(summing("sum"))).detail());
+
+    let bytes = |values: [u32; 2]| -> [u8; 8] { bytemuck::cast(values) };
+    let values = |bytes: [u8; 8]| -> [u32; 2] { bytemuck::pod_read_unaligned(&bytes) };
+    let mut into = [1_u32, 2];
+    let into: &mut [u8] = bytemuck::cast_slice_mut(&mut into);
+    user.combine(into, bytemuck::cast_slice(&[10_u32, 20])).unwrap();
+    user.take(into, bytemuck::cast_slice(&[100_u32, 200])).unwrap();
+    assert_eq!(into, bytes([111, 222]));
+    let mut out = [0_u32; 2];
+    user.combine_from(bytemuck::cast_slice_mut(&mut out), into, bytemuck::cast_slice(&[1_u32, 2])).unwrap();
+    assert_eq!(out, [112, 224]);
+    let mut copy = [0_u8; 8];
+    user.start(&mut copy, into);
+    user.end_in_place(&mut copy, 2);
+    assert_eq!(values(copy), [111, 222]);
+    let mut end = [0_u8; 8];
+    user.end(&mut end, &mut copy, 2);
+    assert_eq!(values(end), [111, 222]);
+}
+
+#[test]
+fn a_status_of_the_program_is_an_error() {
+    let failing = UserReduction::new("failing", 3, |into, from| {
+        assert_eq!((into.len() % 3, into.len()), (0, from.len()));
+        if from[0] == 7 { Err(-5) } else { Ok(()) }
+    });
+    assert_eq!((failing.name(), failing.bytes(), failing.data()), ("failing", 3, None));
+    let user = Reducer::User(Arc::new(failing));
+    user.combine(&mut [0; 6], &[1; 6]).unwrap();
+    let errors = [
+        user.combine(&mut [0; 6], &[7; 6]),
+        user.take(&mut [0; 6], &[7; 6]),
+        user.combine_from(&mut [0; 6], &[1; 6], &[7; 6]),
+        user.reduce_in_order(&[Some(&[1; 6]), Some(&[1; 6]), Some(&[7; 6])], 0, &mut [0; 6]),
+    ];
+    for error in errors {
+        let error = error.unwrap_err();
+        assert!(matches!(&error, Error::User { name, status: -5 } if name == "failing"), "{error}");
+        assert_eq!(error.to_string(), "the program's reduction \"failing\" failed with status -5");
+    }
+    // Nothing to combine.
+    user.combine(&mut [], &[]).unwrap();
+    user.reduce_in_order(&[Some(&[]), None], 1, &mut []).unwrap();
+}
+
+#[test]
+fn a_panic_of_the_program_unwinds() {
+    let user = Reducer::User(Arc::new(UserReduction::of("panicking", |_: &mut [i64], _| panic!("no"))));
+    let (mut into, from) = ([0_u64], [0_u64]);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        user.in_mode(|| user.combine(bytemuck::cast_slice_mut(&mut into), bytemuck::cast_slice(&from)))
+    }));
+    assert!(result.is_err());
+}
+
+/// The library's reductions of floating-point numbers have the standard mode, others the thread's.
+#[test]
+fn modes_are_those_of_the_reductions() {
+    let mode_of = |reducer: &Reducer| {
+        let before = float_modes::float_mode();
+        float_modes::set_float_mode(float_modes::FLUSHING);
+        let inside = reducer.in_mode(float_modes::float_mode);
+        float_modes::set_float_mode(before);
+        inside
+    };
+    for data in [DataType::F32, DataType::F64, DataType::F16, DataType::Bf16] {
+        for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Average] {
+            assert_eq!(mode_of(&Reducer::of(data, op).unwrap()), float_modes::STANDARD, "{op} of {data}");
+        }
+    }
+    let integers = Reducer::of(DataType::I32, ReduceOp::Sum).unwrap();
+    assert_eq!(mode_of(&integers), float_modes::FLUSHING);
+    assert_eq!(mode_of(&Reducer::User(Arc::new(summing("mode")))), float_modes::FLUSHING);
+}
