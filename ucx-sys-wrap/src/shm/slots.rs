@@ -29,6 +29,7 @@ use super::local_group::LocalGroup;
 use super::store_policy::StorePolicy;
 use crate::{Error, Mark, Rank, Result, Signature};
 
+pub use reducing::{Fold, Part};
 use step::LAST_STEP;
 pub use step::{MAX_GENERATIONS, SlotSet, Step};
 
@@ -267,14 +268,14 @@ impl Slots {
         Ok(Some(Header { signature, mark }))
     }
 
-    /// Copies what was published by [`publish_inline`](Self::publish_inline) to `into`.
+    /// Copies what was published by [`publish_inline`](Self::publish_inline), from `offset` on, to `into`.
     ///
     /// # Panics
-    /// When `into` is longer than [`INLINE_BYTES`].
+    /// When that ends after [`INLINE_BYTES`].
     #[inline]
-    pub fn read_inline(&self, place: usize, step: Step, into: &mut [u8]) {
-        check_inline(into.len());
-        self.peer(place).read_block(step.control() + PAYLOAD_AT, into);
+    pub fn read_inline(&self, place: usize, step: Step, offset: usize, into: &mut [u8]) {
+        check_inline(offset.saturating_add(into.len()));
+        self.peer(place).read_block(step.control() + PAYLOAD_AT + offset, into);
     }
 
     /// Copies `bytes` into this rank's slot of the step at `offset`, to be published later.
