@@ -4,6 +4,8 @@ use std::fmt;
 
 use ucx_sys_wrap::{Rank, Signature};
 
+use crate::data::{DataType, ReduceOp, UserReduction};
+
 /// Bits of a signature's last word that hold the count; the rest holds the root.
 const COUNT_BITS: u32 = 44;
 const NO_ROOT: u64 = u64::MAX >> COUNT_BITS;
@@ -72,14 +74,17 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// The name of an element type by its [number](crate::Element::NUMBER).
+/// The name of an [element type](DataType) by its number.
 pub(crate) fn element_name(number: u8) -> Option<&'static str> {
-    ["f32", "f64", "i32", "i64", "u32", "u64", "u8"].get(usize::from(number).checked_sub(1)?).copied()
+    DataType::from_number(number).map(DataType::name)
 }
 
-/// The name of a [reduction](crate::ReduceOp) by its number.
+/// The name of a [reduction](ReduceOp) by its number.
 pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
-    ["sum", "average", "max", "min"].get(usize::from(number).checked_sub(1)?).copied()
+    match number {
+        UserReduction::NUMBER => Some("the program's reduction"),
+        number => ReduceOp::from_number(number).map(ReduceOp::name),
+    }
 }
 
 /// The name of a [rule](crate::sparse::PutBack) by its number.
@@ -144,11 +149,7 @@ impl Description {
     /// An operation of several steps that `bytes` describe.
     #[must_use]
     pub fn of_plan(operation: Operation, bytes: &[u8]) -> Self {
-        // The hash FNV-1a: different plans are unlikely to collide.
-        let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |digest, byte| {
-            (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Self { count: digest, ..Self::new(operation, 0, 0) }
+        Self { count: fnv_1a(bytes), ..Self::new(operation, 0, 0) }
     }
 
     /// The description alone, without the calls before it.
@@ -215,6 +216,13 @@ pub(crate) const fn digest(before: u32, hash: u64) -> u32 {
     (mix(before as u64 ^ hash) >> 32) as u32
 }
 
+/// The hash FNV-1a: different texts and plans are unlikely to collide.
+pub(crate) fn fnv_1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// Mixes the bits of a word: one round of SplitMix64.
 pub(crate) const fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -255,7 +263,7 @@ impl fmt::Display for Description {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::{Element, ReduceOp};
+    use crate::element::Element;
 
     #[test]
     fn descriptions_survive_the_wire() {
@@ -302,7 +310,7 @@ mod tests {
     #[test]
     fn strange_bytes_are_described() {
         assert_eq!(
-            (element_name(0), element_name(8), reduction_name(0), reduction_name(5)),
+            (element_name(0), element_name(15), reduction_name(0), reduction_name(10)),
             (None, None, None, None)
         );
         let strange = Description::decode(Signature([255; 16]));

@@ -13,10 +13,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a collective failed.
 ///
 /// The group is closed on all ranks after [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted),
-/// [`Timeout`](Self::Timeout), [`Mismatch`](Self::Mismatch), [`Differs`](Self::Differs) and
-/// [`Payload`](Self::Payload), and after a
-/// [`Transport`](Self::Transport) error for lack of memory or an invalid message of a peer. Unless a call
-/// states otherwise, an error leaves its inputs unchanged and its output unspecified.
+/// [`Timeout`](Self::Timeout), [`Mismatch`](Self::Mismatch), [`Differs`](Self::Differs),
+/// [`User`](Self::User) and [`Payload`](Self::Payload), and after a [`Transport`](Self::Transport) error for
+/// lack of memory or an invalid message of a peer. Unless a call states otherwise, an error leaves its inputs
+/// unchanged and its output unspecified.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -215,12 +215,24 @@ pub enum Error {
     },
 
     /// The reduction is not defined for the element type.
-    #[error("{reduction} is not defined for {element}: sum, and divide yourself")]
+    #[error(
+        "{reduction} is not defined for {element}: {}",
+        if *reduction == "average" { "sum, and divide yourself" } else { "use another reduction or type" }
+    )]
     Reduction {
         /// The reduction.
         reduction: &'static str,
         /// The element type.
         element: &'static str,
+    },
+
+    /// A reduction that the program defines has failed on this rank.
+    #[error("the program's reduction {name:?} failed with status {status}")]
+    User {
+        /// Its name.
+        name: String,
+        /// What it returned.
+        status: i32,
     },
 
     /// A peer sent an invalid payload.

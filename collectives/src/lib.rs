@@ -10,6 +10,7 @@ mod call;
 mod calls;
 mod choose;
 mod context;
+pub mod data;
 pub mod dense;
 mod description;
 mod difference;

@@ -1,0 +1,24 @@
+//! What collectives work on: element types, reductions of elements, and the order of sums.
+//!
+//! Algorithms move and reduce bytes. A [`Reducer`] is all that they know of the elements: their size, the size
+//! of an element of a partial result, and functions on slices of bytes. A partial result of
+//! [`F16`](DataType::F16) and [`Bf16`](DataType::Bf16) has `f32` elements, so a sum is rounded to 16 bits
+//! once, at its end.
+
+mod element;
+mod in_order;
+mod kernel;
+mod order;
+mod reducer;
+mod types;
+mod user;
+
+#[cfg(test)]
+mod tests;
+
+pub use element::{Bool, Byte, Element};
+pub use kernel::Kernel;
+pub use order::{Order, OrderStep, order, order_depth};
+pub use reducer::Reducer;
+pub use types::{DataType, ReduceOp, UnknownName};
+pub use user::UserReduction;
