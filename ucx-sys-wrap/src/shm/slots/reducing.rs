@@ -156,7 +156,7 @@ impl Slots {
                 self.reduce_block(at, part, &mut scratch, fold).map(drop)
             });
         }
-        let length = BLOCK_BYTES / fold.wide() * fold.size();
+        let length = (BLOCK_BYTES / fold.wide()).max(1) * fold.size();
         with_scratch(length.min(bytes) / fold.size() * fold.wide(), ranks, true, |mut scratch| {
             for start in (0..bytes).step_by(length) {
                 let block = part.block(start..bytes.min(start + length));
@@ -175,8 +175,8 @@ impl Slots {
     /// When the reduction fails; the result is unspecified then.
     ///
     /// # Panics
-    /// When the part is longer than the slot or not in whole elements, its slices differ in length, an
-    /// element has no bytes or more than 512, or the part is [`Part::Published`] without `publishing`.
+    /// When the part is longer than the slot, its slices differ in length, elements have no bytes, or the part
+    /// is [`Part::Published`] without `publishing`.
     pub fn reduce<F: Fold>(
         &mut self,
         (step, offset): (Step, usize),
@@ -193,7 +193,7 @@ impl Slots {
         let start = step.chunk() + offset;
         let streams = self.store_policy.is_slow();
         self.is_unfenced |= publishing && streams;
-        let length = BLOCK_BYTES / fold.wide() * fold.size();
+        let length = (BLOCK_BYTES / fold.wide()).max(1) * fold.size();
         let is_apart = fold.wide() != fold.size() || matches!(part, Part::Published(_));
         let ranks = self.places() as u32;
         with_scratch(length.min(bytes) / fold.size() * fold.wide(), ranks, is_apart, |mut scratch| {
