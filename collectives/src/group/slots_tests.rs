@@ -19,7 +19,7 @@ const COUNTS: [usize; 5] = [0, 1, 7, 1000, 100_000];
 
 /// Runs `body` on each rank of a group on one host.
 fn on_ranks<R: Send>(world_size: u32, body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
-    let worlds = local::world(world_size as usize).into_iter();
+    let worlds = local::world(world_size).into_iter();
     let locals = LocalGroup::in_process(world_size).unwrap();
     let groups: Vec<Group> = worlds
         .zip(locals)
@@ -310,7 +310,9 @@ fn all_to_all_moves_a_block_from_each_rank_to_each() {
         let equal: &dyn Fn(usize, usize) -> usize = &|_, _| length;
         // In place, blocks of differing lengths have the same length both ways.
         let mutual: &dyn Fn(usize, usize) -> usize = &|from, to| varying(from + to, 0);
-        for (of, in_place) in [(equal, false), (equal, true), (varying, false), (mutual, true)] {
+        for (is_equal, of, in_place) in
+            [(true, equal, false), (true, equal, true), (false, varying, false), (false, mutual, true)]
+        {
             let to = |place| block(rank, place, of(rank, place));
             let from = |place| block(place, rank, of(place, rank));
             let sent: Vec<u8> = (0..places).flat_map(to).collect();
@@ -319,7 +321,6 @@ fn all_to_all_moves_a_block_from_each_rank_to_each() {
             let ends = ends((0..places).map(|place| of(place, rank)));
             let mut result = if in_place { sent.clone() } else { vec![7; expected.len()] };
             let input = (!in_place).then_some(&sent[..]);
-            let is_equal = of(0, 1) == length && of(1, 2) == length;
             let program = async |turn: &mut SlotTurn<'_>| match is_equal {
                 true => host::all_to_all(turn, input, &mut result).await,
                 false => host::all_to_all_v(turn, input, &sent_ends, &mut result, &ends).await,

@@ -27,7 +27,8 @@ pub async fn all_to_all(turn: &mut SlotTurn<'_>, input: Option<&[u8]>, output: &
 /// one expects.
 ///
 /// # Panics
-/// When a vector does not end with its last block, or the `ends` differ in place.
+/// When a vector does not end with its last block, this rank's block for itself has two lengths, or the `ends`
+/// differ in place.
 pub async fn all_to_all_v(
     turn: &mut SlotTurn<'_>,
     input: Option<&[u8]>,

@@ -186,7 +186,6 @@ impl<'a> SlotTurn<'a> {
         for place in 0..self.slots.places() {
             if place != self.slots.own_place() {
                 self.until_published(place, step).await?;
-                self.slots.has_come_to(place, step);
             }
         }
         Ok(())
