@@ -1,8 +1,8 @@
 //! All-gather over slots: each rank writes its own block and reads those of all others.
 //!
-//! Blocks of up to 512 bytes are in the cache line of the flag. Longer ones are in pieces: while a rank writes
-//! one piece it reads the previous pieces of the others. Every rank writes its n bytes and reads those of all
-//! others, n (P - 1) if they are equal.
+//! Blocks of up to 512 bytes are in the cache line of the flag. Longer ones are in pieces: while a rank
+//! writes one piece it reads the previous pieces of the others. Every rank writes its n bytes and reads those
+//! of all others, n (P - 1) if they are equal.
 
 use ucx_sys_wrap::shm::INLINE_BYTES;
 

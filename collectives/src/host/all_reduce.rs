@@ -32,8 +32,8 @@ pub(crate) enum Rest {
 }
 
 /// Reduces the `input` vectors of all ranks, in the fixed order; every rank gets the result in `output`, with
-/// the same bits, except for NaN payloads of sums. Without an `input`, `output` holds it. All vectors have the
-/// same length, in whole elements.
+/// the same bits, except for NaN payloads of sums. Without an `input`, `output` holds it. All vectors have
+/// the same length, in whole elements.
 ///
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time, or the reduction fails;

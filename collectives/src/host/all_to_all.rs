@@ -6,8 +6,8 @@ use super::memory::{Blocks, Memory};
 use super::turn::SlotTurn;
 use crate::error::Result;
 
-/// Sends block `i` of the `input` to rank `i`; `output` gets the block of each rank, in the order of ranks. All
-/// blocks have the same length. Without an `input`, `output` holds it, and each block is replaced.
+/// Sends block `i` of the `input` to rank `i`; `output` gets the block of each rank, in the order of ranks.
+/// All blocks have the same length. Without an `input`, `output` holds it, and each block is replaced.
 ///
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `output` is unspecified.
@@ -19,16 +19,16 @@ pub async fn all_to_all(turn: &mut SlotTurn<'_>, input: Option<&[u8]>, output: &
     exchange_blocks(turn, input, blocks, output, blocks).await
 }
 
-/// Like [`all_to_all`], of blocks of differing lengths: those to send end at `input_ends`, those to receive at
-/// `output_ends`, which are the same in place.
+/// Like [`all_to_all`], of blocks of differing lengths: those to send end at `input_ends`, those to receive
+/// at `output_ends`, which are the same in place.
 ///
 /// # Errors
-/// As for [`all_to_all`]; [`Error::Payload`](crate::Error::Payload) when a rank sends another length than this
-/// one expects.
+/// As for [`all_to_all`]; [`Error::Payload`](crate::Error::Payload) when a rank sends another length than
+/// this one expects.
 ///
 /// # Panics
-/// When a vector does not end with its last block, this rank's block for itself has two lengths, or the `ends`
-/// differ in place.
+/// When a vector does not end with its last block, this rank's block for itself has two lengths, or the
+/// `ends` differ in place.
 pub async fn all_to_all_v(
     turn: &mut SlotTurn<'_>,
     input: Option<&[u8]>,

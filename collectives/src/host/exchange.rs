@@ -5,9 +5,10 @@
 //! its blocks, and reads pieces that others wrote in the step before. So a piece may lie in memory that is
 //! overwritten by the same piece of the block that the other sends.
 //!
-//! Where a rank does not know the lengths of all blocks, there is one step before, in which each rank publishes
-//! a table: the length of the longest block that it knows of, and of its block for each rank. From the first
-//! follows the number of steps, from the others whether each block has the length that its reader expects.
+//! Where a rank does not know the lengths of all blocks, there is one step before, in which each rank
+//! publishes a table: the length of the longest block that it knows of, and of its block for each rank. From
+//! the first follows the number of steps, from the others whether each block has the length that its reader
+//! expects.
 
 use std::ops::Range;
 
@@ -20,8 +21,8 @@ use crate::error::Result;
 /// No block is longer: the address space has less.
 const MOST_BYTES: u64 = 1 << 48;
 
-/// An exchange: the ranges of the input to write for each rank, and of the output to read from each. Ranges of
-/// this rank itself are not copied.
+/// An exchange: the ranges of the input to write for each rank, and of the output to read from each. Ranges
+/// of this rank itself are not copied.
 pub(super) struct Exchange<W, R> {
     pub(super) writes: W,
     pub(super) reads: R,

@@ -1,5 +1,5 @@
-//! Gather over slots: every rank writes its block, which the root reads. The root reads n (P - 1) bytes of `P`
-//! ranks with blocks of `n` bytes.
+//! Gather over slots: every rank writes its block, which the root reads. The root reads n (P - 1) bytes of
+//! `P` ranks with blocks of `n` bytes.
 
 use super::exchange::Exchange;
 use super::memory::{Blocks, Memory};
@@ -26,11 +26,12 @@ pub async fn gather(
     gather_blocks(turn, input, output, Blocks::Equal(length), root).await
 }
 
-/// Like [`gather`], of blocks of differing lengths, which end at `ends` in the root's `output`. Others than the
-/// root need no `ends`.
+/// Like [`gather`], of blocks of differing lengths, which end at `ends` in the root's `output`. Others than
+/// the root need no `ends`.
 ///
 /// # Errors
-/// As for [`gather`]; [`Error::Payload`](crate::Error::Payload) when the root expects another length of a rank.
+/// As for [`gather`]; [`Error::Payload`](crate::Error::Payload) when the root expects another length of a
+/// rank.
 ///
 /// # Panics
 /// As for [`gather`].

@@ -1,8 +1,8 @@
 //! Reduce-scatter over slots: each rank gets its block of the result.
 //!
-//! Vectors of up to 512 bytes are in the cache line of the flag. Of longer ones a rank publishes all blocks but
-//! its own, in pieces, and reduces its own of all ranks: while it writes pieces, the others read those before.
-//! With `P` ranks and blocks of `n` bytes, every rank writes and reads n (P - 1).
+//! Vectors of up to 512 bytes are in the cache line of the flag. Of longer ones a rank publishes all blocks
+//! but its own, in pieces, and reduces its own of all ranks: while it writes pieces, the others read those
+//! before. With `P` ranks and blocks of `n` bytes, every rank writes and reads n (P - 1).
 
 use ucx_sys_wrap::shm::INLINE_BYTES;
 

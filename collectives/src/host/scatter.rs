@@ -1,13 +1,13 @@
-//! Scatter over slots: the root writes a block for each rank, which that rank reads. The root writes n (P - 1)
-//! bytes for `P` ranks with blocks of `n` bytes.
+//! Scatter over slots: the root writes a block for each rank, which that rank reads. The root writes
+//! n (P - 1) bytes for `P` ranks with blocks of `n` bytes.
 
 use super::exchange::Exchange;
 use super::memory::{Blocks, Memory};
 use super::turn::SlotTurn;
 use crate::error::Result;
 
-/// Sends each rank its block of the `input` of the rank `root`, all of the same length. `input` of other ranks
-/// is not used. An empty `output` of the root means that its block stays in `input`.
+/// Sends each rank its block of the `input` of the rank `root`, all of the same length. `input` of other
+/// ranks is not used. An empty `output` of the root means that its block stays in `input`.
 ///
 /// The root may return before the others have their blocks.
 ///

@@ -1,12 +1,12 @@
 //! Reductions of long vectors over slots, in chunks, of which every rank reduces a slice.
 //!
-//! Each rank publishes a chunk but for its own slice, reduces its slice of all ranks, and publishes that as the
-//! second part of the step. Those who get the result read the other slices. Chunks are pipelined: while a rank
-//! writes one it reads the results of the one before the last. Slices are `div_ceil(chunk, P)` elements,
+//! Each rank publishes a chunk but for its own slice, reduces its slice of all ranks, and publishes that as
+//! the second part of the step. Those who get the result read the other slices. Chunks are pipelined: while a
+//! rank writes one it reads the results of the one before the last. Slices are `div_ceil(chunk, P)` elements,
 //! rounded up to lines of 64 bytes where these hold whole elements.
 //!
-//! With `P` ranks and `n` bytes, a rank reads n (P - 1) / P to reduce its slices, and as much again to get the
-//! result.
+//! With `P` ranks and `n` bytes, a rank reads n (P - 1) / P to reduce its slices, and as much again to get
+//! the result.
 
 use std::ops::Range;
 

@@ -8,6 +8,8 @@ use super::slots::*;
 struct Average {
     ranks: usize,
     is_half: bool,
+    /// Bytes of an element, which may be several numbers.
+    size: usize,
     fails: bool,
 }
 
@@ -22,7 +24,12 @@ fn halves(bytes: &[u8]) -> Vec<f32> {
 
 impl Average {
     fn new(ranks: usize, is_half: bool) -> Self {
-        Self { ranks, is_half, fails: false }
+        Self { ranks, is_half, size: if is_half { 2 } else { 4 }, fails: false }
+    }
+
+    /// Bytes of a number.
+    fn number(&self) -> usize {
+        if self.is_half { 2 } else { 4 }
     }
 
     fn read(&self, bytes: &[u8]) -> Vec<f32> {
@@ -31,7 +38,7 @@ impl Average {
 
     fn add(&self, into: &mut [u8], from: &[f32]) -> Result<(), &'static str> {
         assert_eq!(into.len(), 4 * from.len());
-        assert!(into.as_ptr().addr().is_multiple_of(4), "unaligned partial results");
+        assert!(into.is_empty() || into.as_ptr().addr().is_multiple_of(4), "unaligned partial results");
         for (into, from) in into.chunks_exact_mut(4).zip(from) {
             let sum = bytemuck::pod_read_unaligned::<f32>(into) + from;
             into.copy_from_slice(bytemuck::bytes_of(&sum));
@@ -40,7 +47,7 @@ impl Average {
     }
 
     fn write(&self, into: &mut [u8], values: &[f32]) {
-        for (into, value) in into.chunks_exact_mut(self.size()).zip(values) {
+        for (into, value) in into.chunks_exact_mut(self.number()).zip(values) {
             let bits = value.to_bits() >> if self.is_half { 16 } else { 0 };
             into.copy_from_slice(&bits.to_ne_bytes()[..into.len()]);
         }
@@ -69,15 +76,15 @@ impl Fold for Average {
     type Error = &'static str;
 
     fn size(&self) -> usize {
-        if self.is_half { 2 } else { 4 }
+        self.size
     }
 
     fn wide(&self) -> usize {
-        4
+        if self.is_half { 4 } else { self.size }
     }
 
     fn start(&self, into: &mut [u8], from: &[u8]) {
-        assert_eq!(into.len(), from.len() / self.size() * 4);
+        assert_eq!(into.len(), from.len() / self.size() * self.wide());
         into.copy_from_slice(bytemuck::cast_slice(&self.read(from)));
     }
 
@@ -102,7 +109,7 @@ impl Fold for Average {
     }
 }
 
-/// Large and small numbers of both signs: most orders of a sum differ in the result.
+/// `count` large and small numbers of both signs: most orders of a sum differ in the result.
 fn operand(fold: &Average, place: usize, count: usize) -> Vec<u8> {
     let mut state = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let values = (0..count).map(|_| {
@@ -110,7 +117,7 @@ fn operand(fold: &Average, place: usize, count: usize) -> Vec<u8> {
         let size = [1e8, 1.0, -1e8, 3e-8][(state >> 62) as usize];
         size * (1.0 + (state >> 40 & 0xffff) as f32 / 65_536.0)
     });
-    let mut operand = vec![0; count * fold.size()];
+    let mut operand = vec![0; count * fold.number()];
     fold.write(&mut operand, &values.collect::<Vec<f32>>());
     operand
 }
@@ -194,20 +201,23 @@ fn lines_are_reduced_in_the_fixed_order() {
     }
 }
 
-/// More ranks than the scratch on the stack is for.
+/// Elements of a program may be longer than blocks, which then take their scratch from the heap.
 #[test]
-fn many_ranks_are_reduced() {
-    let places = 150;
-    let fold = Average::new(places, true);
-    let (mut ranks, step) = ranks(places);
-    let operands: Vec<_> = (0..places).map(|place| operand(&fold, place, 200)).collect();
-    for (slots, operand) in ranks.iter_mut().zip(&operands) {
-        slots.publish_inline(step, header(), operand);
-    }
-    for place in [0, 77, 149] {
-        let mut data = operands[place].clone();
-        ranks[place].reduce_inline((step, 0), Part::InPlace(&mut data), &fold).unwrap();
-        assert!(data == fold.defined(&operands), "place {place}");
+fn long_elements_are_reduced() {
+    for places in [3, 8] {
+        let fold = Average { size: 4096, ..Average::new(places, false) };
+        let (mut ranks, step) = ranks(places);
+        let operands: Vec<_> = (0..places).map(|place| operand(&fold, place, 5 * 1024)).collect();
+        for (slots, operand) in ranks.iter_mut().zip(&operands) {
+            slots.write(step, 0, operand);
+            slots.publish(step, header());
+        }
+        let expected = fold.defined(&operands);
+        for (place, slots) in ranks.iter_mut().enumerate() {
+            let mut data = operands[place].clone();
+            slots.reduce((step, 0), Part::InPlace(&mut data), false, &fold).unwrap();
+            assert!(data == expected, "place {place} of {places}");
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use crate::shm::blocks::{self, BLOCK_BYTES};
 use crate::shm::order::{OrderStep, order, order_depth};
 
 /// A reduction of elements, which are bytes here. Elements of partial results may be longer, *wide*. Slices
-/// are whole elements of equal count, and aligned as the memory of the caller or to 64 bytes.
+/// are whole elements of equal count, and aligned as the memory of the caller or to 64 bytes; empty ones may
+/// have any address.
 pub trait Fold {
     /// Why a reduction can fail.
     type Error;
@@ -175,8 +176,8 @@ impl Slots {
     /// When the reduction fails; the result is unspecified then.
     ///
     /// # Panics
-    /// When the part is longer than the slot, its slices differ in length, elements have no bytes, or the part
-    /// is [`Part::Published`] without `publishing`.
+    /// When the part is longer than the slot, its slices differ in length, elements have no bytes, or the
+    /// part is [`Part::Published`] without `publishing`.
     pub fn reduce<F: Fold>(
         &mut self,
         (step, offset): (Step, usize),
