@@ -29,6 +29,7 @@ use super::local_group::LocalGroup;
 use super::store_policy::StorePolicy;
 use crate::{Error, Mark, Rank, Result, Signature};
 
+use reducing::Reductions;
 pub use reducing::{Fold, Part};
 use step::LAST_STEP;
 pub use step::{MAX_GENERATIONS, SlotSet, Step};
@@ -84,6 +85,7 @@ pub struct Slots {
     /// The last step that each rank is known to have finished.
     finished: Box<[u64]>,
     store_policy: StorePolicy,
+    reductions: Reductions,
     /// Bytes put into slots since the start; only this rank counts.
     written: Arc<AtomicU64>,
     is_unfenced: bool,
@@ -122,6 +124,7 @@ impl Slots {
             peers: members.iter().map(|place| local_group.peer_slots(*place, set.index)).collect(),
             step: set.start(),
             finished: vec![0; members.len()].into(),
+            reductions: Reductions::new(members.len(), own_place),
             store_policy: StorePolicy::new(DEPTH as usize * CHUNK_BYTES),
             written: Arc::default(),
             is_unfenced: false,

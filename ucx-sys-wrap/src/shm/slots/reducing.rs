@@ -1,10 +1,9 @@
 //! Reductions over the slots of all ranks, in the [fixed order](crate::shm::order).
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::{PAYLOAD_AT, Slots, Step, check_chunk, check_inline};
-use crate::shm::area::LINE_BYTES;
+use crate::shm::area::{LINE_BYTES, PeerArea};
 use crate::shm::blocks::{self, BLOCK_BYTES};
 use crate::shm::order::{OrderStep, order, order_depth};
 
@@ -81,55 +80,45 @@ impl Part<'_> {
 #[repr(C, align(64))]
 struct Line([u8; LINE_BYTES]);
 
-/// Lines for the reduction of a block that are on the stack: enough for 128 ranks.
-const LINES: usize = 8 * BLOCK_BYTES / LINE_BYTES;
-
-/// Buffers for the reduction of a block, `stride` bytes each.
-struct Scratch<'a> {
-    bytes: &'a mut [u8],
-    stride: usize,
+/// What reductions over slots need besides them: the order, and memory for blocks of partial results.
+pub(super) struct Reductions {
+    order: Box<[OrderStep]>,
+    /// Blocks that a reduction needs: a peer's operand, and the stack with its bottom.
+    blocks: usize,
+    lines: Vec<Line>,
 }
 
-impl Scratch<'_> {
-    #[inline]
-    fn borrowed(&mut self) -> Scratch<'_> {
-        Scratch { bytes: self.bytes, stride: self.stride }
+impl Reductions {
+    /// For reductions over `places` ranks at the rank at `own`.
+    pub(super) fn new(places: usize, own: usize) -> Self {
+        let blocks = 1 + order_depth(places as u32);
+        let lines = vec![Line([0; LINE_BYTES]); blocks * BLOCK_BYTES / LINE_BYTES];
+        Self { order: order(places as u32, own as u32).collect(), blocks, lines }
     }
 
-    /// One buffer, and the rest.
+    /// The order, and a buffer for a peer's operand and one for each entry of the stack, for blocks of up to
+    /// `stride` bytes.
     #[inline]
-    fn split(&mut self) -> (&mut [u8], Scratch<'_>) {
-        let (first, bytes) = self.bytes.split_at_mut(self.stride);
-        (first, Scratch { bytes, stride: self.stride })
-    }
-}
-
-/// Calls `run` with zeroed scratch for blocks of up to `bytes` bytes of a reduction over `ranks` ranks. No
-/// more is zeroed than is used.
-#[inline]
-fn with_scratch<R>(bytes: usize, ranks: u32, is_apart: bool, run: impl FnOnce(Scratch<'_>) -> R) -> R {
-    let stride = bytes.next_multiple_of(LINE_BYTES);
-    // A peer's operand, the bottom of the stack unless that is the caller's memory, and the rest of it.
-    let needed = (order_depth(ranks) + usize::from(is_apart)) * (stride / LINE_BYTES);
-    let mut memory = [const { MaybeUninit::<Line>::uninit() }; LINES];
-    let mut heap = Vec::new();
-    let lines = match memory.get_mut(..needed) {
-        Some(lines) => zeroed(lines),
-        None => {
-            heap.resize(needed, Line([0; LINE_BYTES]));
-            &mut heap[..]
+    fn parts(&mut self, stride: usize) -> (&[OrderStep], &mut [u8], &mut [u8]) {
+        let needed = self.blocks * stride / LINE_BYTES;
+        if needed > self.lines.len() {
+            self.grow(needed);
         }
-    };
-    run(Scratch { bytes: bytemuck::cast_slice_mut(lines), stride })
+        let (theirs, stack) = bytemuck::cast_slice_mut(&mut self.lines).split_at_mut(stride);
+        (&self.order, theirs, stack)
+    }
+
+    /// Makes room for elements that are longer than blocks.
+    #[cold]
+    fn grow(&mut self, needed: usize) {
+        self.lines.resize(needed, Line([0; LINE_BYTES]));
+    }
 }
 
+/// Bytes between two blocks of partial results: those of a block, or of one element if that is longer.
 #[inline]
-fn zeroed(lines: &mut [MaybeUninit<Line>]) -> &mut [Line] {
-    for line in &mut *lines {
-        line.write(Line([0; LINE_BYTES]));
-    }
-    // SAFETY: all of them were just written, and the slice that is borrowed is used through the result alone.
-    unsafe { &mut *(std::ptr::from_mut(lines) as *mut [Line]) }
+fn stride<F: Fold>(fold: &F) -> usize {
+    if fold.wide() <= BLOCK_BYTES { BLOCK_BYTES } else { fold.wide().next_multiple_of(LINE_BYTES) }
 }
 
 impl Slots {
@@ -143,28 +132,24 @@ impl Slots {
     /// When the part ends after [`INLINE_BYTES`](super::INLINE_BYTES), or is [`Part::Published`].
     #[inline]
     pub fn reduce_inline<F: Fold>(
-        &self,
+        &mut self,
         (step, offset): (Step, usize),
         mut part: Part<'_>,
         fold: &F,
     ) -> Result<(), F::Error> {
         assert!(!matches!(part, Part::Published(_)), "a result that goes nowhere");
-        let (bytes, ranks) = (part.bytes(), self.places() as u32);
+        let bytes = part.bytes();
         check_inline(offset.saturating_add(bytes));
         let at = step.control() + PAYLOAD_AT + offset;
         if fold.wide() == fold.size() {
-            return with_scratch(bytes, ranks, false, |mut scratch| {
-                self.reduce_block(at, part, &mut scratch, fold).map(drop)
-            });
+            return self.reductions.reduce(&self.peers, at, part, fold).map(drop);
         }
         let length = (BLOCK_BYTES / fold.wide()).max(1) * fold.size();
-        with_scratch(length.min(bytes) / fold.size() * fold.wide(), ranks, true, |mut scratch| {
-            for start in (0..bytes).step_by(length) {
-                let block = part.block(start..bytes.min(start + length));
-                self.reduce_block(at + start, block, &mut scratch, fold)?;
-            }
-            Ok(())
-        })
+        for start in (0..bytes).step_by(length) {
+            let block = part.block(start..bytes.min(start + length));
+            self.reductions.reduce(&self.peers, at + start, block, fold)?;
+        }
+        Ok(())
     }
 
     /// Reduces over all ranks, in the fixed order of places. The others' operands lie at `offset` in their
@@ -195,127 +180,162 @@ impl Slots {
         let streams = self.store_policy.is_slow();
         self.is_unfenced |= publishing && streams;
         let length = (BLOCK_BYTES / fold.wide()).max(1) * fold.size();
-        let is_apart = fold.wide() != fold.size() || matches!(part, Part::Published(_));
-        let ranks = self.places() as u32;
-        with_scratch(length.min(bytes) / fold.size() * fold.wide(), ranks, is_apart, |mut scratch| {
-            for from in (0..bytes).step_by(length) {
-                let to = bytes.min(from + length);
-                let (at, next, left) = (start + from, start + to, bytes - to);
-                for peer in self.peers.iter().flatten() {
-                    blocks::prefetch_to_read(peer, next, left);
-                }
-                if publishing && !streams {
-                    blocks::prefetch_to_write(&self.own, next, left);
-                }
-                let block = self.reduce_block(at, part.block(from..to), &mut scratch, fold)?;
-                if publishing {
-                    if streams {
-                        self.own.stream_unfenced(at, block)
-                    } else {
-                        self.own.write_block(at, block)
-                    }
-                }
+        for from in (0..bytes).step_by(length) {
+            let to = bytes.min(from + length);
+            let (at, next, left) = (start + from, start + to, bytes - to);
+            for peer in self.peers.iter().flatten() {
+                blocks::prefetch_to_read(peer, next, left);
             }
-            Ok(())
-        })
+            if publishing && !streams {
+                blocks::prefetch_to_write(&self.own, next, left);
+            }
+            let Self { peers, reductions, own, .. } = self;
+            let block = reductions.reduce(peers, at, part.block(from..to), fold)?;
+            if publishing && streams {
+                own.stream_unfenced(at, block);
+            } else if publishing {
+                own.write_block(at, block);
+            }
+        }
+        Ok(())
     }
+}
 
-    /// Reduces one block in the fixed order, and returns where the result is.
-    #[inline]
-    fn reduce_block<'a, F: Fold>(
-        &self,
+impl Reductions {
+    /// Reduces one block, whose operands are at `at` of the areas of `peers`; returns where the result is.
+    #[inline(always)]
+    fn reduce<'a, F: Fold>(
+        &'a mut self,
+        peers: &[Option<PeerArea>],
         at: usize,
         part: Part<'a>,
-        scratch: &'a mut Scratch<'_>,
+        fold: &F,
+    ) -> Result<&'a [u8], F::Error> {
+        match (part, &*self.order) {
+            // Two ranks need no stack.
+            (Part::InPlace(own), &[_, OrderStep::Add(place)])
+                if fold.wide() == fold.size() && own.len() <= BLOCK_BYTES =>
+            {
+                let theirs = &mut bytemuck::cast_slice_mut(&mut self.lines)[..own.len()];
+                if let Some(peer) = &peers[place as usize] {
+                    peer.read_block(at, theirs);
+                    fold.take(own, theirs)?;
+                }
+                fold.end_in_place(own);
+                Ok(own)
+            }
+            (part, _) => self.reduce_by_stack(peers, at, part, fold),
+        }
+    }
+
+    /// The same for any number of ranks.
+    fn reduce_by_stack<'a, F: Fold>(
+        &'a mut self,
+        peers: &[Option<PeerArea>],
+        at: usize,
+        part: Part<'a>,
         fold: &F,
     ) -> Result<&'a [u8], F::Error> {
         let bytes = part.bytes();
-        let is_wide = fold.wide() != fold.size();
-        if !is_wide {
-            let (own, mut rest) = match part {
-                Part::InPlace(data) => (data, scratch.borrowed()),
-                Part::Apart(operand, result) => {
-                    result.copy_from_slice(operand);
-                    (result, scratch.borrowed())
-                }
-                Part::Published(operand) => {
-                    let (own, rest) = scratch.split();
-                    let own = &mut own[..bytes];
-                    own.copy_from_slice(operand);
-                    (own, rest)
-                }
+        let stride = stride(fold);
+        let (order, theirs, stack) = self.parts(stride);
+        if fold.wide() != fold.size() {
+            let wide = bytes / fold.size() * fold.wide();
+            let (first, above) = stack.split_at_mut(stride);
+            let first = &mut first[..wide];
+            match &part {
+                Part::InPlace(data) => fold.start(first, data),
+                Part::Apart(operand, _) | Part::Published(operand) => fold.start(first, operand),
+            }
+            let buffers = Buffers { theirs: &mut theirs[..bytes], first, above, stride };
+            buffers.run(order, peers, at, fold)?;
+            let result = match part {
+                Part::InPlace(result) | Part::Apart(_, result) => result,
+                Part::Published(_) => &mut theirs[..bytes],
             };
-            self.stack(at, own, (bytes, bytes), &mut rest, fold)?;
-            fold.end_in_place(own);
-            return Ok(own);
+            fold.end(result, &mut stack[..wide]);
+            return Ok(result);
         }
-        let wide = bytes / fold.size() * fold.wide();
-        let (bottom, mut rest) = scratch.split();
-        let bottom = &mut bottom[..wide];
-        match &part {
-            Part::InPlace(data) => fold.start(bottom, data),
-            Part::Apart(operand, _) | Part::Published(operand) => fold.start(bottom, operand),
-        }
-        self.stack(at, bottom, (bytes, wide), &mut rest, fold)?;
-        let result = match part {
-            Part::InPlace(result) | Part::Apart(_, result) => result,
-            // No entry of the stack is needed any more.
-            Part::Published(_) => &mut rest.bytes[..bytes],
+        let (first, above) = stack.split_at_mut(stride);
+        // Elements are not wide, so the bottom of the stack may be where the result goes.
+        let own = match part {
+            Part::InPlace(data) => data,
+            Part::Apart(operand, result) => {
+                result.copy_from_slice(operand);
+                result
+            }
+            Part::Published(operand) => {
+                let own = &mut first[..bytes];
+                own.copy_from_slice(operand);
+                own
+            }
         };
-        fold.end(result, bottom);
-        Ok(result)
+        let buffers = Buffers { theirs: &mut theirs[..bytes], first: &mut *own, above, stride };
+        buffers.run(order, peers, at, fold)?;
+        fold.end_in_place(own);
+        Ok(own)
     }
+}
 
-    /// Runs the order on blocks of `bytes` bytes, `wide` as partial results; `bottom` is the stack's first
-    /// entry, and has this rank's operand.
+/// The buffers of the reduction of one block.
+struct Buffers<'a> {
+    /// For the operand of a peer.
+    theirs: &'a mut [u8],
+    /// The bottom of the stack, with this rank's operand.
+    first: &'a mut [u8],
+    /// The entries above it, each `stride` bytes after the one before.
+    above: &'a mut [u8],
+    stride: usize,
+}
+
+impl Buffers<'_> {
+    /// Runs the order, which leaves the result at the bottom of the stack.
     #[inline]
-    fn stack<F: Fold>(
-        &self,
+    fn run<F: Fold>(
+        self,
+        order: &[OrderStep],
+        peers: &[Option<PeerArea>],
         at: usize,
-        bottom: &mut [u8],
-        (bytes, wide): (usize, usize),
-        scratch: &mut Scratch<'_>,
         fold: &F,
     ) -> Result<(), F::Error> {
-        let stride = scratch.stride;
-        let (theirs, entries) = scratch.split();
-        let theirs = &mut theirs[..bytes];
-        let entries = entries.bytes;
-        // Entries above the bottom.
+        let Self { theirs, first, above, stride } = self;
+        let wide = first.len();
+        // Entries above the first.
         let mut height = 0;
-        order(self.places() as u32, self.own_place as u32).try_for_each(|step| {
-            match step {
+        for step in order {
+            match *step {
                 OrderStep::Push(place) => {
-                    // The first is this rank's own.
-                    let Some(peer) = &self.peers[place as usize] else { return Ok(()) };
-                    let top = &mut entries[height * stride..][..wide];
+                    // The first step is this rank's own.
+                    let Some(peer) = &peers[place as usize] else { continue };
+                    let top = &mut above[height * stride..][..wide];
                     height += 1;
-                    if wide == bytes {
+                    if wide == theirs.len() {
                         peer.read_block(at, top);
                     } else {
                         peer.read_block(at, theirs);
                         fold.start(top, theirs);
                     }
-                    Ok(())
                 }
                 OrderStep::Add(place) => {
-                    self.peer(place as usize).read_block(at, theirs);
+                    let Some(peer) = &peers[place as usize] else { continue };
+                    peer.read_block(at, theirs);
                     let top = match height {
-                        0 => &mut *bottom,
-                        _ => &mut entries[(height - 1) * stride..][..wide],
+                        0 => &mut *first,
+                        _ => &mut above[(height - 1) * stride..][..wide],
                     };
-                    fold.take(top, theirs)
+                    fold.take(top, theirs)?;
                 }
                 OrderStep::Merge => {
                     height -= 1;
-                    let (below, top) = entries.split_at_mut(height * stride);
+                    let (below, top) = above.split_at_mut(height * stride);
                     let below = match height {
-                        0 => &mut *bottom,
+                        0 => &mut *first,
                         _ => &mut below[(height - 1) * stride..][..wide],
                     };
-                    fold.combine(below, &top[..wide])
+                    fold.combine(below, &top[..wide])?;
                 }
             }
-        })
+        }
+        Ok(())
     }
 }
