@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// The error of a peer that has violated the call's protocol, which breaks the call.
-    fn refuse(&self, rank: Rank, what: String) -> Error {
+    pub(crate) fn refuse(&self, rank: Rank, what: String) -> Error {
         self.set_broken();
         Error::Payload { rank, what }
     }

@@ -144,3 +144,7 @@ impl Group {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod slots_tests;

@@ -1,70 +1,62 @@
-//! All-gather over slots: each rank writes its own vector and reads those of all others.
+//! All-gather over slots: each rank writes its own block and reads those of all others.
 //!
-//! Vectors of up to 512 bytes are in the cache line of the flag. Longer ones are in chunks of 64 KiB (256 KiB
-//! from 4 MiB on): while a rank writes one chunk it reads the previous chunks of the others. Every rank
-//! writes n bytes and reads n (P - 1).
-
-use std::ops::Range;
+//! Blocks of up to 512 bytes are in the cache line of the flag. Longer ones are in pieces: while a rank
+//! writes one piece it reads the previous pieces of the others. Every rank writes its n bytes and reads those
+//! of all others, n (P - 1) if they are equal.
 
 use ucx_sys_wrap::shm::INLINE_BYTES;
 
+use super::memory::{Blocks, Memory, Pieces, move_pieces};
 use super::turn::SlotTurn;
-use crate::element::Element;
 use crate::error::Result;
 
-const CHUNK_BYTES: usize = 64 << 10;
-const LONG_CHUNK_BYTES: usize = 256 << 10;
-const LONG_BYTES: usize = 4 << 20;
-
-/// Gathers vectors of equal length. `all` holds `P` vectors, this rank's at its position.
+/// Gathers the `input` of all ranks as `blocks` of `output`, in the order of ranks. Without an `input`, this
+/// rank's block is in its place already. `blocks` are equal on all ranks.
 ///
 /// # Errors
-/// When a rank is lost, aborts, makes a different call, or does not call in time; `all` is unspecified.
-pub async fn all_gather<T: Element>(turn: &mut SlotTurn<'_>, all: &mut [T]) -> Result<()> {
+/// When a rank is lost, aborts, makes a different call, or does not call in time; `output` is unspecified.
+///
+/// # Panics
+/// When `input` is not as long as this rank's block, or `output` as all.
+pub async fn all_gather(
+    turn: &mut SlotTurn<'_>,
+    input: Option<&[u8]>,
+    output: &mut [u8],
+    blocks: Blocks<'_>,
+) -> Result<()> {
     let (own, places) = (turn.slots().own_place(), turn.world_size() as usize);
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(all);
-    let length = bytes.len() / places;
-    if length <= INLINE_BYTES {
-        inline(turn, bytes, length).await?;
+    assert_eq!(output.len(), blocks.total(places), "bytes of the gathered vector");
+    if let Some(input) = input {
+        // Copy: this rank's own block, the only copy of gathering in place.
+        output[blocks.range(own)].copy_from_slice(input);
+    }
+    let longest = blocks.longest();
+    if longest <= INLINE_BYTES {
+        inline(turn, output, blocks).await?;
         turn.finish();
         return Ok(());
     }
-    let chunk = if length < LONG_BYTES { CHUNK_BYTES } else { LONG_CHUNK_BYTES }.min(length);
-    let count = length.div_ceil(chunk);
-    let first = turn.take_steps(count);
+    let pieces = Pieces::for_readers(longest);
+    let first = turn.take_steps(pieces.count());
     let header = turn.header();
-    let piece = |place: usize, index: usize| {
-        place * length + index * chunk..place * length + length.min((index + 1) * chunk)
-    };
-    for stage in 0..=count {
-        let out = (stage < count).then(|| (first.plus(stage as u64), piece(own, stage)));
+    let mut memory = Memory { input: None, output };
+    for stage in 0..=pieces.count() {
+        let out = (stage < pieces.count()).then(|| first.plus(stage as u64));
         let back = stage.checked_sub(1).map(|index| (first.plus(index as u64), index));
-        if let Some((step, _)) = out {
+        if let Some(step) = out {
             turn.until_free(step).await?;
         }
-        // The first peer's chunk is read while this rank's next chunk is written.
-        let mut unwritten = out.clone();
+        // The first peer's piece is read while this rank's next piece is written.
+        let mut unwritten = out.map(|step| (step, pieces.at(step, 0), pieces.of(blocks.range(own), stage)));
         for place in (0..places).filter(|place| *place != own) {
-            let Some((step, index)) = back else { break };
-            turn.until_published(place, step).await?;
-            match unwritten.take() {
-                Some((to, range)) => {
-                    let (bytes, into) = apart(bytes, range, piece(place, index));
-                    turn.slots().exchange(
-                        (to, to.place_for(chunk), bytes),
-                        (place, step, step.place_for(chunk)),
-                        into,
-                    );
-                }
-                None => {
-                    turn.slots().read(place, step, step.place_for(chunk), &mut bytes[piece(place, index)])
-                }
+            if let Some((step, _)) = back {
+                turn.until_published(place, step).await?;
             }
+            let back =
+                back.map(|(step, index)| (step, pieces.at(step, 0), pieces.of(blocks.range(place), index)));
+            move_pieces(turn, &mut memory, place, unwritten.take(), back);
         }
-        if let Some((step, range)) = unwritten {
-            turn.slots().write(step, step.place_for(chunk), &bytes[range]);
-        }
-        if let Some((step, _)) = out {
+        if let Some(step) = out {
             turn.slots().publish(step, header);
         }
         if let Some((step, _)) = back {
@@ -75,32 +67,18 @@ pub async fn all_gather<T: Element>(turn: &mut SlotTurn<'_>, all: &mut [T]) -> R
     Ok(())
 }
 
-/// For vectors that fit in the line of the flag.
-async fn inline(turn: &mut SlotTurn<'_>, all: &mut [u8], length: usize) -> Result<()> {
+/// For blocks that fit in the line of the flag.
+async fn inline(turn: &mut SlotTurn<'_>, all: &mut [u8], blocks: Blocks<'_>) -> Result<()> {
     let own = turn.slots().own_place();
     let step = turn.take_steps(1);
     let header = turn.header();
     turn.until_free(step).await?;
-    turn.slots().publish_inline(step, header, &all[own * length..][..length]);
+    turn.slots().publish_inline(step, header, &all[blocks.range(own)]);
     for place in (0..turn.world_size() as usize).filter(|place| *place != own) {
         turn.until_published(place, step).await?;
         turn.slots().has_come_to(place, step);
-        turn.slots().read_inline(place, step, &mut all[place * length..][..length]);
+        turn.slots().read_inline(place, step, 0, &mut all[blocks.range(place)]);
     }
     turn.slots().acknowledge(step);
     Ok(())
-}
-
-/// Two disjoint ranges of one vector, the first to read and the second to write.
-///
-/// # Panics
-/// When they overlap.
-pub(super) fn apart<T>(all: &mut [T], read: Range<usize>, write: Range<usize>) -> (&[T], &mut [T]) {
-    if read.end <= write.start {
-        let (low, high) = all.split_at_mut(write.start);
-        (&low[read], &mut high[..write.len()])
-    } else {
-        let (low, high) = all.split_at_mut(read.start);
-        (&high[..read.len()], &mut low[write])
-    }
 }

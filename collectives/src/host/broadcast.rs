@@ -8,7 +8,6 @@
 use ucx_sys_wrap::shm::{INLINE_BYTES, Step};
 
 use super::turn::SlotTurn;
-use crate::element::Element;
 use crate::error::Result;
 
 const CHUNK_BYTES: usize = 64 << 10;
@@ -16,16 +15,15 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// From this length on, received data does not stay in caches until it is read.
 const LONG_BYTES: usize = 32 << 20;
 
-/// Copies `data` of `root` to all ranks. All ranks pass equal lengths and the same valid root.
+/// Copies `bytes` of `root` to all ranks. All ranks pass equal lengths and the same valid root.
 ///
 /// The root may return before the others have the data.
 ///
 /// # Errors
-/// When a rank is lost, aborts, makes a different call, or does not call in time; `data` is unspecified.
-pub async fn broadcast<T: Element>(turn: &mut SlotTurn<'_>, data: &mut [T], root: u32) -> Result<()> {
+/// When a rank is lost, aborts, makes a different call, or does not call in time; `bytes` are unspecified.
+pub async fn broadcast(turn: &mut SlotTurn<'_>, bytes: &mut [u8], root: u32) -> Result<()> {
     let root = root as usize;
     let is_root = turn.slots().own_place() == root;
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
     let chunk = CHUNK_BYTES.min(bytes.len()).max(1);
     let count = bytes.len().div_ceil(chunk).max(1);
     let first = turn.take_steps(count);
@@ -49,7 +47,7 @@ async fn publish_short(turn: &mut SlotTurn<'_>, step: Step, bytes: &[u8]) -> Res
 
 async fn receive_short(turn: &mut SlotTurn<'_>, (root, step): (usize, Step), bytes: &mut [u8]) -> Result<()> {
     turn.until_published(root, step).await?;
-    turn.slots().read_inline(root, step, bytes);
+    turn.slots().read_inline(root, step, 0, bytes);
     turn.slots().acknowledge(step);
     Ok(())
 }

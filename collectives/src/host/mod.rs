@@ -1,17 +1,28 @@
 //! Collectives over the shared memory of one host: over its [slots](Slots).
 //!
 //! They are for groups whose ranks are all on one host. Every rank reads what the others have published.
-//! Elements are reduced in rank order, by one rank for all or by all alike, so that all ranks get the same
-//! bits, except for NaN payloads of sums.
+//! Vectors are bytes. Their elements are reduced in the fixed order ([`data::order`](crate::data::order)), by
+//! one rank for all or by all alike, so that all ranks get the same bits, except for NaN payloads of sums.
 //!
 //! Calls use the slots one after the other, in the order in which they were made, which is equal on all
 //! ranks. So several may be pending, and none waits for a later one.
 
 mod all_gather;
 mod all_reduce;
+mod all_to_all;
+mod barrier;
 mod broadcast;
+mod exchange;
+mod folding;
+mod gather;
 mod inside;
+mod memory;
+mod reduce;
+mod reduce_scatter;
+mod scatter;
+mod slices;
 mod turn;
+mod typed;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -23,13 +34,22 @@ use crate::choose::Cost;
 use crate::engine::{Course, Status};
 use crate::world::World;
 
-pub use all_gather::all_gather;
-pub use all_reduce::all_reduce;
-pub(crate) use all_reduce::{all_reduce_rest, at_once};
-pub use broadcast::broadcast;
+pub use all_gather::all_gather as all_gather_bytes;
+pub(crate) use all_reduce::Rest;
+pub use all_reduce::all_reduce as all_reduce_bytes;
+pub use all_to_all::{all_to_all, all_to_all_v};
+pub use barrier::barrier;
+pub use broadcast::broadcast as broadcast_bytes;
+pub use gather::{gather, gather_v};
 pub(crate) use inside::{Inside, InsideTicket};
+pub use memory::Blocks;
+pub use reduce::reduce;
+pub use reduce_scatter::reduce_scatter;
+pub use scatter::{scatter, scatter_v};
 pub use turn::SlotTurn;
 pub(crate) use turn::Terms;
+pub use typed::{all_gather, all_reduce, broadcast};
+pub(crate) use typed::{all_reduce_rest, at_once};
 
 /// The shared memory of a group whose ranks are all on one host.
 pub(crate) struct Host {

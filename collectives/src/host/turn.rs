@@ -124,11 +124,13 @@ impl<'a> SlotTurn<'a> {
         self.slots
     }
 
-    /// Takes all steps of the call; returns the first.
+    /// Takes the next steps of the call; returns the first of them.
     #[inline]
     pub fn take_steps(&mut self, count: usize) -> Step {
         let first = self.slots.take_steps(count as u64);
-        self.first = first.number();
+        if self.first == 0 {
+            self.first = first.number();
+        }
         first
     }
 
@@ -175,6 +177,20 @@ impl<'a> SlotTurn<'a> {
         self.accept(place, header)
     }
 
+    /// Waits until all other ranks have published `step` of the same call.
+    ///
+    /// # Errors
+    /// As for [`until_free`](Self::until_free).
+    #[inline]
+    pub async fn until_all_published(&mut self, step: Step) -> Result<()> {
+        for place in 0..self.slots.places() {
+            if place != self.slots.own_place() {
+                self.until_published(place, step).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Checks a few times whether the rank at `place` has published `step` of the same call.
     ///
     /// # Errors
@@ -219,6 +235,11 @@ impl<'a> SlotTurn<'a> {
         self.slots.wake();
         self.slots.prepare_next();
         self.is_whole = true;
+    }
+
+    /// The error of the rank at `place`, which has violated the call's protocol.
+    pub(super) fn refuse(&self, place: usize, what: String) -> Error {
+        self.terms.shared.refuse(self.slots.rank_at(place), what)
     }
 
     #[inline]

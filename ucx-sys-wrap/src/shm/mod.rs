@@ -34,8 +34,11 @@ mod credentials;
 mod layout;
 mod local_group;
 mod mapping;
+pub mod order;
 mod process;
 mod records;
+#[cfg(test)]
+mod reducing_tests;
 mod segment;
 mod slots;
 #[cfg(test)]
@@ -54,7 +57,9 @@ pub(crate) use mapping::Mapping;
 pub use process::why_unreadable;
 pub use records::Records;
 pub use segment::{OwnSegment, PeerSegment};
-pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, MAX_GENERATIONS, SlotSet, Slots, Step};
+pub use slots::{
+    CHUNK_BYTES, DEPTH, Fold, Header, INLINE_BYTES, MAX_GENERATIONS, Part, SlotSet, Slots, Step,
+};
 pub(crate) use store_policy::{MIN_TIMED_BYTES, StorePolicy};
 pub use ticket_lock::{LockHandle, Ticket, TicketLock};
 pub use wake_receiver::WakeReceiver;

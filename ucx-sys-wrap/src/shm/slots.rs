@@ -29,6 +29,8 @@ use super::local_group::LocalGroup;
 use super::store_policy::StorePolicy;
 use crate::{Error, Mark, Rank, Result, Signature};
 
+use reducing::Reductions;
+pub use reducing::{Fold, Part};
 use step::LAST_STEP;
 pub use step::{MAX_GENERATIONS, SlotSet, Step};
 
@@ -83,6 +85,7 @@ pub struct Slots {
     /// The last step that each rank is known to have finished.
     finished: Box<[u64]>,
     store_policy: StorePolicy,
+    reductions: Reductions,
     /// Bytes put into slots since the start; only this rank counts.
     written: Arc<AtomicU64>,
     is_unfenced: bool,
@@ -121,6 +124,7 @@ impl Slots {
             peers: members.iter().map(|place| local_group.peer_slots(*place, set.index)).collect(),
             step: set.start(),
             finished: vec![0; members.len()].into(),
+            reductions: Reductions::new(members.len(), own_place),
             store_policy: StorePolicy::new(DEPTH as usize * CHUNK_BYTES),
             written: Arc::default(),
             is_unfenced: false,
@@ -267,14 +271,14 @@ impl Slots {
         Ok(Some(Header { signature, mark }))
     }
 
-    /// Copies what was published by [`publish_inline`](Self::publish_inline) to `into`.
+    /// Copies what was published by [`publish_inline`](Self::publish_inline), from `offset` on, to `into`.
     ///
     /// # Panics
-    /// When `into` is longer than [`INLINE_BYTES`].
+    /// When that ends after [`INLINE_BYTES`].
     #[inline]
-    pub fn read_inline(&self, place: usize, step: Step, into: &mut [u8]) {
-        check_inline(into.len());
-        self.peer(place).read_block(step.control() + PAYLOAD_AT, into);
+    pub fn read_inline(&self, place: usize, step: Step, offset: usize, into: &mut [u8]) {
+        check_inline(offset.saturating_add(into.len()));
+        self.peer(place).read_block(step.control() + PAYLOAD_AT + offset, into);
     }
 
     /// Copies `bytes` into this rank's slot of the step at `offset`, to be published later.

@@ -27,7 +27,7 @@ fn published_bytes_can_be_read() {
         writer.publish_inline(step, said, &payload);
         assert_eq!(reader.published(0, step).unwrap(), Some(said));
         let mut found = vec![0; bytes];
-        reader.read_inline(0, step, &mut found);
+        reader.read_inline(0, step, 0, &mut found);
         assert_eq!(found, payload);
         assert_eq!(writer.published(1, step).unwrap(), None, "the reader has published nothing");
         writer.acknowledge(step);
@@ -81,35 +81,6 @@ fn chunks_arrive_by_every_way_to_write_and_read_them() {
 }
 
 #[test]
-fn reductions_are_in_the_order_of_places() {
-    let world = LocalGroup::in_process(3).unwrap();
-    let mut ranks: Vec<Slots> = world.iter().map(Slots::new).collect();
-    let vector = |place: usize| -> Vec<u32> { (0..1000).map(|index| index * 3 + place as u32).collect() };
-    let steps: Vec<Step> = ranks.iter_mut().map(|slots| slots.take_steps(1)).collect();
-    for (place, slots) in ranks.iter_mut().enumerate() {
-        slots.write(steps[0], 64, bytemuck::cast_slice(&vector(place)));
-        slots.publish(steps[0], header(0));
-    }
-    // Not associative, so that the order matters.
-    let combine = |into: &mut [u32], from: &[u32]| {
-        for (into, from) in into.iter_mut().zip(from) {
-            *into = into.wrapping_add(*from).wrapping_mul(31);
-        }
-    };
-    let mut expected = vector(0);
-    combine(&mut expected, &vector(1));
-    combine(&mut expected, &vector(2));
-    expected.iter_mut().for_each(|value| *value += 1);
-    for (place, slots) in ranks.iter_mut().enumerate() {
-        let mut own = vector(place);
-        let finish = |block: &mut [u32]| block.iter_mut().for_each(|value| *value += 1);
-        // Only the last may write its result where the others have read.
-        slots.reduce((steps[0], 64), &mut own, place == 2, combine, finish);
-        assert_eq!(own, expected, "place {place}");
-    }
-}
-
-#[test]
 fn a_step_from_the_future_is_an_error() {
     let ([_, mut reader], [peer, _]) = pair();
     let step = reader.take_steps(1);
@@ -125,7 +96,7 @@ fn a_step_from_the_future_is_an_error() {
         "it says that it has finished everything: its own loss"
     );
     let mut bytes = [0; 512];
-    reader.read_inline(0, step, &mut bytes);
+    reader.read_inline(0, step, 0, &mut bytes);
     reader.read(0, step, 0, &mut bytes);
 }
 
