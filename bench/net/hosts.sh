@@ -2,11 +2,12 @@
 # Several hosts on one machine: network namespaces on one bridge, each link shaped both ways, for root.
 set -euo pipefail
 
-usage="usage: hosts.sh up N RATE BURST              makes N hosts on links of RATE, as tc writes it (1gbit; none)
-       hosts.sh run N PROGRAM ARGS...       starts the ranks of one job on them and waits for all
-       hosts.sh down N                      ends what runs on the hosts, and removes them
-       hosts.sh with N RATE BURST PROGRAM ARGS...    all three
-       hosts.sh hold N RATE BURST           makes them, prints \"ready\", removes them when its input ends
+usage="usage: hosts.sh up N RATE BURST         makes N hosts on links of RATE, as tc writes it: 1gbit; or none
+       hosts.sh run N PROGRAM ARGS...  starts the ranks of one job on them and waits for all
+       hosts.sh down N                 ends what runs on the hosts, and removes them
+       hosts.sh with N RATE BURST PROGRAM ARGS...
+                                       all three
+       hosts.sh hold N RATE BURST      makes them, prints \"ready\", removes them when its input ends
 
 HOSTS           what the names of the namespaces begin with [brv; brv and the process id for 'with']
 RANKS_PER_HOST  ranks on each host, in blocks: ranks 0 and 1 on the first, and so on [1]
