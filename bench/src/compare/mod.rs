@@ -114,7 +114,7 @@ impl P2pArguments {
         if !(0.1..=10_000.0).contains(&slice) {
             return Err(Error::Arguments(format!("--slice {slice}: expected from 0.1 to 10000 ms")));
         }
-        Ok(Effort { pairs, slice_us: slice * 1e3, fewest: if self.quick { 3 } else { 6 } })
+        Ok(Effort { pairs, slice_us: slice * 1e3, fewest: if self.quick { 3 } else { 6 }, first_look: 3 })
     }
 
     /// Every power of two; every eighth with `quick`.

@@ -17,14 +17,14 @@ const FIGURES: [Figure; 3] = [
 ];
 
 /// Draws the rows of a report, both axes logarithmic.
-pub fn svg(report: &Report) -> Result<String> {
+pub fn svg(report: &Report<Row>) -> Result<String> {
     let mut drawing = String::new();
     let drawn = draw(report, &mut drawing);
     drawn.map_err(|error| brevity_bench::Error::contestant("the drawing", error.to_string()))?;
     Ok(drawing)
 }
 
-fn draw(report: &Report, into: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+fn draw(report: &Report<Row>, into: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
     let rows = &report.rows;
     let by_density =
         rows.len() > 1 && rows.iter().all(|row| row.bytes == rows[0].bytes && row.density.is_some());

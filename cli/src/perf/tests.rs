@@ -60,6 +60,7 @@ fn every_benchmark_measures_right_results() {
             "allreduce --size 8:4K --dtype f64",
             "broadcast --size 4:4K",
             "allgather --size 4:4K",
+            "barrier",
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1",
         ];
         for line in lines {
@@ -131,6 +132,27 @@ fn the_job_must_be_as_the_arguments_ask() {
     assert!(check("allreduce --ranks 3").unwrap_err().contains("started 1 ranks, expected 3"));
     assert!(check("latency").unwrap_err().contains("started 1 ranks, expected 2"));
     assert!(check("allreduce --transport tcp").unwrap_err().contains("BREVITY_TRANSPORT=tcp"));
+}
+
+#[test]
+fn every_dense_collective_is_overlapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("figures.json");
+    for name in ["allreduce", "broadcast", "allgather", "barrier"] {
+        let line = format!("{name} --overlap --tests 2 --verify --iterations 3 --json {}", json.display());
+        let plan = plan(&line);
+        for outcome in on_ranks(3, |group| overlap::measure_all(group, &plan, 2)) {
+            outcome.unwrap();
+        }
+        let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let rows = figures["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), plan.cases.len());
+        for row in rows {
+            let figure = |name: &str| row[name].as_f64().unwrap();
+            assert!(figure("overall_us") >= figure("compute_us") && figure("pure_us") > 0.0, "{row}");
+            assert!((0.0..=100.0).contains(&figure("overlap_percent")), "{row}");
+        }
+    }
 }
 
 #[test]
