@@ -1,6 +1,7 @@
 //! `bench/compare p2p`: measures Brevity and the peers found on this machine in turns.
 
 mod bar;
+mod collectives;
 mod figures;
 pub(crate) mod namespace;
 mod pairs;
@@ -11,6 +12,7 @@ mod table;
 use std::path::{Path, PathBuf};
 
 pub use bar::Bar;
+pub use collectives::{CollectivesArguments, collectives, serve};
 pub use figures::redraw;
 pub(crate) use pairs::compare;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
