@@ -17,7 +17,8 @@ pub const RATE: &str = "1gbit";
 /// See [`RATE`].
 pub const BURST: &str = "256kb";
 
-/// Bytes of payload that cross such a link in a second, as measured on streams over it: headers take the rest.
+/// Bytes of payload that cross such a link in a second, as measured on streams over it: headers take the
+/// rest.
 pub const GOODPUT: f64 = 955e6 / 8.0;
 
 /// The port of the first job.
@@ -59,6 +60,12 @@ impl Hosts {
             return Err(Error::contestant(SCRIPT, why.trim()));
         }
         Ok(Self { script, name, count, ranks_per_host, holder, jobs: AtomicU32::new(0) })
+    }
+
+    /// The number of hosts.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
     }
 
     /// Ranks of a job.

@@ -108,9 +108,16 @@ fn streams_are_measured() {
     assert!(pairs.iter().any(|pair| pair["what"] == "bandwidth" && pair["ours"] == "tcp"), "{figures}");
 }
 
-/// The pairs of a row of `collectives`, each compared with every peer that is here.
+/// The pairs of a row of `collectives`.
 fn collective(row: &str, arguments: &[&str]) -> Vec<Value> {
-    let figures = figures_of(&[&["collectives", "--only", row], arguments].concat(), row);
+    pairs_of(row, &collective_figures(row, arguments))
+}
+
+fn collective_figures(row: &str, arguments: &[&str]) -> Value {
+    figures_of(&[&["collectives", "--only", row], arguments].concat(), row)
+}
+
+fn pairs_of(row: &str, figures: &Value) -> Vec<Value> {
     let pairs = figures["pairs"].as_array().unwrap();
     pairs.iter().for_each(assert_pair);
     let (what, wire) = row.split_once('-').unwrap();
@@ -143,8 +150,18 @@ fn peers_that_spin_are_left_out_where_ranks_outnumber_processors() {
         println!("skipped: {ranks} ranks would be needed here");
         return;
     }
-    let pairs = collective("allreduce-tcp", &["--size", "4K:4K", "--ranks", &ranks.to_string()]);
+    let line = ["--size", "4K:4K", "--ranks", &ranks.to_string()];
+    let figures = collective_figures("allreduce-tcp", &line);
+    let pairs = pairs_of("allreduce-tcp", &figures);
     assert!(pairs.iter().all(|pair| pair["world_size"] == ranks && pair["peer"] == Gloo::NAME), "{pairs:?}");
+    let left_out = figures["left_out"].as_array().unwrap();
+    for mpi in find_mpi().0 {
+        let says = |what: &Value| {
+            let what = what.as_str().unwrap();
+            what.starts_with(mpi.name) && what.contains("it spins")
+        };
+        assert!(left_out.iter().any(says), "{}: {left_out:?}", mpi.name);
+    }
 }
 
 #[test]

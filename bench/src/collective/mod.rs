@@ -2,8 +2,8 @@
 //!
 //! With `P` ranks, the bytes of a row are those
 //!
-//! - of the vector that every rank has in a broadcast, a reduce, an all-reduce, and of all parts together in a
-//!   reduce-scatter;
+//! - of the vector that every rank has in a broadcast, a reduce, an all-reduce, and of all parts together in
+//!   a reduce-scatter;
 //! - of one rank's part in an all-gather, a gather, a scatter, and from one rank to another in an all-to-all,
 //!   in which the longest vector has `P` parts.
 //!

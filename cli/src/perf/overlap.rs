@@ -99,7 +99,8 @@ pub fn measure_all(group: &Group, plan: &Plan, tests: u32) -> Result<()> {
     let prints = group.rank() == 0 && !plan.json.as_deref().is_some_and(is_standard_output);
     let tell = |text: &str| if prints { Ok(print(&format!("{text}\n"))?) } else { Ok(()) };
     let title = format!(
-        "# brevity {collective}, overlapped: {} ranks, {}\n# Overall = start + Compute + {tests} tests + wait\n{}",
+        "# brevity {collective}, overlapped: {} ranks, {}\n\
+         # Overall = start + Compute + {tests} tests + wait\n{}",
         group.world_size(),
         group.transport(),
         head()

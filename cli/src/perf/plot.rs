@@ -28,7 +28,7 @@ fn draw(report: &Report<Row>, into: &mut String) -> Result<(), DrawingAreaErrorK
     let rows = &report.rows;
     let by_density =
         rows.len() > 1 && rows.iter().all(|row| row.bytes == rows[0].bytes && row.density.is_some());
-    let x = |row: &Row| row.density.filter(|_| by_density).unwrap_or(row.bytes as f64);
+    let x = |row: &Row| row.density.filter(|_| by_density).unwrap_or(row.bytes.max(1) as f64);
     let times = rows.iter().flat_map(|row| FIGURES.map(|(_, _, figure)| figure(row)));
     let (x_bounds, y_bounds) = (bounds(rows.iter().map(x)), bounds(times));
 

@@ -159,9 +159,12 @@ fn every_dense_collective_is_overlapped() {
 fn figures_are_written_and_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let (json, svg) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
-    for line in
-        ["gtopk-allreduce --elements 1K --density 0.01,0.1", "allreduce --size 4:64", "allreduce --size 8"]
-    {
+    for line in [
+        "gtopk-allreduce --elements 1K --density 0.01,0.1",
+        "allreduce --size 4:64",
+        "allreduce --size 8",
+        "barrier",
+    ] {
         let line = format!("{line} --iterations 2 --json {} --plot {}", json.display(), svg.display());
         let plan = plan(&line);
         for outcome in on_ranks(2, |group| measure_all(group, &plan)) {

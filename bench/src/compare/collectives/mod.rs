@@ -91,6 +91,8 @@ struct Run {
     circumstances: Circumstances,
     pairs: Vec<Comparison>,
     decades: Vec<Decade>,
+    /// What could not be measured, and why.
+    left_out: Vec<String>,
     said: Transcript,
 }
 
@@ -102,6 +104,8 @@ struct Figures<'a> {
     pairs: Vec<&'a Comparison>,
     /// Geometric means over each decade of sizes.
     decades: Vec<&'a Decade>,
+    /// What could not be measured, and why.
+    left_out: Vec<&'a str>,
 }
 
 impl Run {
@@ -109,16 +113,18 @@ impl Run {
     fn of(row: Row, stage: &Stage, peers: &[String], json: Option<&Path>) -> Result<Self> {
         let (circumstances, mut said) = (circumstances(peers), Transcript::beside(json));
         said.line(&format!("{}\n\n# {}\n{}", circumstances.head(), row.name(), table::head()))?;
-        let mut pairs = Vec::new();
-        row.measure(stage, &mut |comparison| {
+        let (mut pairs, mut left_out) = (Vec::new(), Vec::new());
+        let mut tell = |comparison| {
             said.line(&table::line(&comparison))?;
             pairs.push(comparison);
             Ok(())
-        })?;
+        };
+        row.measure(stage, &mut tell, &mut left_out)?;
+        left_out.iter().try_for_each(|what| said.line(&format!("# left out: {what}")))?;
         let decades = decades::of(&row, &pairs);
         let verdict = table::verdict(&pairs, &decades);
         said.line(&format!("{verdict}\n"))?;
-        Ok(Self { row, circumstances, pairs, decades, said })
+        Ok(Self { row, circumstances, pairs, decades, left_out, said })
     }
 
     fn keep(&self, folder: &Path) -> Result<()> {
@@ -150,7 +156,8 @@ fn figures_of(runs: &[Run], peers: &[String]) -> Result<String> {
 fn figures(circumstances: &Circumstances, runs: &[Run]) -> Result<String> {
     let pairs = runs.iter().flat_map(|run| &run.pairs).collect();
     let decades = runs.iter().flat_map(|run| &run.decades).collect();
-    record::to_json(&Figures { circumstances, pairs, decades })
+    let left_out = runs.iter().flat_map(|run| &run.left_out).map(String::as_str).collect();
+    record::to_json(&Figures { circumstances, pairs, decades, left_out })
 }
 
 impl CollectivesArguments {

@@ -1,11 +1,12 @@
 //! The rows: a collective on a wire, at several numbers of ranks and sizes, with the bar of each.
 
 use super::sides::{Sides, Stage};
-use crate::Result;
 use crate::collective::{self, Collective};
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Subject, compare, judge_best};
+use crate::net::Hosts;
 use crate::order::What;
+use crate::{Error, Result};
 
 /// 25 million `f32`, the vector of the bars.
 const LONG: usize = 100_000_000;
@@ -49,6 +50,20 @@ impl On {
             Self::Links => "links",
             Self::Pairs => "pairs",
         }
+    }
+
+    /// The hosts of a job, on wires between hosts.
+    fn hosts(self, world_size: u32) -> Result<Option<Hosts>> {
+        let per_host = match self {
+            Self::Sockets | Self::Memory => return Ok(None),
+            Self::Links => 1,
+            Self::Pairs => 2,
+        };
+        if !world_size.is_multiple_of(per_host) {
+            let why = format!("--ranks {world_size}: hosts of {} have {per_host} ranks each", self.name());
+            return Err(Error::Arguments(why));
+        }
+        Hosts::new(world_size / per_host, per_host).map(Some)
     }
 
     fn world_sizes(self, quick: bool) -> &'static [u32] {
@@ -101,17 +116,30 @@ impl Row {
         name == self.name() || name == self.collective.name() || name == self.on.name()
     }
 
-    /// Measures the row.
+    /// Measures the row. Adds to `left_out` what can't be measured here, and why.
     ///
     /// # Errors
     /// If Brevity's side fails.
-    pub fn measure(self, stage: &Stage, tell: &mut dyn FnMut(Comparison) -> Result<()>) -> Result<()> {
+    pub fn measure(
+        self,
+        stage: &Stage,
+        tell: &mut dyn FnMut(Comparison) -> Result<()>,
+        left_out: &mut Vec<String>,
+    ) -> Result<()> {
         let given = &stage.ranks[..];
         let world_sizes = if given.is_empty() { self.on.world_sizes(stage.quick) } else { given };
         for &world_size in world_sizes {
-            let mut sides = Sides::start(self, world_size, stage)?;
+            let ranks = format!("{} with {world_size} ranks", self.name());
+            let hosts = match self.on.hosts(world_size) {
+                Ok(hosts) => hosts,
+                Err(why) => {
+                    left_out.push(format!("{ranks}: {why}"));
+                    continue;
+                }
+            };
+            let mut sides = Sides::start(self, world_size, hosts, stage, left_out)?;
             if sides.theirs.is_empty() {
-                eprintln!("left out: {} with {world_size} ranks: nobody to compare with", self.name());
+                left_out.push(format!("{ranks}: there is no peer"));
                 continue;
             }
             for bytes in self.sizes(world_size, stage) {

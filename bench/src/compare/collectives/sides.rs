@@ -5,6 +5,7 @@ use std::process::Command;
 use brevity::transport::bootstrap::Choice;
 
 use super::rows::{On, Row};
+use crate::Result;
 use crate::collective::Collective;
 use crate::compare::pairs::{Alike, Contestant, Effort, OfJob};
 use crate::compare::rows::{NOT_SHARED, SHARED};
@@ -13,7 +14,6 @@ use crate::net::{GOODPUT, Hosts};
 use crate::order::Order;
 use crate::peers::{Gloo, Mpi, Wire};
 use crate::size::SizeRange;
-use crate::{Error, Result};
 
 /// The hidden command of a rank.
 const RANK: &str = "collectives-rank";
@@ -53,32 +53,36 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// Starts both sides. A peer that does not start is reported on standard error and left out.
+    /// Starts both sides, on `hosts` if the row has them. Adds to `left_out` the peers that can't be
+    /// measured, and why.
     ///
     /// # Errors
-    /// If ranks of Brevity do not start, or hosts can't be made.
-    pub fn start(row: Row, world_size: u32, stage: &Stage) -> Result<Self> {
-        let Row { collective, on } = row;
-        let per_host = if on == On::Pairs { 2 } else { 1 };
-        if !world_size.is_multiple_of(per_host) {
-            return Err(Error::Arguments(format!(
-                "--ranks {world_size}: {} has {per_host} on a host",
-                row.name()
-            )));
-        }
-        let hosts = matches!(on, On::Links | On::Pairs).then(|| Hosts::new(world_size / per_host, per_host));
-        let hosts = hosts.transpose()?;
-        let jobs = match (stage.quick, on, world_size) {
+    /// If ranks of Brevity do not start.
+    pub fn start(
+        row: Row,
+        world_size: u32,
+        hosts: Option<Hosts>,
+        stage: &Stage,
+        left_out: &mut Vec<String>,
+    ) -> Result<Self> {
+        let jobs = match (stage.quick, row.on, world_size) {
             (true, ..) => 1,
             (false, On::Sockets | On::Memory, 2) => Alike::JOBS,
             _ => FEW_JOBS,
         };
         let ours = Alike::start_as_many(jobs, || {
-            let job = hosts.as_ref().map_or_else(|| ours(on, world_size), ours_on);
+            let job = hosts.as_ref().map_or_else(|| ours(row.on, world_size), ours_on);
             job.map(OfJob::slowest)
         })?;
-        let mut theirs = others(row, world_size, stage, (hosts.as_ref(), jobs));
-        let floor = hosts.as_ref().map(|_| Floor { collective, world_size, hosts: world_size / per_host });
+        let mut theirs: Vec<Box<dyn Contestant>> = Vec::new();
+        for (name, start) in peers(row, world_size, hosts.as_ref(), stage, left_out) {
+            match Alike::start_as_many(jobs, || Ok(OfJob::slowest(start()?))) {
+                Ok(jobs) => theirs.push(Box::new(jobs)),
+                Err(error) => left_out.push(format!("{name}: {error}")),
+            }
+        }
+        let collective = row.collective;
+        let floor = hosts.as_ref().map(|hosts| Floor { collective, world_size, hosts: hosts.count() });
         theirs.extend(floor.map(|floor| Box::new(floor) as Box<dyn Contestant>));
         Ok(Self { ours, theirs, floor, _hosts: hosts })
     }
@@ -105,43 +109,37 @@ fn ours_on(hosts: &Hosts) -> Result<Job> {
 /// A way to start ranks of a peer, and the name of the peer.
 type Start<'a> = (String, Box<dyn Fn() -> Result<Job> + 'a>);
 
-fn others(
+/// The peers that have the row. Those that spin are left out where ranks outnumber processors.
+fn peers<'a>(
     row: Row,
     ranks: u32,
-    stage: &Stage,
-    (hosts, jobs): (Option<&Hosts>, usize),
-) -> Vec<Box<dyn Contestant>> {
-    let mut starts: Vec<Start<'_>> = Vec::new();
+    hosts: Option<&'a Hosts>,
+    stage: &'a Stage,
+    left_out: &mut Vec<String>,
+) -> Vec<Start<'a>> {
+    let mut starts: Vec<Start<'a>> = Vec::new();
     let gloo = stage.gloo.as_ref().filter(|_| row.on != On::Memory && Gloo::has(row.collective));
     if let Some(gloo) = gloo {
         let start = move || hosts.map_or_else(|| gloo.start(ranks), |hosts| gloo.start_on(hosts));
         starts.push((Gloo::NAME.to_owned(), Box::new(start)));
     }
     let wire = match row.on {
-        On::Sockets => Some(Wire::Tcp),
-        On::Memory => Some(Wire::Shm),
-        // Their launchers do not start ranks in network namespaces.
-        On::Links | On::Pairs => None,
+        On::Sockets => Wire::Tcp,
+        On::Memory => Wire::Shm,
+        // The launchers of MPI do not start ranks in network namespaces.
+        On::Links | On::Pairs => return starts,
     };
-    for (mpi, wire) in stage.mpis.iter().filter_map(|mpi| Some((mpi, wire?))) {
-        for setting in mpi.settings(wire) {
-            let name = setting.name.clone();
-            if ranks > stage.processors {
-                let processors = stage.processors;
-                eprintln!("left out: {name} with {ranks} ranks on {processors} processors: its ranks spin");
-                continue;
-            }
+    for (mpi, setting) in
+        stage.mpis.iter().flat_map(|mpi| mpi.settings(wire).into_iter().map(move |to| (mpi, to)))
+    {
+        let (name, processors) = (setting.name.clone(), stage.processors);
+        if ranks > processors {
+            left_out.push(format!("{name}: it spins, and {ranks} ranks have {processors} processors"));
+        } else {
             starts.push((name, Box::new(move || mpi.start_collectives(&setting, ranks))));
         }
     }
-    let mut started: Vec<Box<dyn Contestant>> = Vec::new();
-    for (name, start) in starts {
-        match Alike::start_as_many(jobs, || Ok(OfJob::slowest(start()?))) {
-            Ok(jobs) => started.push(Box::new(jobs)),
-            Err(error) => eprintln!("left out: {name}: {error}"),
-        }
-    }
-    started
+    starts
 }
 
 /// The time in which the bytes of the busiest port cross its link.
