@@ -372,7 +372,7 @@ mod tests {
             ("allreduce --overlap --plot a.svg", "does not go with --overlap"),
             ("allreduce --tests 3", "goes with --overlap"),
             ("allreduce --alpha 1", "go with --transport sim"),
-            ("allreduce --transport sim --beta -1", "from 0 to 1000"),
+            ("allreduce --transport sim --beta 1e9", "from 0 to 1000"),
             ("allreduce --transport sim --overlap", "does not go with --transport sim"),
             ("allreduce --transport sim --iterations 3", "does not go with --transport sim"),
             ("latency --only drop", "go with compress"),

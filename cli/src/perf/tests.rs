@@ -138,7 +138,7 @@ fn the_job_must_be_as_the_arguments_ask() {
 fn every_dense_collective_is_overlapped() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("figures.json");
-    for name in ["allreduce", "broadcast", "allgather", "barrier"] {
+    for name in ["allreduce --size 4:4K", "broadcast --size 4:4K", "allgather --size 4:4K", "barrier"] {
         let line = format!("{name} --overlap --tests 2 --verify --iterations 3 --json {}", json.display());
         let plan = plan(&line);
         for outcome in on_ranks(3, |group| overlap::measure_all(group, &plan, 2)) {
