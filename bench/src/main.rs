@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use brevity_bench::compare::{self, P2pArguments};
+use brevity_bench::compare::{self, CollectivesArguments, P2pArguments};
 use brevity_bench::floor::{self, Patience};
 use brevity_bench::order::Over;
 use brevity_bench::output::UNREAD;
@@ -23,6 +23,7 @@ struct Command {
 #[derive(Subcommand)]
 enum Action {
     P2p(P2pArguments),
+    Collectives(CollectivesArguments),
     Server(ServerArguments),
     /// Draw the figures of a run once more, beside them.
     Draw {
@@ -39,6 +40,11 @@ enum Action {
         over: Over,
         #[arg(long)]
         unwritten: bool,
+    },
+    /// A rank of ours that measures collectives, and waits for orders at a socket.
+    #[command(hide = true)]
+    CollectivesRank {
+        socket: PathBuf,
     },
     /// A rank of a parameter server that waits for orders at a socket.
     #[command(hide = true)]
@@ -74,6 +80,8 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
+        Action::Collectives(arguments) => compare::collectives(&arguments),
+        Action::CollectivesRank { socket } => compare::serve(&socket).map(|()| true),
         Action::Server(arguments) => server::server(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
         Action::Rank { socket, polls, over, unwritten } => {

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::collective::Collective;
 use crate::statistics::{mean, median};
 use crate::{Error, Result};
 
@@ -61,10 +62,8 @@ pub enum What {
     Put,
     /// A get from the peer's memory.
     Get,
-    /// The sum of all ranks' vectors of `f32`.
-    AllReduce,
-    /// One rank's vector to all; the root rotates, so that no rank runs ahead.
-    Broadcast,
+    /// A dense collective on `f32`; its bytes are those of its [module](crate::collective).
+    Collective(Collective),
     /// Waits for a rank that never comes, whose number takes the place of the bytes; the time at which the
     /// wait ended, since the system's epoch.
     Hang,
@@ -113,20 +112,23 @@ pub struct Answer {
 }
 
 impl What {
-    const ALL: [Self; 12] = [
+    const OTHERS: [Self; 10] = [
         Self::Latency,
         Self::Parts,
         Self::Bandwidth,
         Self::Bibandwidth,
         Self::Put,
         Self::Get,
-        Self::AllReduce,
-        Self::Broadcast,
         Self::Hang,
         Self::Push,
         Self::Step,
         Self::Average,
     ];
+
+    /// Everything that an order may ask for.
+    fn all() -> impl Iterator<Item = Self> {
+        Self::OTHERS.into_iter().chain(Collective::ALL.map(Self::Collective))
+    }
 
     /// The name in an order.
     #[must_use]
@@ -138,8 +140,7 @@ impl What {
             Self::Bibandwidth => "bibandwidth",
             Self::Put => "put",
             Self::Get => "get",
-            Self::AllReduce => "allreduce",
-            Self::Broadcast => "broadcast",
+            Self::Collective(collective) => collective.name(),
             Self::Hang => "hang",
             Self::Push => "push",
             Self::Step => "step",
@@ -191,7 +192,7 @@ impl FromStr for Order {
         let refuse = || Error::Line { line: line.to_owned(), expected: "WHAT BYTES ITERATIONS WARMUP" };
         let words: Vec<&str> = line.split_whitespace().collect();
         let [what, numbers @ ..] = &words[..] else { return Err(refuse()) };
-        let what = What::ALL.into_iter().find(|known| known.name() == *what).ok_or_else(refuse)?;
+        let what = What::all().find(|known| known.name() == *what).ok_or_else(refuse)?;
         let numbers: Vec<usize> =
             numbers.iter().map(|word| word.parse()).collect::<Result<_, _>>().map_err(|_| refuse())?;
         match numbers[..] {
@@ -263,7 +264,10 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            what in prop::sample::select(&What::ALL[..]), bytes: usize, iterations in 1usize.., warmup: usize,
+            what in prop::sample::select(What::all().collect::<Vec<_>>()),
+            bytes: usize,
+            iterations in 1usize..,
+            warmup: usize,
         ) {
             let order = Order::new(what, bytes, iterations, warmup);
             prop_assert_eq!(order.to_string().parse::<Order>().unwrap(), order);

@@ -137,6 +137,12 @@ impl Transcript {
         print(&format!("{text}\n"))
     }
 
+    /// Whether lines are printed.
+    #[must_use]
+    pub fn is_printed(&self) -> bool {
+        !self.silent
+    }
+
     /// All lines.
     #[must_use]
     pub fn text(&self) -> &str {

@@ -8,9 +8,10 @@ use brevity::collectives::engine::Engine;
 use brevity::transport::Rank;
 use brevity::{Group, ReduceOp, launch};
 
+use crate::collective::{self, Collective};
 use crate::order::{Answer, Order, Over, What};
 use crate::p2p::Waiting;
-use crate::{Error, Result, collective, p2p, processor};
+use crate::{Error, Result, p2p, processor};
 
 /// A measured process's line to the conductor.
 pub struct Line {
@@ -75,8 +76,8 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
     }
     match order.what {
         What::Hang => collective::hang(group, order),
-        What::AllReduce => collective::all_reduce(group, order, ReduceOp::Sum),
-        What::Broadcast => collective::broadcast(group, order),
+        What::Collective(Collective::AllReduce) => collective::all_reduce(group, order, ReduceOp::Sum),
+        What::Collective(Collective::Broadcast) => collective::broadcast(group, order),
         _ if !paired => Ok(Vec::new()),
         _ => {
             // The first run checks the bytes.

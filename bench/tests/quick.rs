@@ -1,4 +1,4 @@
-//! `bench/compare p2p --quick` with the peers that are installed here.
+//! `bench/compare p2p --quick` and `collectives --quick` with the peers that are installed here.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brevity_bench::peers::Perftest;
+use brevity_bench::net::{GOODPUT, Hosts};
+use brevity_bench::peers::{Gloo, Perftest, find_mpi};
+use brevity_bench::processor;
 use serde_json::Value;
 
 /// The limit for one run; generous, since it only has to distinguish slow from stuck.
@@ -16,13 +18,18 @@ const PATIENCE: Duration = Duration::from_secs(150);
 /// A variable that only the processes of one run have.
 const MARK: &str = "BREVITY_BENCH_TEST_MARK";
 
-/// Runs the command, which must succeed and leave no process; returns its figures.
+/// Runs `p2p`, which must succeed and leave no process; returns its figures.
 fn figures(arguments: &[&str], mark: &str) -> Value {
+    figures_of(&[&["p2p"], arguments].concat(), mark)
+}
+
+/// Runs the command, which must succeed and leave no process; returns its figures.
+fn figures_of(arguments: &[&str], mark: &str) -> Value {
     let mark = format!("{mark}-{}", std::process::id());
     let folder = tempfile::tempdir().unwrap();
     let (file, log) = (folder.path().join("figures.json"), folder.path().join("log"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_brevity-bench"));
-    command.args(["p2p", "--quick", "--pairs", "2", "--slice", "1", "--json"]).arg(&file).args(arguments);
+    command.args(arguments).args(["--quick", "--pairs", "2", "--slice", "1", "--json"]).arg(&file);
     let out = fs::File::create(&log).unwrap();
     command.env(MARK, &mark).stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
     let mut child = command.spawn().unwrap();
@@ -101,9 +108,116 @@ fn streams_are_measured() {
     assert!(pairs.iter().any(|pair| pair["what"] == "bandwidth" && pair["ours"] == "tcp"), "{figures}");
 }
 
+/// The pairs of a row of `collectives`.
+fn collective(row: &str, arguments: &[&str]) -> Vec<Value> {
+    pairs_of(row, &collective_figures(row, arguments))
+}
+
+fn collective_figures(row: &str, arguments: &[&str]) -> Value {
+    figures_of(&[&["collectives", "--only", row], arguments].concat(), row)
+}
+
+fn pairs_of(row: &str, figures: &Value) -> Vec<Value> {
+    let pairs = figures["pairs"].as_array().unwrap();
+    pairs.iter().for_each(assert_pair);
+    let (what, wire) = row.split_once('-').unwrap();
+    assert!(pairs.iter().all(|pair| pair["what"] == what && pair["wire"] == wire), "{figures}");
+    pairs.clone()
+}
+
+fn have_peer(pairs: &[Value], peer: &str) -> bool {
+    pairs.iter().any(|pair| pair["peer"].as_str().unwrap().starts_with(peer))
+}
+
+/// A row over sockets, with every peer that is here.
+fn is_measured_with_those_who_are_here(row: &str) {
+    let pairs = collective(row, &[]);
+    assert_eq!(have_peer(&pairs, Gloo::NAME), Gloo::find().is_some(), "{row}: {pairs:?}");
+    for mpi in find_mpi().0 {
+        assert!(have_peer(&pairs, mpi.name), "{row}, {}: {pairs:?}", mpi.name);
+    }
+}
+
+#[test]
+fn all_reduces_are_measured() {
+    is_measured_with_those_who_are_here("allreduce-tcp");
+}
+
+#[test]
+fn broadcasts_are_measured() {
+    is_measured_with_those_who_are_here("broadcast-tcp");
+}
+
+#[test]
+fn all_gathers_are_measured() {
+    is_measured_with_those_who_are_here("allgather-tcp");
+}
+
+#[test]
+fn barriers_are_measured() {
+    is_measured_with_those_who_are_here("barrier-tcp");
+}
+
+#[test]
+fn collectives_inside_a_host_are_measured() {
+    let pairs = collective("allreduce-shm", &["--size", "4K:4K"]);
+    assert!(!have_peer(&pairs, Gloo::NAME) && pairs.len() >= find_mpi().0.len());
+}
+
+#[test]
+fn peers_that_spin_are_left_out_where_ranks_outnumber_processors() {
+    let ranks = processor::allowed().len() + 1;
+    if ranks > 16 {
+        println!("skipped: {ranks} ranks would be needed here");
+        return;
+    }
+    let line = ["--size", "4K:4K", "--ranks", &ranks.to_string()];
+    let figures = collective_figures("allreduce-tcp", &line);
+    let pairs = pairs_of("allreduce-tcp", &figures);
+    assert!(pairs.iter().all(|pair| pair["world_size"] == ranks && pair["peer"] == Gloo::NAME), "{pairs:?}");
+    let left_out = figures["left_out"].as_array().unwrap();
+    for mpi in find_mpi().0 {
+        let says = |what: &Value| {
+            let what = what.as_str().unwrap();
+            what.starts_with(mpi.name) && what.contains("it spins")
+        };
+        assert!(left_out.iter().any(says), "{}: {left_out:?}", mpi.name);
+    }
+}
+
+#[test]
+fn links_have_a_floor() {
+    let probe = Hosts::new(1, 1);
+    let is_required = std::env::var_os("BREVITY_REQUIRE_NAMESPACES").is_some_and(|value| value == "1");
+    if let Err(why) = probe {
+        assert!(!is_required, "{why}");
+        println!("skipped: {why}");
+        return;
+    }
+    for row in ["allreduce-links", "allreduce-pairs"] {
+        let pairs = collective(row, &[]);
+        assert!(have_peer(&pairs, "goodput floor"), "{pairs:?}");
+        assert_eq!(have_peer(&pairs, Gloo::NAME), Gloo::find().is_some(), "{pairs:?}");
+        // A MiB leaves each of two hosts, and as much enters it.
+        let floor = f64::from(1 << 20) / GOODPUT * 1e6;
+        assert!(
+            pairs.iter().all(|pair| (pair["floor_us"].as_f64().unwrap() - floor).abs() < 1e-6),
+            "{pairs:?}"
+        );
+    }
+}
+
 #[test]
 fn bad_arguments_are_told_in_one_line() {
-    for arguments in [&["p2p", "--only", "dance"][..], &["p2p", "--pairs", "0"], &["p2p", "--slice", "0"]] {
+    for arguments in [
+        &["p2p", "--only", "dance"][..],
+        &["p2p", "--pairs", "0"],
+        &["p2p", "--slice", "0"],
+        &["collectives", "--only", "dance-tcp"],
+        &["collectives", "--pairs", "8"],
+        &["collectives", "--ranks", "1"],
+        &["collectives", "--slice", "0"],
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_brevity-bench")).args(arguments).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");

@@ -198,6 +198,29 @@ fn bandwidth_is_measured_in_four_ranks() {
 }
 
 #[test]
+fn simulated_ranks_are_many_and_take_the_same_time_in_every_run() {
+    let line = "perf allreduce --transport sim --alpha 1e-6 --beta 1e-9 --np 256 --size 4:4K --json -";
+    let figures = json(&succeed(line));
+    assert_eq!((&figures["transport"], figures["world_size"].as_u64()), (&"sim".into(), Some(256)));
+    let rows = figures["rows"].as_array().unwrap();
+    rows.iter().for_each(assert_row);
+    assert_eq!(json(&succeed(line)), figures);
+}
+
+#[test]
+fn overlap_has_the_columns_of_the_osu_benchmarks() {
+    let table =
+        succeed("perf allreduce --overlap --tests 2 --transport tcp --size 4K:8K --iterations 5 --verify");
+    let head = table.lines().find(|line| line.starts_with("# Size")).unwrap();
+    assert_eq!(
+        head.split_whitespace().skip(2).collect::<Vec<_>>().join(" "),
+        "Overall(us) Compute(us) Pure Comm.(us) Overlap(%)"
+    );
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(rows.map(|row| row.split_whitespace().count()).collect::<Vec<_>>(), [5, 5], "{table}");
+}
+
+#[test]
 fn gtopk_says_what_it_sends() {
     let line = "perf gtopk-allreduce --ranks 2 --transport tcp --elements 100K --density 0.001,0.01 \
                 --iterations 3 --json -";

@@ -1,6 +1,7 @@
 //! `bench/compare p2p`: measures Brevity and the peers found on this machine in turns.
 
 mod bar;
+mod collectives;
 mod figures;
 pub(crate) mod namespace;
 mod pairs;
@@ -11,6 +12,7 @@ mod table;
 use std::path::{Path, PathBuf};
 
 pub use bar::Bar;
+pub use collectives::{CollectivesArguments, collectives, serve};
 pub use figures::redraw;
 pub(crate) use pairs::compare;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
@@ -114,7 +116,7 @@ impl P2pArguments {
         if !(0.1..=10_000.0).contains(&slice) {
             return Err(Error::Arguments(format!("--slice {slice}: expected from 0.1 to 10000 ms")));
         }
-        Ok(Effort { pairs, slice_us: slice * 1e3, fewest: if self.quick { 3 } else { 6 } })
+        Ok(Effort { pairs, slice_us: slice * 1e3, fewest: if self.quick { 3 } else { 6 }, first_look: 3 })
     }
 
     /// Every power of two; every eighth with `quick`.

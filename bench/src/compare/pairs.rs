@@ -12,9 +12,6 @@ use crate::{Error, Result, probe};
 /// How often a turn is repeated if the regime changed in it.
 const MOST_REPEATS: usize = 4;
 
-/// Iterations of the first estimate of one iteration's time.
-const FIRST_LOOK: usize = 3;
-
 /// A side of a comparison.
 pub trait Contestant {
     /// The name in tables.
@@ -37,6 +34,8 @@ pub enum Figure {
     Median,
     /// The mean of all iterations, for peers that report nothing else.
     Mean,
+    /// The median of the batches, of each of which the slowest rank's time counts.
+    Slowest,
 }
 
 /// A job as a contestant.
@@ -58,6 +57,12 @@ impl OfJob {
         Self { job, figure: Figure::Median, instead: None, spreads: Vec::new() }
     }
 
+    /// A job of which the slowest rank of each batch counts.
+    #[must_use]
+    pub fn slowest(job: Job) -> Self {
+        Self { figure: Figure::Slowest, ..Self::median(job) }
+    }
+
     /// A job whose mean counts.
     #[must_use]
     pub fn mean(job: Job) -> Self {
@@ -73,6 +78,11 @@ impl Contestant for OfJob {
     fn measure(&mut self, order: &Order) -> Result<f64> {
         let order = Order { what: self.instead.unwrap_or(order.what), ..*order };
         let answers = self.job.tell(&order)?;
+        if self.figure == Figure::Slowest {
+            return slowest_rank(&answers).ok_or_else(|| {
+                Error::contestant(self.job.name(), format!("not every rank has times of {order}"))
+            });
+        }
         let of =
             |answer: &Answer| if self.figure == Figure::Median { answer.median_us } else { answer.mean_us };
         let figures: Vec<f64> = answers.iter().filter_map(of).collect();
@@ -85,6 +95,15 @@ impl Contestant for OfJob {
     }
 }
 
+/// The median over the batches of the slowest rank's time; `None` unless all ranks have times of the same
+/// batches.
+fn slowest_rank(answers: &[Answer]) -> Option<f64> {
+    let batches = answers.first()?.samples_us.len();
+    let is_complete = batches > 0 && answers.iter().all(|answer| answer.samples_us.len() == batches);
+    let slowest = |batch: usize| answers.iter().map(|answer| answer.samples_us[batch]).fold(0.0, f64::max);
+    is_complete.then(|| median(&(0..batches).map(slowest).collect::<Vec<_>>()))
+}
+
 /// Several equal jobs that take turns: some connections are slow for their whole life, and some memory has an
 /// unfavourable address.
 pub struct Alike {
@@ -94,14 +113,22 @@ pub struct Alike {
 
 impl Alike {
     /// Enough that a median over turns is a median over connections.
-    const JOBS: usize = 5;
+    pub(super) const JOBS: usize = 5;
 
     /// Starts the jobs with `start`.
     ///
     /// # Errors
     /// If a job does not start.
     pub fn start(start: impl Fn() -> Result<OfJob>) -> Result<Self> {
-        let jobs = (0..Self::JOBS).map(|_| start()).collect::<Result<_>>()?;
+        Self::start_as_many(Self::JOBS, start)
+    }
+
+    /// The same with so many jobs, at least one.
+    ///
+    /// # Errors
+    /// If a job does not start.
+    pub fn start_as_many(jobs: usize, start: impl Fn() -> Result<OfJob>) -> Result<Self> {
+        let jobs = (0..jobs.max(1)).map(|_| start()).collect::<Result<_>>()?;
         Ok(Self { jobs, turn: 0 })
     }
 }
@@ -143,6 +170,8 @@ pub struct Effort {
     pub slice_us: f64,
     /// The fewest iterations of a slice.
     pub fewest: usize,
+    /// Iterations of the first estimate of one iteration's time.
+    pub first_look: usize,
 }
 
 /// What is compared.
@@ -205,6 +234,9 @@ pub struct Comparison {
     pub extra_ns: f64,
     /// Turns that were repeated because the regime changed.
     pub repeated: usize,
+    /// The least that the wire allows, in microseconds, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor_us: Option<f64>,
     /// The limit that the row must meet; `None` for rows that are only reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
@@ -232,6 +264,7 @@ impl Comparison {
             ratio_high: ratio.high,
             extra_ns: median(&of(|turn| (turn.ours_us - turn.theirs_us) * 1e3)),
             repeated,
+            floor_us: None,
             bar: None,
             met: None,
             turns,
@@ -258,10 +291,11 @@ pub fn compare(
     theirs: &mut Vec<Box<dyn Contestant>>,
     effort: Effort,
 ) -> Result<Vec<Comparison>> {
-    let base = Order::new(what, subject.bytes, FIRST_LOOK, FIRST_LOOK);
+    let first_look = effort.first_look;
+    let base = Order::new(what, subject.bytes, first_look, first_look);
     let plan = |contestant: &mut dyn Contestant| -> Result<Order> {
         let each = contestant.measure(&base)?;
-        let each = contestant.measure(&base.lasting(effort.slice_us / 10.0, each, (FIRST_LOOK, 100_000)))?;
+        let each = contestant.measure(&base.lasting(effort.slice_us / 10.0, each, (first_look, 100_000)))?;
         Ok(base.lasting(effort.slice_us, each, (effort.fewest, 1_000_000)))
     };
     let own_order = plan(ours)?;
@@ -293,6 +327,26 @@ pub fn compare(
     Ok(found)
 }
 
+/// Compares the fastest peer to the bar; the others are only reported.
+///
+/// # Errors
+/// Those of `tell`.
+pub fn judge_best(
+    found: Vec<Comparison>,
+    bar: Option<Bar>,
+    tell: &mut dyn FnMut(Comparison) -> Result<()>,
+) -> Result<()> {
+    let best = found.iter().map(|comparison| comparison.theirs_us).fold(f64::INFINITY, f64::min);
+    for comparison in found {
+        let judged = bar.filter(|_| comparison.theirs_us <= best);
+        tell(match judged {
+            Some(bar) => comparison.judged(bar),
+            None => comparison,
+        })?;
+    }
+    Ok(())
+}
+
 /// One turn, repeated while the regime changes in it; also returns the number of repeats.
 fn take_turn(
     ours: &mut dyn Contestant,
@@ -311,5 +365,19 @@ fn take_turn(
             return Ok((Turn { ours_us, theirs_us, probe_before_ns, probe_after_ns, changed }, repeats));
         }
         repeats += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_rank_of_each_batch_counts() {
+        let rank = |samples: &[f64]| Answer::new(samples.to_vec());
+        assert_eq!(slowest_rank(&[rank(&[1.0, 9.0, 3.0]), rank(&[4.0, 2.0, 3.5])]), Some(4.0));
+        assert_eq!(slowest_rank(&[rank(&[1.0]), rank(&[])]), None);
+        assert_eq!(slowest_rank(&[rank(&[]), rank(&[])]), None);
+        assert_eq!(slowest_rank(&[]), None);
     }
 }

@@ -44,6 +44,8 @@ pub struct Point {
     pub what: String,
     /// The wire.
     pub wire: String,
+    /// Ranks.
+    pub world_size: u32,
     /// Bytes of a message or vector.
     pub bytes: usize,
     /// The name of Brevity's side.
@@ -193,7 +195,9 @@ fn wrapped(text: &str) -> Vec<String> {
 fn fields(points: &[Point]) -> Vec<Field<'_>> {
     let mut fields: Vec<Field<'_>> = Vec::new();
     for point in points {
-        let name = format!("{}, {}: {}", point.what, point.wire, point.ours);
+        let ranks =
+            if point.world_size == 2 { String::new() } else { format!(", {} ranks", point.world_size) };
+        let name = format!("{}, {}{ranks}: {}", point.what, point.wire, point.ours);
         // Different rows measure the same subject with different peers.
         let same = |field: &&mut Field<'_>| field.0 == name;
         match fields.iter_mut().find(same) {
@@ -211,7 +215,7 @@ mod tests {
 
     fn point(what: &str, peer: &str, bytes: usize) -> Point {
         let [what, wire, ours, peer] = [what, "tcp", "ours", peer].map(str::to_owned);
-        Point { what, wire, bytes, ours, peer, ratio: 0.5, ratio_low: 0.4, ratio_high: 0.6 }
+        Point { what, wire, world_size: 2, bytes, ours, peer, ratio: 0.5, ratio_low: 0.4, ratio_high: 0.6 }
     }
 
     /// The horizontal position of `text` in a drawing.

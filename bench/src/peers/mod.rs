@@ -1,5 +1,6 @@
 //! The other libraries found on this machine.
 
+mod gloo;
 mod mpi;
 mod numpy;
 mod perftest;
@@ -8,6 +9,7 @@ mod printed;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+pub use gloo::Gloo;
 pub use mpi::{Mpi, Setting, find as find_mpi};
 pub use numpy::{Dropped, Numpy, NumpyDrop};
 pub use perftest::Perftest;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Wire, find_program, folder, printed};
-use crate::Result;
 use crate::job::Job;
+use crate::{Error, Result};
 
 /// The two families, which differ in their command lines and settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,9 @@ const MPICH_OFI: &[(&str, &str)] = &[
     ("FI_PROVIDER", "tcp"),
     ("FI_TCP_IFACE", "lo"),
 ];
+
+/// The program that measures collectives, beside the one that measures messages.
+const COLLECTIVES: &str = "mpi_collectives";
 
 /// Name, launcher, family and folder of the built program; a launcher without a folder is searched in `PATH`.
 const KNOWN: [(&str, &str, Family, &str); 4] = [
@@ -138,15 +141,30 @@ impl Mpi {
     /// # Errors
     /// If they can't be started or do not connect.
     pub fn start(&self, setting: &Setting, ranks: u32) -> Result<Job> {
-        Job::theirs(&setting.name, ranks, |socket| Ok(vec![self.command(setting, ranks, socket)]))
+        let command = |socket: &Path| vec![self.command(&self.program, setting, ranks, socket)];
+        Job::theirs(&setting.name, ranks, |socket| Ok(command(socket)))
     }
 
-    fn command(&self, setting: &Setting, ranks: u32, socket: &Path) -> Command {
+    /// The same of ranks that measure collectives.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub fn start_collectives(&self, setting: &Setting, ranks: u32) -> Result<Job> {
+        let program = self.program.with_file_name(COLLECTIVES);
+        if !program.is_file() {
+            let why = format!("no {}: run bench/peers/install.sh again", program.display());
+            return Err(Error::contestant(&setting.name, why));
+        }
+        let command = |socket: &Path| vec![self.command(&program, setting, ranks, socket)];
+        Job::theirs(&setting.name, ranks, |socket| Ok(command(socket)))
+    }
+
+    fn command(&self, program: &Path, setting: &Setting, ranks: u32, socket: &Path) -> Command {
         let mut command = Command::new(&self.launcher);
         if self.is_open() {
             command.args(["--allow-run-as-root", "--oversubscribe"]);
         }
-        command.args(["-n", &ranks.to_string()]).args(&setting.arguments).arg(&self.program).arg(socket);
+        command.args(["-n", &ranks.to_string()]).args(&setting.arguments).arg(program).arg(socket);
         command.envs(setting.variables.iter().copied());
         command
     }

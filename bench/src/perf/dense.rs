@@ -1,97 +1,121 @@
 //! Dense collectives.
 
-use brevity::{Element, Group, ReduceOp};
+use std::mem;
+use std::sync::Arc;
 
-use super::oracle;
+use brevity::Group;
+
 use super::workload::{Difference, Workload};
+use crate::collective::{Collective, Entry, Number, Place, Started, Vectors, entry};
+use crate::{Error, Result};
 
-/// Which collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    AllReduce,
-    Broadcast,
-    AllGather,
-}
-
-/// Vectors of one length, and their expected result.
+/// A dense collective on this rank, with its expected result.
 pub struct Dense<T> {
-    kind: Kind,
-    input: Vec<T>,
-    data: Vec<T>,
-    expected: Vec<T>,
-}
-
-/// A type that represents small integers exactly.
-pub trait Number: Element {
-    /// The value of an integer that an `f32` holds exactly.
-    fn of(integer: f32) -> Self;
-}
-
-impl Number for f32 {
-    fn of(integer: f32) -> Self {
-        integer
-    }
-}
-
-impl Number for f64 {
-    fn of(integer: f32) -> Self {
-        integer.into()
-    }
+    entry: Entry<T>,
+    vectors: Vectors<T>,
+    /// The output before the call, while results are checked.
+    before: Vec<T>,
+    expected: Arc<[T]>,
 }
 
 impl<T: Number> Dense<T> {
-    /// The sum of the vectors of all ranks, `count` elements each.
-    #[must_use]
-    pub fn all_reduce(group: &Group, count: usize) -> Self {
-        let expected = numbers(&oracle::sum(group.world_size(), count, oracle::EXACT));
-        Self::new(Kind::AllReduce, own(group, count), expected)
+    /// The vectors of this rank for a row of `count` elements; see [`collective`](crate::collective) for what
+    /// these are.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`] if Brevity does not have the collective.
+    pub fn new(group: &Group, collective: Collective, count: usize) -> Result<Self> {
+        Self::expecting(group, collective, count, collective.expected(place(group), count).into())
     }
 
-    /// Rank 0's vector of `count` elements to all ranks.
-    #[must_use]
-    pub fn broadcast(group: &Group, count: usize) -> Self {
-        Self::new(Kind::Broadcast, own(group, count), numbers(&oracle::vector(0, count, oracle::EXACT)))
+    /// The same with what is [expected](Collective::expected), which ranks of one process may share.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn expecting(
+        group: &Group,
+        collective: Collective,
+        count: usize,
+        expected: Arc<[T]>,
+    ) -> Result<Self> {
+        let entry = entry(collective)
+            .ok_or_else(|| Error::Arguments(format!("there is no {collective} to measure yet")))?;
+        let vectors = collective.vectors(place(group), count);
+        Ok(Self { entry, before: vectors.output.clone(), vectors, expected })
     }
 
-    /// The vectors of all ranks, `count` elements each, to all ranks.
-    #[must_use]
-    pub fn all_gather(group: &Group, count: usize) -> Self {
-        let all = (0..group.world_size()).flat_map(|rank| oracle::vector(rank, count, oracle::EXACT));
-        let expected: Vec<T> = all.map(T::of).collect();
-        Self { data: expected.clone(), ..Self::new(Kind::AllGather, own(group, count), expected) }
+    /// Starts the form that does not block, which has the memory until [`end`](Self::end).
+    pub fn start(&mut self, group: &Group) -> Started<T> {
+        (self.entry.start)(group, mem::take(&mut self.vectors))
     }
 
-    fn new(kind: Kind, input: Vec<T>, expected: Vec<T>) -> Self {
-        Self { kind, data: input.clone(), input, expected }
+    /// Takes back the memory of a call that has ended.
+    ///
+    /// # Errors
+    /// That of the call.
+    pub fn end(&mut self, (vectors, result): (Vectors<T>, brevity::collectives::Result<()>)) -> Result<()> {
+        self.vectors = vectors;
+        Ok(result?)
     }
+}
+
+fn place(group: &Group) -> Place {
+    Place { rank: group.rank(), world_size: group.world_size() }
 }
 
 impl<T: Number> Workload for Dense<T> {
     fn prepare(&mut self) {
-        if self.kind == Kind::AllGather {
-            self.data.fill(T::of(0.0));
-        } else {
-            self.data.copy_from_slice(&self.input);
+        if !self.before.is_empty() {
+            self.vectors.output.copy_from_slice(&self.before);
         }
     }
 
     fn run(&mut self, group: &Group) -> brevity::collectives::Result<()> {
-        match self.kind {
-            Kind::AllReduce => group.all_reduce(&mut self.data, ReduceOp::Sum),
-            Kind::Broadcast => group.broadcast(&mut self.data, 0),
-            Kind::AllGather => group.all_gather(&self.input, &mut self.data),
-        }
+        (self.entry.run)(group, &mut self.vectors)
     }
 
     fn check(&self) -> Result<(), Difference> {
-        Difference::find(&self.data, &self.expected)
+        Difference::find(&self.vectors.output, &self.expected)
+    }
+
+    fn settle(&mut self) {
+        (self.before, self.expected) = (Vec::new(), Arc::new([]));
+        // A sum in place grows with every call; zeros stay zeros.
+        if self.entry.collective == Collective::AllReduce {
+            self.vectors.output.fill(T::of(0.0));
+        }
     }
 }
 
-fn own<T: Number>(group: &Group, count: usize) -> Vec<T> {
-    numbers(&oracle::vector(group.rank(), count, oracle::EXACT))
-}
+#[cfg(test)]
+mod tests {
+    use std::thread;
 
-fn numbers<T: Number>(integers: &[f32]) -> Vec<T> {
-    integers.iter().map(|&integer| T::of(integer)).collect()
+    use brevity::Settings;
+    use brevity::transport::local;
+
+    use super::*;
+    use crate::collective::measured;
+
+    /// The started forms; the blocking ones are checked by what measures them.
+    #[test]
+    fn started_calls_give_what_is_expected() {
+        for world_size in 1..=4 {
+            thread::scope(|scope| {
+                for rank in local::world(world_size) {
+                    scope.spawn(move || {
+                        let group = Group::new(Box::new(rank), Settings::default());
+                        for (collective, count) in
+                            measured().flat_map(|all| [(all, 0), (all, 12), (all, 500)])
+                        {
+                            let mut dense = Dense::<f64>::new(&group, collective, count).unwrap();
+                            let started = dense.start(&group);
+                            dense.end(started.wait()).unwrap();
+                            assert_eq!(dense.check(), Ok(()), "{collective} of {count}");
+                        }
+                    });
+                }
+            });
+        }
+    }
 }

@@ -4,8 +4,8 @@ use brevity::compress::select::{TopKScratch, top_k};
 use brevity::compress::{Density, SparseVec};
 use brevity::{Group, PutBack};
 
-use super::oracle;
 use super::workload::{Difference, Workload};
+use crate::oracle;
 
 /// A sum of sparse vectors of which the largest entries are kept.
 pub struct GtopkAllReduce {

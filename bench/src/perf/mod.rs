@@ -3,7 +3,8 @@
 mod dense;
 mod gtopk;
 mod messages;
-mod oracle;
+mod overlap;
+mod simulated;
 mod workload;
 
 use std::fmt;
@@ -12,10 +13,13 @@ use std::str::FromStr;
 use brevity::Group;
 use brevity::compress::Density;
 
-pub use dense::{Dense, Number};
+pub use dense::Dense;
 pub use gtopk::GtopkAllReduce;
+pub use overlap::{Overlapped, measure_overlap};
+pub use simulated::{Simulation, simulate};
 pub use workload::{Difference, Measured, Workload, measure as measure_workload};
 
+use crate::collective::{self, Collective, Number};
 use crate::{Error, Result};
 
 /// What is measured.
@@ -31,12 +35,8 @@ pub enum Benchmark {
     Put,
     /// A get from the other rank's memory.
     Get,
-    /// The sum of all ranks' vectors.
-    AllReduce,
-    /// Rank 0's vector to all.
-    Broadcast,
-    /// All ranks' vectors to all.
-    AllGather,
+    /// A dense collective.
+    Dense(Collective),
     /// The largest entries of the sum of all ranks' sparse vectors.
     GtopkAllReduce,
 }
@@ -66,17 +66,11 @@ pub struct Case {
 
 impl Benchmark {
     /// All benchmarks, in the order of the help.
-    pub const ALL: [Self; 9] = [
-        Self::Latency,
-        Self::Bandwidth,
-        Self::Bibandwidth,
-        Self::Put,
-        Self::Get,
-        Self::AllReduce,
-        Self::Broadcast,
-        Self::AllGather,
-        Self::GtopkAllReduce,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        let paired = [Self::Latency, Self::Bandwidth, Self::Bibandwidth, Self::Put, Self::Get];
+        let dense = collective::measured().map(Self::Dense);
+        paired.into_iter().chain(dense).chain([Self::GtopkAllReduce])
+    }
 
     /// The name on the command line.
     #[must_use]
@@ -87,9 +81,7 @@ impl Benchmark {
             Self::Bibandwidth => "bibandwidth",
             Self::Put => "put",
             Self::Get => "get",
-            Self::AllReduce => "allreduce",
-            Self::Broadcast => "broadcast",
-            Self::AllGather => "allgather",
+            Self::Dense(collective) => collective.name(),
             Self::GtopkAllReduce => "gtopk-allreduce",
         }
     }
@@ -123,9 +115,9 @@ impl FromStr for Benchmark {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let known = Self::ALL.into_iter().find(|benchmark| benchmark.name() == name);
+        let known = Self::all().find(|benchmark| benchmark.name() == name);
         known.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
+            let names = Self::all().map(Self::name).collect::<Vec<_>>().join(", ");
             Error::Arguments(format!("there is no benchmark {name:?}: name one of {names}"))
         })
     }
@@ -181,20 +173,16 @@ pub fn measure(
         return messages::measure(group, benchmark, case, verify);
     }
     let mut workload: Box<dyn Workload> = match (benchmark, case.density, dtype) {
-        (Benchmark::GtopkAllReduce, Some(density), _) => {
+        (Benchmark::Dense(collective), _, Dtype::F32) => dense::<f32>(group, collective, case)?,
+        (Benchmark::Dense(collective), _, Dtype::F64) => dense::<f64>(group, collective, case)?,
+        (_, Some(density), _) => {
             Box::new(GtopkAllReduce::new(group, case.bytes / size_of::<f32>(), density)?)
         }
-        (_, _, Dtype::F32) => dense::<f32>(group, benchmark, case),
-        (_, _, Dtype::F64) => dense::<f64>(group, benchmark, case),
+        _ => return Err(Error::Arguments(format!("{benchmark} needs a density"))),
     };
-    workload::measure(group, &mut *workload, benchmark, case, verify)
+    workload::measure(group, &mut *workload, benchmark.name(), case, verify)
 }
 
-fn dense<T: Number>(group: &Group, benchmark: Benchmark, case: Case) -> Box<dyn Workload> {
-    let count = case.bytes / size_of::<T>();
-    Box::new(match benchmark {
-        Benchmark::Broadcast => Dense::<T>::broadcast(group, count),
-        Benchmark::AllGather => Dense::<T>::all_gather(group, count),
-        _ => Dense::<T>::all_reduce(group, count),
-    })
+fn dense<T: Number>(group: &Group, collective: Collective, case: Case) -> Result<Box<dyn Workload>> {
+    Ok(Box::new(Dense::<T>::new(group, collective, case.bytes / size_of::<T>())?))
 }

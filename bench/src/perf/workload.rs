@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use brevity::Group;
 
-use super::{Benchmark, Case};
+use super::Case;
 use crate::{Error, Result};
 
 /// What one rank does for one row.
@@ -23,6 +23,9 @@ pub trait Workload {
     /// # Errors
     /// The first difference.
     fn check(&self) -> Result<(), Difference>;
+
+    /// Called once when results are checked no more: [`prepare`](Self::prepare) need not restore the input.
+    fn settle(&mut self) {}
 
     /// The number of entries that are kept, if some are dropped.
     fn kept(&self) -> Option<usize> {
@@ -77,34 +80,41 @@ impl Difference {
 }
 
 /// Runs a workload for one row on this rank: one iteration to check its result, the warm-up, and the timed
-/// ones. A barrier precedes each.
+/// ones. A barrier follows each, outside the clock, as in the OSU benchmarks.
 ///
 /// # Errors
 /// If the operation fails or its result is wrong.
 pub fn measure(
     group: &Group,
     workload: &mut dyn Workload,
-    benchmark: Benchmark,
+    name: &'static str,
     case: Case,
     verify: bool,
 ) -> Result<Measured> {
-    let mut measured = Measured { kept: workload.kept(), ..Measured::default() };
+    let times = Vec::with_capacity(case.iterations);
+    let mut measured = Measured { times, kept: workload.kept(), ..Measured::default() };
     let untimed = 1 + case.warmup;
+    workload.prepare();
+    group.barrier()?;
     for iteration in 0..untimed + case.iterations {
-        workload.prepare();
-        group.barrier()?;
         let sent_before = bytes_out(group);
         let start = Instant::now();
         workload.run(group)?;
         let time = start.elapsed().as_secs_f64() * 1e6;
         let sent = bytes_out(group) - sent_before;
         if verify || iteration == 0 {
-            workload.check().map_err(|wrong| wrong.of(group.rank(), benchmark.name(), case.bytes))?;
+            workload.check().map_err(|wrong| wrong.of(group.rank(), name, case.bytes))?;
+        }
+        if iteration == 0 && !verify {
+            workload.settle();
         }
         if iteration >= untimed {
             measured.times.push(time);
             measured.bytes_sent += sent as f64 / case.iterations as f64;
         }
+        // Before the barrier, so that no rank begins late.
+        workload.prepare();
+        group.barrier()?;
     }
     Ok(measured)
 }
@@ -154,7 +164,7 @@ mod tests {
         let case = Case { bytes: 4, density: None, iterations: 3, warmup: 1 };
         let run = |wrong_from, verify| {
             let group = Group::solo();
-            measure(&group, &mut Broken { runs: 0, wrong_from }, Benchmark::AllReduce, case, verify)
+            measure(&group, &mut Broken { runs: 0, wrong_from }, "allreduce", case, verify)
         };
         for (wrong_from, verify) in [(1, false), (1, true), (5, true)] {
             let error = run(wrong_from, verify).unwrap_err().to_string();

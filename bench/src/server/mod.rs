@@ -187,7 +187,7 @@ impl ServerArguments {
         let subject = Subject { what: "step".into(), wire: "tcp", world_size: RANKS, bytes };
         let mut ours = side("server", What::Step)?;
         let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(side("gtopk", What::Average)?)];
-        let effort = Effort { pairs: self.pairs, slice_us: self.seconds * 1e5, fewest: 4 };
+        let effort = Effort { pairs: self.pairs, slice_us: self.seconds * 1e5, fewest: 4, first_look: 3 };
         let found = compare(&subject, What::Step, &mut ours, &mut theirs, effort)?;
         let none = || Error::contestant("gtopk", "no figures to compare with");
         let comparison: Comparison = found.into_iter().next().ok_or_else(none)?;

@@ -9,12 +9,25 @@ use brevity::transport::bootstrap::Choice;
 
 use super::error::{Error, Result};
 use super::kernels;
+use super::way::{Over, Way};
+use brevity_bench::collective::Collective;
 use brevity_bench::output::{Outputs, svg_file};
 use brevity_bench::perf::{Benchmark, Case, Dtype};
 use brevity_bench::size::{Size, SizeRange};
 
+/// The default number of ranks.
+const DEFAULT_RANKS: u32 = 2;
+
+/// Bytes that the vectors of all simulated ranks have together at most, unless a size is given.
+const MOST_SIMULATED: usize = 1 << 30;
+
 /// The default of the largest size, in bytes.
 const DEFAULT_MAX: usize = 4 << 20;
+
+/// The largest size where the vectors of all simulated ranks fit nothing longer.
+const DEFAULT_MIN: usize = 4;
+
+const BARRIER: Benchmark = Benchmark::Dense(Collective::Barrier);
 
 /// The default number of elements of vectors that are made sparse.
 const DEFAULT_SPARSE_ELEMENTS: usize = 1 << 20;
@@ -27,15 +40,28 @@ const DEFAULT_DENSITY: f64 = 0.001;
 /// Starts its own ranks on this host, unless a launcher has started this one already.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
-    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather,
+    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather, barrier,
     /// gtopk-allreduce, or compress for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
     pub ranks: Option<u32>,
-    /// auto, ucx or tcp [default: what BREVITY_TRANSPORT says, else auto]
-    #[arg(long, value_name = "NAME", value_parser = transport)]
-    pub transport: Option<Choice>,
+    /// auto, ucx or tcp [default: what BREVITY_TRANSPORT says, else auto]; or sim, the simulated network, on
+    /// which all ranks are in this process and time is virtual
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<Over>,
+    /// Seconds a message takes on sim [default: 20e-6]
+    #[arg(long, value_name = "S")]
+    pub alpha: Option<f64>,
+    /// Seconds a byte takes on sim [default: 8e-9]
+    #[arg(long, value_name = "S")]
+    pub beta: Option<f64>,
+    /// Start collectives, compute for as long as they take, and print how much of them that hides
+    #[arg(long)]
+    pub overlap: bool,
+    /// Tests of the started call while the ranks compute [default: 0]
+    #[arg(long, value_name = "N")]
+    pub tests: Option<u32>,
     /// How many seconds ranks may go on after one has failed or was told to end, before they are killed
     /// [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = crate::run::grace)]
@@ -81,6 +107,8 @@ pub struct PerfArguments {
 pub struct Plan {
     /// What is measured.
     pub benchmark: Benchmark,
+    /// How it is measured.
+    pub way: Way,
     /// The type of the elements, if there are any.
     pub dtype: Dtype,
     /// The number of ranks, if given.
@@ -102,7 +130,7 @@ pub struct Plan {
 impl Plan {
     /// The number of ranks to start.
     pub fn ranks_to_start(&self) -> u32 {
-        self.ranks.unwrap_or(2)
+        self.ranks.unwrap_or(DEFAULT_RANKS)
     }
 
     /// Opens the requested files.
@@ -115,6 +143,11 @@ impl Plan {
 }
 
 impl PerfArguments {
+    /// The number of ranks to start or to simulate.
+    pub fn ranks_to_start(&self) -> u32 {
+        self.ranks.unwrap_or(DEFAULT_RANKS)
+    }
+
     /// Checks the arguments against each other.
     ///
     /// # Errors
@@ -126,8 +159,13 @@ impl PerfArguments {
         let dtype: Dtype = self.dtype.as_deref().map_or(Ok(Dtype::default()), str::parse)?;
         self.check(benchmark, dtype)?;
         let cases = self.cases(benchmark, dtype)?;
-        let Self { ranks, transport, grace, verify, json, plot, .. } = self;
-        Ok(Plan { benchmark, dtype, ranks, transport, grace, cases, verify, json, plot })
+        let way = Way::of(&self, benchmark)?;
+        let transport = match self.transport {
+            Some(Over::Ranks(choice)) => Some(choice),
+            Some(Over::Simulated) | None => None,
+        };
+        let Self { ranks, grace, verify, json, plot, .. } = self;
+        Ok(Plan { benchmark, way, dtype, ranks, transport, grace, cases, verify, json, plot })
     }
 
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
@@ -141,6 +179,10 @@ impl PerfArguments {
             format!("--dtype {}: {benchmark} has no other elements than f32", dtype.name())
         })?;
         self.check_iterations()?;
+        let has_size = self.size.is_some() || self.elements.is_some() || self.dtype.is_some();
+        refuse(benchmark == BARRIER && has_size, || {
+            "--size, --elements and --dtype go with vectors: a barrier has none".into()
+        })?;
         refuse(benchmark != Benchmark::GtopkAllReduce && !self.density.is_empty(), || {
             format!("--density goes with gtopk-allreduce: {benchmark} drops nothing")
         })?;
@@ -179,7 +221,20 @@ impl PerfArguments {
         Ok(cases.collect())
     }
 
+    /// The largest size that is measured unless one is given.
+    fn default_max(&self, benchmark: Benchmark) -> usize {
+        let (Some(Over::Simulated), Benchmark::Dense(collective)) = (self.transport, benchmark) else {
+            return DEFAULT_MAX;
+        };
+        let ranks = self.ranks_to_start();
+        let fits = |bytes: &usize| collective.longest(*bytes, ranks) <= MOST_SIMULATED / ranks as usize;
+        (2..=DEFAULT_MAX.ilog2()).map(|power| 1 << power).take_while(fits).last().unwrap_or(DEFAULT_MIN)
+    }
+
     fn sizes(&self, benchmark: Benchmark, dtype: Dtype) -> Result<Vec<usize>> {
+        if benchmark == BARRIER {
+            return Ok(vec![0]);
+        }
         let unit = if benchmark.is_paired() { 1 } else { dtype.bytes() };
         match (self.size, self.elements) {
             (_, Some(Size(elements))) => {
@@ -195,7 +250,8 @@ impl PerfArguments {
                 Ok(vec![DEFAULT_SPARSE_ELEMENTS * unit])
             }
             (size, None) => {
-                let range = size.unwrap_or(SizeRange { min: unit, max: DEFAULT_MAX });
+                let range =
+                    size.unwrap_or(SizeRange { min: unit, max: self.default_max(benchmark).max(unit) });
                 let sizes: Vec<_> = range.sizes().collect();
                 refuse(sizes[0] < unit, || {
                     format!("--size from {}: an {} has {unit} bytes", sizes[0], dtype.name())
@@ -210,10 +266,6 @@ pub(super) fn refuse(bad: bool, message: impl FnOnce() -> String) -> Result<()> 
     if bad { Err(Error::Arguments(message())) } else { Ok(()) }
 }
 
-fn transport(name: &str) -> Result<Choice, String> {
-    Choice::parse(name).ok_or_else(|| "name one of auto, ucx, tcp".into())
-}
-
 fn density(share: f64) -> Result<Density> {
     Density::new(share)
         .map_err(|_| Error::Arguments(format!("--density {share}: expected above 0 and at most 1")))
@@ -225,6 +277,7 @@ fn default_iterations(bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use brevity_bench::perf::Simulation;
     use clap::Parser;
 
     use super::*;
@@ -257,6 +310,9 @@ mod tests {
         let densities: Vec<_> = rows.iter().map(|case| case.density.unwrap().share()).collect();
         assert_eq!((densities, rows[0].bytes, rows[1].bytes), (vec![0.01, 0.1], 4096, 4096));
         assert_eq!(plan("gtopk-allreduce --size 4:16 --density 0.5,1").unwrap().cases.len(), 6);
+        assert_eq!(bytes("barrier"), [0]);
+        assert_eq!(bytes("allreduce --transport sim --np 1024").last(), Some(&(1 << 20)));
+        assert_eq!(bytes("allgather --transport sim --np 1024").last(), Some(&(1 << 10)));
     }
 
     #[test]
@@ -276,9 +332,21 @@ mod tests {
     }
 
     #[test]
+    fn ways_follow_their_options() {
+        let way = |line: &str| plan(line).unwrap().way;
+        assert_eq!(way("allreduce --transport tcp"), Way::Timed);
+        assert_eq!(way("allreduce --overlap"), Way::Overlapped { tests: 0 });
+        assert_eq!(way("broadcast --overlap --tests 5"), Way::Overlapped { tests: 5 });
+        let simulated = |world_size, alpha, beta| Way::Simulated(Simulation { world_size, alpha, beta });
+        assert_eq!(way("allreduce --transport sim"), simulated(2, 20e-6, 8e-9));
+        let line = "allgather --transport sim --np 1024 --alpha 1e-6 --beta 1e-10";
+        assert_eq!(way(line), simulated(1024, 1e-6, 1e-10));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("dance", "allgather, gtopk-allreduce; or compress"),
+            ("dance", "allgather, barrier, gtopk-allreduce; or compress"),
             ("latency --ranks 1", "from 2 to"),
             ("allreduce --ranks 0", "from 1 to"),
             ("allreduce --dtype f16", "do not add it yet"),
@@ -297,6 +365,16 @@ mod tests {
             ("gtopk-allreduce --density 0", "above 0"),
             ("gtopk-allreduce --density 0.1,nan", "above 0"),
             ("gtopk-allreduce --density 1.5", "at most 1"),
+            ("barrier --size 8", "a barrier has none"),
+            ("barrier --dtype f64", "a barrier has none"),
+            ("latency --transport sim", "not latency"),
+            ("gtopk-allreduce --overlap", "not gtopk-allreduce"),
+            ("allreduce --overlap --plot a.svg", "does not go with --overlap"),
+            ("allreduce --tests 3", "goes with --overlap"),
+            ("allreduce --alpha 1", "go with --transport sim"),
+            ("allreduce --transport sim --beta 1e9", "from 0 to 1000"),
+            ("allreduce --transport sim --overlap", "does not go with --transport sim"),
+            ("allreduce --transport sim --iterations 3", "does not go with --transport sim"),
             ("latency --only drop", "go with compress"),
             ("latency --record folder", "go with compress"),
         ];

@@ -93,6 +93,10 @@ fn extent(arguments: &PerfArguments) -> Result<Extent> {
     for (option, is_given) in [
         ("--ranks", arguments.ranks.is_some()),
         ("--transport", arguments.transport.is_some()),
+        ("--alpha", arguments.alpha.is_some()),
+        ("--beta", arguments.beta.is_some()),
+        ("--overlap", arguments.overlap),
+        ("--tests", arguments.tests.is_some()),
         ("--size", arguments.size.is_some()),
         ("--density", !arguments.density.is_empty()),
         ("--dtype", arguments.dtype.is_some()),

@@ -6,9 +6,12 @@
 mod arguments;
 mod error;
 mod kernels;
+mod overlap;
 mod plot;
 mod ranks;
 mod report;
+mod simulated;
+mod way;
 
 use brevity::Group;
 use brevity_bench::Error as Measurement;
@@ -21,6 +24,7 @@ use brevity_bench::output::Outputs;
 use brevity_bench::perf::measure;
 use brevity_bench::record;
 use report::{Report, Row, Table};
+use way::Way;
 
 /// Measures as a rank of a job, or starts the ranks and waits for them. Returns the exit status.
 ///
@@ -31,13 +35,19 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
         return kernels::perf(&arguments);
     }
     let plan = arguments.plan()?;
+    if let Way::Simulated(simulation) = plan.way {
+        return simulated::perf(&plan, simulation).map(|()| 0);
+    }
     if !ranks::is_launched() {
         // Rank 0 opens them again later; this reports errors before any rank starts.
         plan.open_outputs()?;
         return ranks::start(&plan);
     }
     let measured = ranks::join().and_then(|group| {
-        let measured = ranks::check(&plan, &group).and_then(|()| measure_all(&group, &plan));
+        let measured = ranks::check(&plan, &group).and_then(|()| match plan.way {
+            Way::Overlapped { tests } => overlap::measure_all(&group, &plan, tests),
+            Way::Timed | Way::Simulated(_) => measure_all(&group, &plan),
+        });
         measured.inspect_err(|error| {
             if !error.is_unread() {
                 group.abort();
@@ -54,9 +64,10 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
 /// Measures every row on this rank; rank 0 prints.
 fn measure_all(group: &Group, plan: &Plan) -> Result<()> {
     let outputs = if group.rank() == 0 { Some(plan.open_outputs()?) } else { None };
-    let table = Table::new(group, plan);
-    go_on_if_read(group, table.begin(group, plan))?;
-    let mut report = Report::new(group, plan);
+    let table = Table::new(group.rank(), plan);
+    let network = (group.transport(), group.world_size());
+    go_on_if_read(group, table.begin(network, plan))?;
+    let mut report = Report::new(network, plan);
     for &case in &plan.cases {
         let measured = measure(group, plan.benchmark, plan.dtype, case, plan.verify)?;
         if let Some(row) = Row::gather(group, plan.benchmark, case, measured)? {
@@ -68,7 +79,7 @@ fn measure_all(group: &Group, plan: &Plan) -> Result<()> {
     go_on_if_read(group, outputs.map_or(Ok(()), |outputs| write(outputs, &report)))
 }
 
-fn write(outputs: Outputs, report: &Report) -> Result<()> {
+fn write(outputs: Outputs, report: &Report<Row>) -> Result<()> {
     if let Some(plot) = outputs.plot {
         plot.write(&plot::svg(report)?)?;
     }

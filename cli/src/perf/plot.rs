@@ -17,18 +17,18 @@ const FIGURES: [Figure; 3] = [
 ];
 
 /// Draws the rows of a report, both axes logarithmic.
-pub fn svg(report: &Report) -> Result<String> {
+pub fn svg(report: &Report<Row>) -> Result<String> {
     let mut drawing = String::new();
     let drawn = draw(report, &mut drawing);
     drawn.map_err(|error| brevity_bench::Error::contestant("the drawing", error.to_string()))?;
     Ok(drawing)
 }
 
-fn draw(report: &Report, into: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+fn draw(report: &Report<Row>, into: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
     let rows = &report.rows;
     let by_density =
         rows.len() > 1 && rows.iter().all(|row| row.bytes == rows[0].bytes && row.density.is_some());
-    let x = |row: &Row| row.density.filter(|_| by_density).unwrap_or(row.bytes as f64);
+    let x = |row: &Row| row.density.filter(|_| by_density).unwrap_or(row.bytes.max(1) as f64);
     let times = rows.iter().flat_map(|row| FIGURES.map(|(_, _, figure)| figure(row)));
     let (x_bounds, y_bounds) = (bounds(rows.iter().map(x)), bounds(times));
 

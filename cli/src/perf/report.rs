@@ -14,7 +14,7 @@ use super::error::Result;
 
 /// All figures of one run.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct Report<R> {
     /// What was measured.
     pub name: String,
     /// The transport.
@@ -26,7 +26,7 @@ pub struct Report {
     /// The version of Brevity.
     pub version: &'static str,
     /// A row for each size and density.
-    pub rows: Vec<Row>,
+    pub rows: Vec<R>,
 }
 
 /// The figures of one size and density.
@@ -64,6 +64,19 @@ pub struct Row {
     pub kept: Option<usize>,
 }
 
+/// What all ranks measured for one row, in rank order.
+#[derive(Clone, Debug, Default)]
+pub struct Gathered {
+    /// Microseconds of each iteration.
+    pub times: Vec<Vec<f64>>,
+    /// Microseconds of each iteration as a separate call, if that differs.
+    pub call_times: Vec<Vec<f64>>,
+    /// Bytes that a rank sends in an iteration.
+    pub bytes_sent: Vec<f64>,
+    /// The number of entries that are kept, if some are dropped.
+    pub kept: Option<usize>,
+}
+
 impl Row {
     /// Gathers what all ranks measured; the same row on each rank. A collective call.
     pub fn gather(
@@ -76,7 +89,13 @@ impl Row {
         let call_times = group.all_gather_varying(measured.call_times)?;
         let mut bytes_sent = vec![0.0; group.world_size() as usize];
         group.all_gather(&[measured.bytes_sent], &mut bytes_sent)?;
-        Ok(Summary::new(&times).map(|summary| Self {
+        let gathered = Gathered { times, call_times, bytes_sent, kept: measured.kept };
+        Ok(Self::of(benchmark, case, &gathered))
+    }
+
+    /// The row; `None` if no rank has times.
+    pub fn of(benchmark: Benchmark, case: Case, gathered: &Gathered) -> Option<Self> {
+        Summary::new(&gathered.times).map(|summary| Self {
             bytes: case.bytes,
             avg_us: summary.avg,
             min_us: summary.min,
@@ -86,21 +105,21 @@ impl Row {
             bandwidth_MBps: case.bytes as f64 * benchmark.messages_at_a_time() / summary.avg,
             slowest_rank_us: summary.slowest_rank,
             iterations: case.iterations,
-            bytes_sent_per_rank: mean(&bytes_sent),
-            call_avg_us: Summary::new(&call_times).map(|summary| summary.avg),
+            bytes_sent_per_rank: mean(&gathered.bytes_sent),
+            call_avg_us: Summary::new(&gathered.call_times).map(|summary| summary.avg),
             density: case.density.map(Density::share),
-            kept: measured.kept,
-        }))
+            kept: gathered.kept,
+        })
     }
 }
 
-impl Report {
-    /// A report without rows.
-    pub fn new(group: &Group, plan: &Plan) -> Self {
+impl<R> Report<R> {
+    /// A report without rows, of ranks over a transport.
+    pub fn new((transport, world_size): (&'static str, u32), plan: &Plan) -> Self {
         Self {
             name: plan.benchmark.to_string(),
-            transport: group.transport(),
-            world_size: group.world_size(),
+            transport,
+            world_size,
             dtype: plan.dtype.name(),
             version: env!("CARGO_PKG_VERSION"),
             rows: Vec::new(),
@@ -117,15 +136,15 @@ pub struct Table {
 
 impl Table {
     /// A table, if this rank prints one.
-    pub fn new(group: &Group, plan: &Plan) -> Self {
-        let wanted = group.rank() == 0 && !plan.json.as_deref().is_some_and(is_standard_output);
+    pub fn new(rank: u32, plan: &Plan) -> Self {
+        let wanted = rank == 0 && !plan.json.as_deref().is_some_and(is_standard_output);
         let streams = matches!(plan.benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth);
         Self { wanted, sparse: plan.benchmark == Benchmark::GtopkAllReduce, streams }
     }
 
     /// Prints the head.
-    pub fn begin(&self, group: &Group, plan: &Plan) -> Result<()> {
-        let (name, transport, ranks) = (plan.benchmark, group.transport(), group.world_size());
+    pub fn begin(&self, (transport, ranks): (&str, u32), plan: &Plan) -> Result<()> {
+        let name = plan.benchmark;
         self.print(&format!("# brevity {name}: {ranks} ranks, {transport}\n{}", self.head()))
     }
 
@@ -169,8 +188,10 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use brevity_bench::collective::Collective;
     use brevity_bench::perf::Dtype;
 
+    use super::super::way::Way;
     use super::*;
 
     fn row() -> Row {
@@ -209,7 +230,8 @@ mod tests {
     #[test]
     fn json_has_the_names_of_the_contract() {
         let plan = Plan {
-            benchmark: Benchmark::AllReduce,
+            benchmark: Benchmark::Dense(Collective::AllReduce),
+            way: Way::Timed,
             dtype: Dtype::F64,
             ranks: None,
             transport: None,
@@ -219,7 +241,7 @@ mod tests {
             json: None,
             plot: None,
         };
-        let report = Report { rows: vec![row()], ..Report::new(&Group::solo(), &plan) };
+        let report = Report { rows: vec![row()], ..Report::new(("self", 1), &plan) };
         let report = serde_json::to_value(report).unwrap();
         assert_eq!((&report["name"], &report["dtype"]), (&"allreduce".into(), &"f64".into()));
         for name in ["name", "transport", "world_size", "dtype", "version", "rows"] {

@@ -60,6 +60,7 @@ fn every_benchmark_measures_right_results() {
             "allreduce --size 8:4K --dtype f64",
             "broadcast --size 4:4K",
             "allgather --size 4:4K",
+            "barrier",
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1",
         ];
         for line in lines {
@@ -134,12 +135,36 @@ fn the_job_must_be_as_the_arguments_ask() {
 }
 
 #[test]
+fn every_dense_collective_is_overlapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("figures.json");
+    for name in ["allreduce --size 4:4K", "broadcast --size 4:4K", "allgather --size 4:4K", "barrier"] {
+        let line = format!("{name} --overlap --tests 2 --verify --iterations 3 --json {}", json.display());
+        let plan = plan(&line);
+        for outcome in on_ranks(3, |group| overlap::measure_all(group, &plan, 2)) {
+            outcome.unwrap();
+        }
+        let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let rows = figures["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), plan.cases.len());
+        for row in rows {
+            let figure = |name: &str| row[name].as_f64().unwrap();
+            assert!(figure("overall_us") >= figure("compute_us") && figure("pure_us") > 0.0, "{row}");
+            assert!((0.0..=100.0).contains(&figure("overlap_percent")), "{row}");
+        }
+    }
+}
+
+#[test]
 fn figures_are_written_and_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let (json, svg) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
-    for line in
-        ["gtopk-allreduce --elements 1K --density 0.01,0.1", "allreduce --size 4:64", "allreduce --size 8"]
-    {
+    for line in [
+        "gtopk-allreduce --elements 1K --density 0.01,0.1",
+        "allreduce --size 4:64",
+        "allreduce --size 8",
+        "barrier",
+    ] {
         let line = format!("{line} --iterations 2 --json {} --plot {}", json.display(), svg.display());
         let plan = plan(&line);
         for outcome in on_ranks(2, |group| measure_all(group, &plan)) {

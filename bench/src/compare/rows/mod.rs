@@ -12,16 +12,20 @@ use brevity::transport::bootstrap::Choice;
 
 use super::pairs::{Comparison, Effort, Subject};
 use crate::Result;
+use crate::collective::Collective;
 use crate::floor::Patience;
 use crate::job::{Job, own_program};
 use crate::order::What;
 use crate::peers::{Mpi, Perftest, Wire};
 
+const ALL_REDUCE: What = What::Collective(Collective::AllReduce);
+const BROADCAST: What = What::Collective(Collective::Broadcast);
+
 /// Brevity's own shared memory is off: sockets, or UCX's own shared memory, also between ranks of one host.
-const NOT_SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "off");
+pub(super) const NOT_SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "off");
 
 /// Shared memory is on, which is the default.
-const SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "on");
+pub(super) const SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "on");
 
 /// The peers that were found, and how much is measured.
 pub struct Stage {
@@ -120,8 +124,8 @@ impl Row {
             Self::Crowded => crowded::measure(stage, tell),
             Self::Mpi => mpi::latency(stage, tell),
             Self::MpiBandwidth => mpi::bandwidth(stage, tell),
-            Self::HostAllReduce => mpi::collective(stage, What::AllReduce, tell),
-            Self::HostBroadcast => mpi::collective(stage, What::Broadcast, tell),
+            Self::HostAllReduce => mpi::collective(stage, ALL_REDUCE, tell),
+            Self::HostBroadcast => mpi::collective(stage, BROADCAST, tell),
             Self::Killed => killed::measure(stage, tell),
         }
     }

@@ -1,10 +1,10 @@
 //! Rows compared with MPI: latency on the same wire, and collectives inside one host.
 
 use super::messages::STREAMED;
-use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx_here, subject};
+use super::{ALL_REDUCE, BROADCAST, Like, Stage, Tell, ours_host, ours_tcp, ours_ucx_here, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
-use crate::compare::pairs::{Alike, Comparison, Contestant, OfJob, compare};
+use crate::compare::pairs::{Alike, Contestant, OfJob, compare, judge_best};
 use crate::floor::MemoryCopy;
 use crate::job::Job;
 use crate::order::What;
@@ -52,7 +52,7 @@ pub(super) fn collective(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()
     let mut theirs = start(stage, Wire::Shm, Mpi::is_open);
     let mut ours = Alike::start(|| Ok(OfJob::median(ours_host(2, Like::Calls)?)))?;
     for &bytes in
-        stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == What::AllReduce || bytes >= 1 << 20)
+        stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == ALL_REDUCE || bytes >= 1 << 20)
     {
         let subject = subject(what, Wire::Shm, bytes);
         let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
@@ -63,25 +63,12 @@ pub(super) fn collective(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()
 
 fn bar(what: What, bytes: usize) -> Option<Bar> {
     match (what, bytes) {
-        (What::AllReduce, ..=64) => Some(Bar::Ratio(0.67)),
-        (What::AllReduce, 1024..=65_536) => Some(Bar::Ratio(0.71)),
-        (What::AllReduce, 0x10_0000..) => Some(Bar::Ratio(0.8)),
-        (What::Broadcast, 0x10_0000..) => Some(Bar::Ratio(0.77)),
+        (ALL_REDUCE, ..=64) => Some(Bar::Ratio(0.67)),
+        (ALL_REDUCE, 1024..=65_536) => Some(Bar::Ratio(0.71)),
+        (ALL_REDUCE, 0x10_0000..) => Some(Bar::Ratio(0.8)),
+        (BROADCAST, 0x10_0000..) => Some(Bar::Ratio(0.77)),
         _ => None,
     }
-}
-
-/// Compares the fastest peer to the bar; the others are only reported.
-fn judge_best(found: Vec<Comparison>, bar: Option<Bar>, tell: Tell<'_>) -> Result<()> {
-    let best = found.iter().map(|comparison| comparison.theirs_us).fold(f64::INFINITY, f64::min);
-    for comparison in found {
-        let judged = bar.filter(|_| comparison.theirs_us <= best);
-        tell(match judged {
-            Some(bar) => comparison.judged(bar),
-            None => comparison,
-        })?;
-    }
-    Ok(())
 }
 
 /// Starts the MPIs over `wire`, in each of their settings. Failures are reported on standard error.
@@ -104,14 +91,11 @@ mod tests {
 
     #[test]
     fn bars_are_those_of_the_table() {
-        let all_reduce = |bytes| bar(What::AllReduce, bytes);
+        let all_reduce = |bytes| bar(ALL_REDUCE, bytes);
         assert_eq!([8, 64].map(all_reduce), [Some(Bar::Ratio(0.67)); 2]);
         assert_eq!([1 << 10, 64 << 10].map(all_reduce), [Some(Bar::Ratio(0.71)); 2]);
         assert_eq!([1 << 20, 64 << 20].map(all_reduce), [Some(Bar::Ratio(0.8)); 2]);
         assert_eq!([128, 512, 128 << 10, 512 << 10].map(all_reduce), [None; 4]);
-        assert_eq!(
-            [64 << 10, 1 << 20].map(|bytes| bar(What::Broadcast, bytes)),
-            [None, Some(Bar::Ratio(0.77))]
-        );
+        assert_eq!([64 << 10, 1 << 20].map(|bytes| bar(BROADCAST, bytes)), [None, Some(Bar::Ratio(0.77))]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// An `f32` adds integers up to this exactly over more than 16,000 ranks.
 pub const EXACT: u32 = 1000;
@@ -14,10 +15,10 @@ pub fn vector(rank: u32, count: usize, magnitude: u32) -> Vec<f32> {
     (0..count as u64).map(|index| value(rank, index, magnitude)).collect()
 }
 
-/// The elementwise sum of the vectors of all ranks.
-pub fn sum(world_size: u32, count: usize, magnitude: u32) -> Vec<f32> {
-    let of_all = |index| (0..world_size).map(|rank| value(rank, index, magnitude)).sum();
-    (0..count as u64).map(of_all).collect()
+/// The sums of elements of the vectors of all ranks.
+pub fn sum(world_size: u32, elements: Range<usize>, magnitude: u32) -> Vec<f32> {
+    let of_all = |index| (0..world_size).map(|rank| value(rank, index as u64, magnitude)).sum();
+    elements.map(of_all).collect()
 }
 
 /// The result of a gTop-k all-reduce of the `k` largest entries of each rank's vector: in round `j`, rank `r`
@@ -82,7 +83,8 @@ mod tests {
     fn sums_are_over_ranks() {
         let vectors: Vec<_> = (0..3).map(|rank| vector(rank, 5, EXACT)).collect();
         let expected: Vec<f32> = (0..5).map(|i| vectors[0][i] + vectors[1][i] + vectors[2][i]).collect();
-        assert_eq!(sum(3, 5, EXACT), expected);
+        assert_eq!(sum(3, 0..5, EXACT), expected);
+        assert_eq!(sum(3, 2..4, EXACT), expected[2..4]);
     }
 
     #[test]

@@ -1,0 +1,228 @@
+//! The rows: a collective on a wire, at several numbers of ranks and sizes, with the bar of each.
+
+use super::sides::{Sides, Stage};
+use crate::collective::{self, Collective};
+use crate::compare::bar::Bar;
+use crate::compare::pairs::{Comparison, Subject, compare, judge_best};
+use crate::net::Hosts;
+use crate::order::What;
+use crate::{Error, Result};
+
+/// 25 million `f32`, the vector of the bars.
+const LONG: usize = 100_000_000;
+
+/// The longest vector of any rank.
+const LONGEST: usize = 400_000_000;
+
+/// Bytes over loopback: about two in each decade.
+const ON_SOCKETS: [usize; 11] =
+    [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, LONG, LONGEST];
+const IN_MEMORY: [usize; 11] =
+    [8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+/// Much longer than a burst of the links.
+const ON_LINKS: [usize; 3] = [4 << 20, 16 << 20, LONG];
+
+/// With `--quick`.
+const FEW: [usize; 2] = [1 << 10, 64 << 10];
+const FEW_ON_LINKS: [usize; 1] = [1 << 20];
+
+/// A wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// Sockets over loopback, in one network namespace.
+    Sockets,
+    /// The memory that ranks of one host share.
+    Memory,
+    /// Shaped links between hosts of one rank each.
+    Links,
+    /// Shaped links between hosts of two ranks each.
+    Pairs,
+}
+
+impl On {
+    const ALL: [Self; 4] = [Self::Sockets, Self::Memory, Self::Links, Self::Pairs];
+
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sockets => "tcp",
+            Self::Memory => "shm",
+            Self::Links => "links",
+            Self::Pairs => "pairs",
+        }
+    }
+
+    /// The hosts of a job, on wires between hosts.
+    fn hosts(self, world_size: u32) -> Result<Option<Hosts>> {
+        let per_host = match self {
+            Self::Sockets | Self::Memory => return Ok(None),
+            Self::Links => 1,
+            Self::Pairs => 2,
+        };
+        if !world_size.is_multiple_of(per_host) {
+            let why = format!("--ranks {world_size}: hosts of {} have {per_host} ranks each", self.name());
+            return Err(Error::Arguments(why));
+        }
+        Hosts::new(world_size / per_host, per_host).map(Some)
+    }
+
+    fn world_sizes(self, quick: bool) -> &'static [u32] {
+        match (self, quick) {
+            (Self::Sockets, false) => &[2, 4],
+            (Self::Links, false) => &[4, 8],
+            (Self::Pairs, _) => &[4],
+            _ => &[2],
+        }
+    }
+
+    fn sizes(self, quick: bool) -> &'static [usize] {
+        match (self, quick) {
+            (Self::Sockets, false) => &ON_SOCKETS,
+            (Self::Memory, false) => &IN_MEMORY,
+            (Self::Sockets | Self::Memory, true) => &FEW,
+            (Self::Links | Self::Pairs, false) => &ON_LINKS,
+            (Self::Links | Self::Pairs, true) => &FEW_ON_LINKS,
+        }
+    }
+}
+
+/// A row of the table of bars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The collective.
+    pub collective: Collective,
+    /// The wire.
+    pub on: On,
+}
+
+impl Row {
+    /// All rows of the collectives that Brevity has, in the order of measurement.
+    pub fn all() -> impl Iterator<Item = Self> {
+        collective::measured().flat_map(|collective| On::ALL.map(|on| Self { collective, on }))
+    }
+
+    /// Whether the row is measured unless rows are named.
+    pub fn is_default(self) -> bool {
+        matches!(self.on, On::Sockets | On::Memory) || self.collective == Collective::AllReduce
+    }
+
+    /// The name for `--only`.
+    pub fn name(self) -> String {
+        format!("{}-{}", self.collective, self.on.name())
+    }
+
+    /// Whether a name of `--only` means this row: its own, its collective's or its wire's.
+    pub fn is_named(self, name: &str) -> bool {
+        name == self.name() || name == self.collective.name() || name == self.on.name()
+    }
+
+    /// Measures the row. Adds to `left_out` what can't be measured here, and why.
+    ///
+    /// # Errors
+    /// If Brevity's side fails.
+    pub fn measure(
+        self,
+        stage: &Stage,
+        tell: &mut dyn FnMut(Comparison) -> Result<()>,
+        left_out: &mut Vec<String>,
+    ) -> Result<()> {
+        let given = &stage.ranks[..];
+        let world_sizes = if given.is_empty() { self.on.world_sizes(stage.quick) } else { given };
+        for &world_size in world_sizes {
+            let ranks = format!("{} with {world_size} ranks", self.name());
+            let hosts = match self.on.hosts(world_size) {
+                Ok(hosts) => hosts,
+                Err(why) => {
+                    left_out.push(format!("{ranks}: {why}"));
+                    continue;
+                }
+            };
+            let mut sides = Sides::start(self, world_size, hosts, stage, left_out)?;
+            if sides.theirs.is_empty() {
+                left_out.push(format!("{ranks}: there is no peer"));
+                continue;
+            }
+            for bytes in self.sizes(world_size, stage) {
+                let (what, wire) = (self.collective.to_string(), self.on.name());
+                let subject = Subject { what, wire, world_size, bytes };
+                let floor_us = sides.floor_us(bytes);
+                let what = What::Collective(self.collective);
+                let mut found = compare(&subject, what, &mut sides.ours, &mut sides.theirs, stage.effort)?;
+                found.iter_mut().for_each(|comparison| comparison.floor_us = floor_us);
+                judge_best(found, self.bar(bytes), tell)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sizes at which all vectors are short enough.
+    fn sizes(self, world_size: u32, stage: &Stage) -> Vec<usize> {
+        if self.collective == Collective::Barrier {
+            return vec![0];
+        }
+        let sizes = stage.sizes.map(|range| range.sizes().collect::<Vec<_>>());
+        let mut sizes = sizes.unwrap_or_else(|| self.on.sizes(stage.quick).to_vec());
+        sizes.retain(|&bytes| self.collective.longest(bytes, world_size) <= LONGEST);
+        sizes
+    }
+
+    /// The limit of the time over that of the fastest peer, and where links have one over the floor.
+    fn bar(self, bytes: usize) -> Option<Bar> {
+        use Collective as C;
+        match (self.on, self.collective, bytes) {
+            (_, C::Barrier, _) => None,
+            (On::Sockets, C::AllReduce, LONG) => Some(Bar::Ratio(0.9)),
+            (On::Sockets, ..) => Some(Bar::Ratio(1.05)),
+            (On::Memory, C::Reduce | C::AllReduce | C::ReduceScatter, _) => Some(Bar::Ratio(0.8)),
+            (On::Memory, _, ..=65_536) => Some(Bar::Ratio(0.9)),
+            (On::Memory, ..) => Some(Bar::Ratio(1.03)),
+            (On::Links, C::AllReduce, LONG) => Some(Bar::Ratio(1.02)),
+            (On::Pairs, C::AllReduce, LONG) => Some(Bar::Ratio(1.05)),
+            (On::Links | On::Pairs, ..) => None,
+        }
+    }
+
+    /// The limit of the geometric mean of those ratios over a decade of sizes.
+    pub fn decade_bar(self) -> Option<Bar> {
+        match (self.on, self.collective) {
+            (On::Sockets, Collective::AllReduce) => Some(Bar::Ratio(0.95)),
+            (On::Sockets, collective) if collective != Collective::Barrier => Some(Bar::Ratio(1.0)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str) -> Row {
+        Row::all().find(|row| row.name() == name).unwrap()
+    }
+
+    #[test]
+    fn rows_are_named_by_collective_and_wire() {
+        let named = |name: &str| Row::all().filter(|row| row.is_named(name)).count();
+        assert_eq!((named("allreduce-tcp"), named("allreduce"), named("dance")), (1, On::ALL.len(), 0));
+        assert_eq!(named("links"), collective::measured().count());
+        let by_default = |name: &str| row(name).is_default();
+        assert!(by_default("broadcast-tcp") && by_default("allreduce-pairs"));
+        assert!(!by_default("broadcast-links"));
+    }
+
+    #[test]
+    fn bars_are_those_of_the_table() {
+        let bar = |name: &str, bytes| row(name).bar(bytes);
+        assert_eq!(bar("allreduce-tcp", LONG), Some(Bar::Ratio(0.9)));
+        assert_eq!(bar("allreduce-tcp", 1 << 10), Some(Bar::Ratio(1.05)));
+        assert_eq!(bar("allreduce-shm", 64 << 20), Some(Bar::Ratio(0.8)));
+        let all_gather = [64 << 10, 1 << 20].map(|bytes| bar("allgather-shm", bytes));
+        assert_eq!(all_gather, [0.9, 1.03].map(|most| Some(Bar::Ratio(most))));
+        assert_eq!(bar("allreduce-links", LONG), Some(Bar::Ratio(1.02)));
+        assert_eq!(bar("allreduce-pairs", LONG), Some(Bar::Ratio(1.05)));
+        assert_eq!((bar("barrier-tcp", 0), bar("broadcast-links", LONG)), (None, None));
+        assert_eq!(row("allreduce-tcp").decade_bar(), Some(Bar::Ratio(0.95)));
+        assert_eq!(row("broadcast-tcp").decade_bar(), Some(Bar::Ratio(1.0)));
+        assert_eq!(row("allreduce-shm").decade_bar(), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! Both sides of a row: ranks of Brevity, the peers that have the collective, and the floor of the links.
+
+use std::process::Command;
+
+use brevity::transport::bootstrap::Choice;
+
+use super::rows::{On, Row};
+use crate::Result;
+use crate::collective::Collective;
+use crate::compare::pairs::{Alike, Contestant, Effort, OfJob};
+use crate::compare::rows::{NOT_SHARED, SHARED};
+use crate::job::{Job, own_program};
+use crate::net::{GOODPUT, Hosts};
+use crate::order::Order;
+use crate::peers::{Gloo, Mpi, Wire};
+use crate::size::SizeRange;
+
+/// The hidden command of a rank.
+const RANK: &str = "collectives-rank";
+
+/// Time for the longest vectors to be made.
+const TIMEOUT: (&str, &str) = ("BREVITY_TIMEOUT", "120");
+
+/// Equal jobs of a side, if there are many ranks, or a shaped link makes all connections alike.
+const FEW_JOBS: usize = 2;
+
+/// The peers that were found, and how much is measured.
+pub struct Stage {
+    /// Torch's Gloo.
+    pub gloo: Option<Gloo>,
+    /// Implementations of MPI.
+    pub mpis: Vec<Mpi>,
+    /// Processors for the ranks.
+    pub processors: u32,
+    /// How much is measured.
+    pub effort: Effort,
+    /// Whether this only says that everything works.
+    pub quick: bool,
+    /// The sizes, if given.
+    pub sizes: Option<SizeRange>,
+    /// The numbers of ranks; empty for those of the row.
+    pub ranks: Vec<u32>,
+}
+
+/// Both sides. Hosts go when their ranks have gone.
+pub struct Sides {
+    /// Brevity.
+    pub ours: Alike,
+    /// The others.
+    pub theirs: Vec<Box<dyn Contestant>>,
+    floor: Option<Floor>,
+    _hosts: Option<Hosts>,
+}
+
+impl Sides {
+    /// Starts both sides, on `hosts` if the row has them. Adds to `left_out` the peers that can't be
+    /// measured, and why.
+    ///
+    /// # Errors
+    /// If ranks of Brevity do not start.
+    pub fn start(
+        row: Row,
+        world_size: u32,
+        hosts: Option<Hosts>,
+        stage: &Stage,
+        left_out: &mut Vec<String>,
+    ) -> Result<Self> {
+        let jobs = match (stage.quick, row.on, world_size) {
+            (true, ..) => 1,
+            (false, On::Sockets | On::Memory, 2) => Alike::JOBS,
+            _ => FEW_JOBS,
+        };
+        let ours = Alike::start_as_many(jobs, || {
+            let job = hosts.as_ref().map_or_else(|| ours(row.on, world_size), ours_on);
+            job.map(OfJob::slowest)
+        })?;
+        let mut theirs: Vec<Box<dyn Contestant>> = Vec::new();
+        for (name, start) in peers(row, world_size, hosts.as_ref(), stage, left_out) {
+            match Alike::start_as_many(jobs, || Ok(OfJob::slowest(start()?))) {
+                Ok(jobs) => theirs.push(Box::new(jobs)),
+                Err(error) => left_out.push(format!("{name}: {error}")),
+            }
+        }
+        let collective = row.collective;
+        let floor = hosts.as_ref().map(|hosts| Floor { collective, world_size, hosts: hosts.count() });
+        theirs.extend(floor.map(|floor| Box::new(floor) as Box<dyn Contestant>));
+        Ok(Self { ours, theirs, floor, _hosts: hosts })
+    }
+
+    /// The least time that the links allow, in microseconds; `None` on other wires.
+    pub fn floor_us(&self, bytes: usize) -> Option<f64> {
+        self.floor.map(|floor| floor.microseconds(bytes))
+    }
+}
+
+fn ours(on: On, ranks: u32) -> Result<Job> {
+    let (name, shared) = if on == On::Memory { ("host", SHARED) } else { ("tcp", NOT_SHARED) };
+    Job::ours_as(RANK, name, ranks, Choice::Tcp, &[], &[shared, TIMEOUT])
+}
+
+fn ours_on(hosts: &Hosts) -> Result<Job> {
+    Job::theirs("tcp", hosts.ranks(), |socket| {
+        let mut command: Command = hosts.run(&own_program()?);
+        command.arg(RANK).arg(socket).env("BREVITY_TRANSPORT", Choice::Tcp.name()).env(TIMEOUT.0, TIMEOUT.1);
+        Ok(vec![command])
+    })
+}
+
+/// A way to start ranks of a peer, and the name of the peer.
+type Start<'a> = (String, Box<dyn Fn() -> Result<Job> + 'a>);
+
+/// The peers that have the row. Those that spin are left out where ranks outnumber processors.
+fn peers<'a>(
+    row: Row,
+    ranks: u32,
+    hosts: Option<&'a Hosts>,
+    stage: &'a Stage,
+    left_out: &mut Vec<String>,
+) -> Vec<Start<'a>> {
+    let mut starts: Vec<Start<'a>> = Vec::new();
+    let gloo = stage.gloo.as_ref().filter(|_| row.on != On::Memory && Gloo::has(row.collective));
+    if let Some(gloo) = gloo {
+        let start = move || hosts.map_or_else(|| gloo.start(ranks), |hosts| gloo.start_on(hosts));
+        starts.push((Gloo::NAME.to_owned(), Box::new(start)));
+    }
+    let wire = match row.on {
+        On::Sockets => Wire::Tcp,
+        On::Memory => Wire::Shm,
+        // The launchers of MPI do not start ranks in network namespaces.
+        On::Links | On::Pairs => return starts,
+    };
+    for (mpi, setting) in
+        stage.mpis.iter().flat_map(|mpi| mpi.settings(wire).into_iter().map(move |to| (mpi, to)))
+    {
+        let (name, processors) = (setting.name.clone(), stage.processors);
+        if ranks > processors {
+            left_out.push(format!("{name}: it spins, and {ranks} ranks have {processors} processors"));
+        } else {
+            starts.push((name, Box::new(move || mpi.start_collectives(&setting, ranks))));
+        }
+    }
+    starts
+}
+
+/// The time in which the bytes of the busiest port cross its link.
+#[derive(Clone, Copy)]
+struct Floor {
+    collective: Collective,
+    world_size: u32,
+    hosts: u32,
+}
+
+impl Floor {
+    fn microseconds(self, bytes: usize) -> f64 {
+        self.collective.busiest_port(bytes, self.world_size, self.hosts) / GOODPUT * 1e6
+    }
+}
+
+impl Contestant for Floor {
+    fn name(&self) -> &'static str {
+        "goodput floor"
+    }
+
+    fn measure(&mut self, order: &Order) -> Result<f64> {
+        Ok(self.microseconds(order.bytes))
+    }
+}
