@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use brevity::collectives::dense::AllReduce;
 use brevity::{Element, Group, ReduceOp};
 
 use crate::element::{brv_reduction, brv_type, reduction, with_element};
@@ -130,7 +131,7 @@ unsafe fn all_reduce<T: Element>(
 ) -> Result<(), Failure> {
     let (input, output) = (Stretch::new(input, n, "in")?, Stretch::new(output, n, "out")?);
     // Checked before `out` is written.
-    reduction.check::<T>()?;
+    AllReduce::new::<T>(reduction)?;
     let data = if input.is_same(output) {
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
         unsafe { output.write() }

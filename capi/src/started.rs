@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use brevity::collectives::dense::AllReduce;
 use brevity::{Element, Group, ReduceOp};
 
 use crate::collective::gathered;
@@ -137,7 +138,7 @@ unsafe fn all_reduce<T: Element>(
 ) -> Begun {
     let (input, output) = (Stretch::new(input, n, "in")?, Stretch::new(output.cast_const(), n, "out")?);
     // Checked before `out` is written.
-    how.check::<T>()?;
+    AllReduce::new::<T>(how)?;
     if !input.is_same(output) {
         input.check_apart(output, "in and out")?;
         // SAFETY: the caller of this function guarantees the memory of both; they are apart, as just checked.
@@ -162,5 +163,5 @@ unsafe fn all_gather<T: Element>(
     // SAFETY: the caller of this function guarantees memory that nobody else uses until the call has ended;
     // set just now.
     let all = unsafe { Lent::new(all, &shared.loans) };
-    Ok(finished(group.start_all_gather(all)))
+    Ok(finished(group.start_all_gather_in_place(all)))
 }

@@ -1,20 +1,25 @@
 //! One collective call of one rank. Its messages carry its number and description.
 
-use std::future::Future;
-use std::pin::Pin;
+mod operations;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 
-use ucx_sys_wrap::buffer::{Comm, PoolBuffer, PostedOperation, RecvBuffer, SendBuffer};
-use ucx_sys_wrap::{Envelope, Failure, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag};
+use bytemuck::Pod;
+use ucx_sys_wrap::buffer::{Chunk, Comm, PoolBuffer, RecvBuffer, SendBuffer};
+use ucx_sys_wrap::{Envelope, Failure, Mark, Rank, Signature, Tag};
 
+use crate::buffers::{Buffers, Memory};
 use crate::calls::Numbered;
 use crate::context::Ranks;
+use crate::data::Element;
+use crate::dense::{Collective, MOST_SLOT_ELEMENT, Place};
 use crate::description::{Description, digest};
-use crate::element::Element;
 use crate::error::{CallSite, Error, Result};
-use crate::host::{Inside, InsideTicket, Terms};
+use crate::host::{Inside, InsideTicket, SlotTurn, Terms};
+use crate::plan::Algorithm;
 use crate::poison::Poison;
+
+pub use operations::{Receiving, ReceivingUpTo, Sending};
 
 /// The interface of algorithms to their group: the ranks, and sends and receives that belong to this call.
 ///
@@ -160,11 +165,91 @@ impl<'comm, 'env> Call<'comm, 'env> {
         Call { signature: self.signature, is_part: true, lane, ..call }
     }
 
+    /// Runs a collective on dense vectors. Returns the output.
+    ///
+    /// # Errors
+    /// Those of the collective's check, before anything is sent; errors of the transport; the memory is lost.
+    pub async fn run<C: Collective>(&self, collective: &C, memory: Memory<'env>) -> Result<Chunk<'env, u8>> {
+        collective.check(memory.sizes(), self.place())?;
+        self.run_checked(collective, memory, None).await
+    }
+
+    /// Likewise, by an algorithm of the caller's choice.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run); [`Error::Algorithm`] if it does not fit, before anything is sent.
+    pub async fn run_by<C: Collective>(
+        &self,
+        algorithm: Algorithm,
+        collective: &C,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        collective.check(memory.sizes(), self.place())?;
+        self.ranks.plan.check(
+            C::OPERATION,
+            C::ROWS,
+            &collective.work(memory.sizes(), self.place()),
+            algorithm,
+        )?;
+        self.run_checked(collective, memory, Some(algorithm)).await
+    }
+
+    /// Runs a collective on dense vectors, where the input is in the output.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub async fn run_in_place<C: Collective, T: Element>(
+        &self,
+        collective: &C,
+        data: Chunk<'env, T>,
+    ) -> Result<Chunk<'env, T>> {
+        self.run(collective, Memory { input: None, output: data.cast() }).await.map(Chunk::cast)
+    }
+
+    /// Likewise, of a call whose arguments were checked, by this algorithm or the cheapest.
+    pub(crate) async fn run_checked<C: Collective>(
+        &self,
+        collective: &C,
+        mut memory: Memory<'env>,
+        algorithm: Option<Algorithm>,
+    ) -> Result<Chunk<'env, u8>> {
+        self.check_open()?;
+        if self.world_size() == 1 {
+            return Ok(alone(memory));
+        }
+        let work = collective.work(memory.sizes(), self.place());
+        if algorithm.is_none()
+            && collective.element_bytes() <= MOST_SLOT_ELEMENT
+            && let Some((mut place, terms)) = self.slot_turn(work.bytes)
+        {
+            let mut turn = SlotTurn::begin(&mut place, &terms).await?;
+            let mut buffers = Buffers { input: memory.input, output: &mut memory.output };
+            turn.run(collective, &mut buffers).await?;
+            return Ok(memory.output);
+        }
+        let algorithm = algorithm.unwrap_or_else(|| self.ranks.plan.choose(C::OPERATION, C::ROWS, &work));
+        collective.run(self, algorithm, memory).await
+    }
+
     /// The place of a collective on vectors of `bytes` in the queue for the slots of the host, and the terms
     /// of its turn, if it should use them.
-    pub(crate) fn slot_turn(&self, bytes: usize) -> Option<(InsideTicket<'_>, Terms<'_>)> {
+    fn slot_turn(&self, bytes: usize) -> Option<(InsideTicket<'_>, Terms<'_>)> {
         let inside = self.shared.inside.as_ref().filter(|_| !self.is_part)?;
         inside.turn((bytes, self.world_size()), self.comm, (&self.site, self.signature), self.shared)
+    }
+
+    /// The result of a computation of this rank. If it has failed, this rank leaves the call.
+    pub(crate) fn computed<R>(&self, result: Result<R>) -> Result<R> {
+        if result.is_err() {
+            self.shared.set_broken();
+        }
+        result
+    }
+
+    /// This rank, and the number of ranks.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { rank: self.rank(), world_size: self.world_size() }
     }
 
     /// This rank, in the group.
@@ -229,6 +314,10 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Without memory, this rank leaves the call. The group is closed when the call ends, because others may
     /// have enough.
     pub(crate) fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>> {
+        self.zeros_of(count)
+    }
+
+    fn zeros_of<T: Pod>(&self, count: usize) -> Result<Vec<T>> {
         bytemuck::allocation::try_zeroed_vec(count).map_err(|()| self.lacks_memory::<T>(count))
     }
 
@@ -240,14 +329,21 @@ impl<'comm, 'env> Call<'comm, 'env> {
         Ok(())
     }
 
+    /// So many zeros, aligned for elements of any type.
+    pub(crate) fn zeroed_bytes(&self, count: usize) -> Result<Chunk<'static, u8>> {
+        let lines = Chunk::from(self.zeros_of::<u128>(count.div_ceil(size_of::<u128>()))?);
+        Ok(lines.cast::<u8>().split_at(count).0)
+    }
+
     /// Memory to receive `count` elements into, with unspecified values.
-    pub(crate) fn scratch<T: Element>(&self, count: usize) -> Result<PoolBuffer<T>> {
+    pub(crate) fn scratch<T: Pod>(&self, count: usize) -> Result<PoolBuffer<T>> {
         self.ranks.scratch.take(count).map_err(|_| self.lacks_memory::<T>(count))
     }
 
-    fn lacks_memory<T: Element>(&self, count: usize) -> Error {
+    fn lacks_memory<T>(&self, count: usize) -> Error {
         self.shared.set_broken();
-        let action = format!("can't get memory for {count} elements of {}: pass smaller vectors", T::NAME);
+        let size = size_of::<T>();
+        let action = format!("can't get memory for {count} elements of {size} bytes: pass smaller vectors");
         Error::Transport(ucx_sys_wrap::Error::system(action, std::io::ErrorKind::OutOfMemory))
     }
 
@@ -288,68 +384,14 @@ impl<'comm, 'env> Call<'comm, 'env> {
     }
 }
 
-/// A send in flight; see [`Call::send`].
-#[must_use = "a send that is dropped is canceled"]
-pub struct Sending<'a, 'env, B: SendBuffer + 'env> {
-    leaf: PostedOperation<'a, 'env, B, SendId>,
-    site: &'a CallSite<'a>,
-    shared: &'a Shared,
-}
-
-impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
-    type Output = Result<B>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
-        let ended = ready!(Pin::new(&mut self.leaf).poll(context));
-        Poll::Ready(ended.map(|(buffer, ())| buffer).map_err(|error| self.shared.error(self.site, error)))
+/// A collective of a single rank: it gets what it gives.
+fn alone(memory: Memory<'_>) -> Chunk<'_, u8> {
+    let Memory { input, mut output } = memory;
+    if let Some(input) = input {
+        // A copy: the only rank's vector.
+        output.copy_from_slice(input);
     }
-}
-
-/// A receive in flight; see [`Call::recv_up_to`].
-#[must_use = "a receive that is dropped is canceled"]
-pub struct ReceivingUpTo<'a, 'env, B: RecvBuffer + 'env> {
-    leaf: PostedOperation<'a, 'env, B, RecvId>,
-    site: &'a CallSite<'a>,
-    shared: &'a Shared,
-    from: Rank,
-}
-
-impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
-    type Output = Result<(B, Lengths)>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(Pin::new(&mut self.leaf).poll(context)) {
-            Ok((buffer, arrival)) => {
-                self.shared.hear(arrival.mark);
-                Ok((buffer, arrival.lengths))
-            }
-            Err(error) => Err(self.shared.error(self.site, error)),
-        })
-    }
-}
-
-/// A receive of known size in flight; see [`Call::recv`].
-#[must_use = "a receive that is dropped is canceled"]
-pub struct Receiving<'a, 'env, B: RecvBuffer + 'env> {
-    up_to: ReceivingUpTo<'a, 'env, B>,
-    expected: Lengths,
-}
-
-impl<'env, B: RecvBuffer + 'env> Future for Receiving<'_, 'env, B> {
-    type Output = Result<B>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
-        let (buffer, lengths) = match ready!(Pin::new(&mut self.up_to).poll(context)) {
-            Ok(arrived) => arrived,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        Poll::Ready(if lengths == self.expected {
-            Ok(buffer)
-        } else {
-            let what = format!("parts of {lengths:?} bytes, expected {:?}", self.expected);
-            Err(self.up_to.shared.refuse(self.up_to.from, what))
-        })
-    }
+    output
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::engine::{Engine, Status};
 use crate::group::Settings;
 use crate::host::Host;
 use crate::messages::{Messages, Tried};
+use crate::plan::{Ground, Plan};
 use crate::world::{Numbers, World};
 
 /// A group's context, as its handles see it.
@@ -50,6 +51,8 @@ pub(crate) struct Ranks {
     /// How the calls of ranks differ, once that has closed the context.
     pub(crate) difference: Difference,
     pub(crate) messages: Messages,
+    /// How algorithms are chosen.
+    pub(crate) plan: Plan,
     /// Memory that calls receive into, of all contexts of the job.
     pub(crate) scratch: Pool,
 }
@@ -79,6 +82,7 @@ impl Context {
         status.calls.begin(seed(number, epoch, &settings.cost));
         let host = slots.and_then(|set| Host::new(world, &members, set, &settings.cost, &status));
         let (own, host) = (own as u32, host.map(Arc::new));
+        let ground = Ground { cost: settings.cost, world_size: members.len() as u32 };
         Self {
             world: Arc::clone(world),
             ranks: Arc::new(Ranks {
@@ -92,6 +96,7 @@ impl Context {
                 host,
                 difference: Difference::default(),
                 messages: Messages::default(),
+                plan: Plan { ground },
                 scratch: world.scratch.clone(),
             }),
             status,

@@ -57,6 +57,16 @@ operations! {
     SPLIT = 12, "split";
     /// A parameter server is made.
     SERVER = 13, "parameter server";
+    /// The elementwise reduction of all ranks' data, to one rank.
+    REDUCE = 14, "reduce";
+    /// The elementwise reduction of all ranks' data, a block to each rank.
+    REDUCE_SCATTER = 15, "reduce-scatter";
+    /// All ranks' data, to one rank.
+    GATHER = 16, "gather";
+    /// One rank's data, a block to each rank.
+    SCATTER = 17, "scatter";
+    /// A block from each rank to each rank.
+    ALL_TO_ALL = 18, "all-to-all";
 }
 
 impl fmt::Display for Operation {
@@ -263,14 +273,14 @@ impl fmt::Display for Description {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::Element;
+    use crate::data::Element;
 
     #[test]
     fn descriptions_survive_the_wire() {
         let description = Description {
             reduction: ReduceOp::Sum.number(),
             root: Some(Rank(3)),
-            ..Description::new(Operation::ALL_REDUCE, f32::NUMBER, 1 << 40)
+            ..Description::new(Operation::ALL_REDUCE, f32::TYPE.number(), 1 << 40)
         };
         assert_eq!(Description::decode(description.encode()), description);
         let signed = description.with_detail(5).sign(7, 9);

@@ -6,6 +6,7 @@ use ucx_sys_wrap::Rank;
 
 use crate::description::{Description, Operation};
 use crate::difference::Difference;
+use crate::plan::Algorithm;
 
 /// The result of a collective.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -212,6 +213,17 @@ pub enum Error {
         root: Rank,
         /// Ranks in the group.
         world_size: u32,
+    },
+
+    /// The algorithm that the caller has chosen can't do this.
+    #[error("the {algorithm} algorithm does not fit this {operation}: choose {fitting}")]
+    Algorithm {
+        /// The operation.
+        operation: Operation,
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The names of those that fit.
+        fitting: String,
     },
 
     /// The reduction is not defined for the element type.

@@ -1,14 +1,12 @@
 //! Long vectors in segments, of which a few are on their way at once.
 //!
-//! While one segment is reduced, the next one is sent and received. A collective is written for one segment
+//! While one segment is reduced, the next one is sent and received. An algorithm is written for one segment
 //! and knows nothing of the others; each runs in a *lane* of tags of its own ([`Call::lane`]).
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
-
-use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::{Call, LANES};
 use crate::error::Result;
@@ -17,33 +15,28 @@ use crate::error::Result;
 /// segment has ended on this rank.
 const IN_FLIGHT: usize = LANES as usize - 1;
 
-/// A segment on its way, or where it has ended before those in front of it.
-enum Lane<'env, T, R> {
+/// A segment on its way, or its result where it has ended before those in front of it.
+enum Lane<O, R> {
     Running(Pin<Box<R>>),
-    Ended(Chunk<'env, T>),
+    Ended(O),
 }
 
-/// Runs a collective on each segment of `data`, of `length` elements, and returns all of it. All ranks have
-/// the same segments.
+/// Runs an algorithm on each segment, and returns the results in their order. All ranks have as many.
 ///
 /// # Errors
 /// The first one of a segment; those that are on their way are canceled.
-pub(crate) async fn in_lanes<'a, 'env, T, F, R>(
+pub(crate) async fn in_lanes<'a, 'env, S, O, F, R>(
     call: &Call<'a, 'env>,
-    data: Chunk<'env, T>,
-    length: usize,
+    segments: Vec<S>,
     run: F,
-) -> Result<Chunk<'env, T>>
+) -> Result<Vec<O>>
 where
-    T: Send,
-    F: Fn(Call<'a, 'env>, Chunk<'env, T>) -> R,
-    R: Future<Output = Result<Chunk<'env, T>>>,
+    F: Fn(Call<'a, 'env>, S) -> R,
+    R: Future<Output = Result<O>>,
 {
-    let total = data.len();
-    let lengths = (0..total).step_by(length).map(|start| length.min(total - start));
-    let mut segments = data.split_into(lengths).into_iter();
-    let mut lanes: VecDeque<Lane<'env, T, R>> = VecDeque::new();
     let mut done = Vec::with_capacity(segments.len());
+    let mut segments = segments.into_iter();
+    let mut lanes: VecDeque<Lane<O, R>> = VecDeque::new();
     let mut next = 0;
     poll_fn(|context| {
         loop {
@@ -58,15 +51,15 @@ where
                     && let Poll::Ready(ended) = segment.as_mut().poll(context)
                 {
                     match ended {
-                        Ok(segment) => *lane = Lane::Ended(segment),
+                        Ok(result) => *lane = Lane::Ended(result),
                         Err(error) => return Poll::Ready(Err(error)),
                     }
                 }
             }
             let before = done.len();
             while let Some(Lane::Ended(_)) = lanes.front() {
-                if let Some(Lane::Ended(segment)) = lanes.pop_front() {
-                    done.push(segment);
+                if let Some(Lane::Ended(result)) = lanes.pop_front() {
+                    done.push(result);
                 }
             }
             if lanes.is_empty() && segments.len() == 0 {
@@ -78,5 +71,5 @@ where
         }
     })
     .await?;
-    Ok(Chunk::join_all(done))
+    Ok(done)
 }

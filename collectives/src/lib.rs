@@ -6,6 +6,7 @@
 //! order of a reduction depends only on the number of ranks, the length and the algorithm.
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod call;
 mod calls;
 mod choose;
@@ -14,7 +15,6 @@ pub mod data;
 pub mod dense;
 mod description;
 mod difference;
-mod element;
 mod elsewhere;
 pub mod engine;
 mod environment;
@@ -29,18 +29,21 @@ mod lanes;
 pub mod low_rank;
 mod messages;
 pub mod pattern;
+mod plan;
 mod poison;
 pub mod sparse;
 mod world;
 
+pub use buffers::{Buffers, Memory, Sizes};
 pub use call::{Call, Receiving, ReceivingUpTo, Sending};
-pub use choose::{Cost, DenseAllReduce};
+pub use choose::Cost;
+pub use data::{Bool, Byte, DataType, Element, ReduceOp, Reducer, UserReduction};
 pub use description::{Description, Operation};
 pub use difference::Difference;
-pub use element::{Element, ReduceOp};
 pub use error::{Error, Result};
 pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Settings};
 pub use join::{Join, Joining};
 pub use messages::Message;
+pub use plan::{Algorithm, Ground, Row, Work};
 pub use poison::Poison;
 pub use ucx_sys_wrap::buffer::Chunk;

@@ -10,10 +10,9 @@ use brevity_compress::low_rank::{Batch, Factors, LowRank, MatrixError, PowerSgd}
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
-use crate::choose::Cost;
+use crate::data::ReduceOp;
 use crate::dense::all_reduce;
 use crate::description::{Description, Operation};
-use crate::element::ReduceOp;
 use crate::error::{Error, Result};
 
 /// What ranks of a low-rank all-reduce must agree on: the shapes of the matrices (different shapes can have
@@ -45,13 +44,12 @@ pub async fn low_rank_all_reduce(
     batch: &mut Batch,
     matrices: &[&[f32]],
     tensors: &[u32],
-    cost: &Cost,
 ) -> Result<Factors> {
     check(batch, matrices)?;
     let mut factors = Factors { p: call.zeros(batch.p_len())?, ..Factors::default() };
     let outcome = in_standard_float_mode(|| batch.left_factors(matrices, &mut factors.p));
     poison_unless(outcome, &mut factors.p, call, tensors);
-    all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, cost).await
+    all_reduce_factors(call, Plain { batch, matrices }, factors, tensors).await
 }
 
 /// Like [`low_rank_all_reduce`], with error feedback: for the batch's accumulated gradients, whose packed
@@ -66,13 +64,12 @@ pub async fn powersgd_all_reduce(
     powersgd: &mut PowerSgd,
     factors: Factors,
     tensors: &[u32],
-    cost: &Cost,
 ) -> Result<Factors> {
     let expected = powersgd.batch().p_len();
     if factors.p.len() != expected {
         return Err(Error::Length { what: "the left factors", found: factors.p.len(), expected });
     }
-    all_reduce_factors(call, powersgd, factors, tensors, cost).await
+    all_reduce_factors(call, powersgd, factors, tensors).await
 }
 
 /// The computations between and after the two all-reduces.
@@ -112,10 +109,9 @@ async fn all_reduce_factors(
     mut phases: impl Phases,
     factors: Factors,
     tensors: &[u32],
-    cost: &Cost,
 ) -> Result<Factors> {
     let Factors { p, mut own_q, mut q } = factors;
-    let mut p = mean(call, p, cost).await?;
+    let mut p = mean(call, p).await?;
     call.check_poison()?;
     // All ranks have the same bits, and so the same outcome.
     in_standard_float_mode(|| phases.states().orthonormalise(&mut p))
@@ -125,7 +121,7 @@ async fn all_reduce_factors(
     poison_unless(outcome, &mut own_q, call, tensors);
     call.resize(&mut q, own_q.len())?;
     q.copy_from_slice(&own_q);
-    let q = mean(call, q, cost).await?;
+    let q = mean(call, q).await?;
     call.check_poison()?;
     match q.iter().position(|value| !value.is_finite()) {
         Some(place) => Err(Error::Overflow { tensor: tensors[phases.states().position_in_q(place)] }),
@@ -146,9 +142,8 @@ fn poison_unless(
     }
 }
 
-async fn mean(call: &Call<'_, '_>, factors: Vec<f32>, cost: &Cost) -> Result<Vec<f32>> {
-    let chunk = all_reduce(call, Chunk::from(factors), ReduceOp::Average, cost).await?;
-    Ok(chunk.into_vec())
+async fn mean(call: &Call<'_, '_>, factors: Vec<f32>) -> Result<Vec<f32>> {
+    all_reduce(call, Chunk::from(factors), ReduceOp::Average).await.map(Chunk::into_vec)
 }
 
 /// Checks the arguments of a [`low_rank_all_reduce`]. A rank whose call ends before it has sent anything

@@ -74,12 +74,150 @@ impl Binomial {
     }
 }
 
+/// The position of a rank in a tree of a radix `k`, as an offset from the root (modulo the world size). For
+/// `k = 2` it is a [`Binomial`] one.
+///
+/// The parent of an offset is the offset without its lowest digit to the base `k` that is not 0, and that
+/// digit's place is the round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knomial {
+    offset: u32,
+    root: u32,
+    world_size: u32,
+    radix: u32,
+}
+
+impl Knomial {
+    /// The position of `rank` in the tree of `root`. The radix is at least 2.
+    #[must_use]
+    pub const fn new(rank: u32, root: u32, world_size: u32, radix: u32) -> Self {
+        Self { offset: (rank + world_size - root) % world_size, root, world_size, radix }
+    }
+
+    /// The parent, and the round in which this rank communicates with it; `None` for the root.
+    #[must_use]
+    pub fn parent(self) -> Option<(u32, u32)> {
+        let (round, power) = self.level()?;
+        Some((self.rank_of(self.offset - self.offset / power % self.radix * power), round))
+    }
+
+    /// The children and their rounds, in the rising order of a reduction. A broadcast goes backwards.
+    #[must_use]
+    pub fn children(self) -> Vec<(u32, u32)> {
+        let end = self.level().map_or(u32::MAX, |(_, power)| power);
+        let mut children = Vec::new();
+        let (mut power, mut round) = (1u32, 0);
+        while power < end && power < self.world_size {
+            for digit in 1..self.radix {
+                let offset = u64::from(self.offset) + u64::from(digit) * u64::from(power);
+                if offset < u64::from(self.world_size) {
+                    children.push((self.rank_of(offset as u32), round));
+                }
+            }
+            power = power.saturating_mul(self.radix);
+            round += 1;
+        }
+        children
+    }
+
+    /// The place of the lowest digit of the offset that is not 0, and its power; `None` for the root.
+    fn level(self) -> Option<(u32, u32)> {
+        let (mut power, mut round) = (1, 0);
+        if self.offset == 0 {
+            return None;
+        }
+        while (self.offset / power).is_multiple_of(self.radix) {
+            power *= self.radix;
+            round += 1;
+        }
+        Some((round, power))
+    }
+
+    const fn rank_of(self, offset: u32) -> u32 {
+        ((offset as u64 + self.root as u64) % self.world_size as u64) as u32
+    }
+}
+
+/// The part of a rank in a reduction to `root` in the fixed [order](crate::data::order) of sums.
+///
+/// Ranks from `m` on, the largest power of two up to `P`, are guests: rank `m + i` gives its vector to rank
+/// `i`, its keeper. The `m` members are numbered by the exclusive or with the root's number, which maps
+/// aligned blocks of `2^j` ranks to aligned blocks. In level `l` a member whose number is a multiple of
+/// `k^(l+1)` combines the results of those at distances `k^l`, `2 k^l`, up to `(k - 1) k^l`. A root that is a
+/// guest changes places with its keeper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SumTree {
+    /// The rank that gives its vector to this one first, in round 0.
+    pub guest: Option<u32>,
+    /// The levels in which this rank combines.
+    pub levels: Vec<Level>,
+    /// Where the result goes.
+    pub towards: Towards,
+}
+
+/// The children of a level of a [`SumTree`], in their order: with this rank, a power of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The ranks.
+    pub children: Vec<u32>,
+    /// The round of their messages.
+    pub round: u32,
+}
+
+/// Where the result of a rank of a [`SumTree`] goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Towards {
+    /// To a parent.
+    Root {
+        /// The rank.
+        parent: u32,
+        /// The round of the message.
+        round: u32,
+    },
+    /// This rank is the root.
+    Nobody,
+}
+
+impl SumTree {
+    /// The part of `rank`. The radix is a power of two.
+    #[must_use]
+    pub fn new(rank: u32, root: u32, world_size: u32, radix: u32) -> Self {
+        let members = 1 << world_size.ilog2();
+        let guests = world_size - members;
+        let root_member = root & (members - 1);
+        // The one of a pair that is a member of the tree: the keeper, unless the guest is the root.
+        let acting = |member: u32| if member == root_member { root } else { member };
+        let member = rank & (members - 1);
+        if rank != acting(member) {
+            let towards = Towards::Root { parent: acting(member), round: 0 };
+            return Self { guest: None, levels: Vec::new(), towards };
+        }
+        let partner = if rank == member { member + members } else { member };
+        let guest = (member < guests).then_some(partner);
+        let number = member ^ root_member;
+        let (mut levels, mut power, mut round) = (Vec::new(), 1, 1);
+        while power < members {
+            // The last level may have fewer.
+            let width = radix.min(members / power);
+            let digit = number / power % width;
+            if digit != 0 {
+                let parent = acting((number - digit * power) ^ root_member);
+                return Self { guest, levels, towards: Towards::Root { parent, round } };
+            }
+            let children = (1..width).map(|digit| acting((number + digit * power) ^ root_member)).collect();
+            levels.push(Level { children, round });
+            power *= width;
+            round += 1;
+        }
+        Self { guest, levels, towards: Towards::Nobody }
+    }
+}
+
 /// The role of a rank in recursive doubling among any number of ranks.
 ///
-/// With `half` the largest power of two that fits, `world_size - half` ranks are guests: the even ones below
-/// twice that number. A guest first sends its data to its right local peer, and receives the result from it
-/// at the end. So every rank first communicates with a ring local peer, as in a barrier and in a ring, and
-/// ranks that make different calls detect it at once.
+/// With `half` the largest power of two that fits, rank `half + i` is a guest of rank `i`: it first sends its
+/// data to it, and receives the result from it at the end. Results so have the fixed
+/// [order](crate::data::order) of sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubling {
     /// Sends its data to `keeper` and gets the result from it.
@@ -96,8 +234,7 @@ pub enum Doubling {
 pub struct Member {
     /// The rank that this one represents.
     pub guest: Option<u32>,
-    place: u32,
-    guests: u32,
+    rank: u32,
     half: u32,
 }
 
@@ -106,162 +243,21 @@ impl Doubling {
     #[must_use]
     pub const fn new(rank: u32, world_size: u32) -> Self {
         let half = 1 << world_size.ilog2();
-        let guests = world_size - half;
-        if rank >= 2 * guests {
-            return Self::Member(Member { guest: None, place: rank - guests, guests, half });
+        if rank >= half {
+            return Self::Guest { keeper: rank - half };
         }
-        if rank.is_multiple_of(2) {
-            return Self::Guest { keeper: rank + 1 };
-        }
-        Self::Member(Member { guest: Some(rank - 1), place: rank / 2, guests, half })
+        let guest = if rank + half < world_size { Some(rank + half) } else { None };
+        Self::Member(Member { guest, rank, half })
     }
 }
 
 impl Member {
     /// The ranks to exchange with, in order of rounds.
-    pub fn partners(self) -> impl Iterator<Item = u32> {
-        (0..self.half.ilog2()).map(move |round| {
-            let place = self.place ^ 1 << round;
-            if place < self.guests { 2 * place + 1 } else { place + self.guests }
-        })
+    pub fn partners(self) -> impl DoubleEndedIterator<Item = u32> {
+        (0..self.half.ilog2()).map(move |round| self.rank ^ 1 << round)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rings_close() {
-        for world_size in 1..=33 {
-            for rank in 0..world_size {
-                assert_eq!(ring_predecessor(ring_successor(rank, world_size), world_size), rank);
-                assert_eq!(ring_chunk(rank, 0, world_size), rank as usize);
-                assert_eq!(ring_chunk(rank, 1, world_size), ring_predecessor(rank, world_size) as usize);
-                assert_eq!(ring_chunk(rank, world_size, world_size), rank as usize);
-            }
-        }
-    }
-
-    #[test]
-    fn chunks_cover_everything_once() {
-        for world_size in 1..=33 {
-            for count in [0, 1, 2, 31, 32, 33, 1000] {
-                let mut next = 0;
-                for index in 0..world_size as usize {
-                    let range = chunk_range(count, world_size, index);
-                    assert_eq!(range.start, next.min(count));
-                    next = range.end;
-                }
-                assert_eq!(next, count);
-            }
-        }
-    }
-
-    #[test]
-    fn every_rank_but_the_root_has_one_parent_that_knows_it() {
-        for world_size in 1..=33 {
-            for root in 0..world_size {
-                let mut found = 0;
-                for rank in 0..world_size {
-                    let place = Binomial::new(rank, root, world_size);
-                    match place.parent() {
-                        None => assert_eq!(rank, root),
-                        Some((parent, round)) => {
-                            let children: Vec<_> =
-                                Binomial::new(parent, root, world_size).children().collect();
-                            assert!(
-                                children.contains(&(rank, round)),
-                                "P={world_size} root={root} rank={rank}"
-                            );
-                        }
-                    }
-                    let rounds: Vec<_> = place.children().map(|(_, round)| round).collect();
-                    assert!(
-                        rounds.is_sorted() && rounds.iter().all(|&round| round < doubling_rounds(world_size))
-                    );
-                    found += rounds.len();
-                }
-                assert_eq!(found as u32, world_size - 1);
-            }
-        }
-    }
-
-    #[test]
-    fn a_parent_hears_a_child_after_the_child_has_heard_its_own() {
-        for world_size in 1..=33 {
-            for rank in 0..world_size {
-                let place = Binomial::new(rank, 0, world_size);
-                if let Some((_, round)) = place.parent() {
-                    assert!(place.children().all(|(_, earlier)| earlier < round));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn doubling_pairs_guests_with_members_and_members_with_each_other() {
-        for world_size in 1..=33u32 {
-            let mut members = 0;
-            for rank in 0..world_size {
-                let member = match Doubling::new(rank, world_size) {
-                    Doubling::Guest { keeper } => {
-                        let keeper = Doubling::new(keeper, world_size);
-                        assert!(matches!(keeper, Doubling::Member(member) if member.guest == Some(rank)));
-                        continue;
-                    }
-                    Doubling::Member(member) => member,
-                };
-                members += 1;
-                assert!(member.guest.is_none_or(|guest| {
-                    guest + 1 == rank && Doubling::new(guest, world_size) == Doubling::Guest { keeper: rank }
-                }));
-                for (round, partner) in member.partners().enumerate() {
-                    let Doubling::Member(partner) = Doubling::new(partner, world_size) else {
-                        panic!("a guest")
-                    };
-                    assert_eq!(partner.partners().nth(round), Some(rank));
-                }
-                assert!(member.partners().next().is_none_or(|first| first.abs_diff(rank) <= 2));
-            }
-            assert_eq!(members, 1 << world_size.ilog2());
-        }
-    }
-
-    #[test]
-    fn after_all_rounds_of_doubling_every_member_has_everything() {
-        for world_size in 1..=33u32 {
-            let parts = (0..world_size).map(|rank| Doubling::new(rank, world_size));
-            let mut known: Vec<Vec<u32>> = (0..world_size).map(|rank| vec![rank]).collect();
-            let mut partners: Vec<Vec<u32>> = Vec::new();
-            for (rank, part) in parts.enumerate() {
-                partners.push(match part {
-                    Doubling::Guest { .. } => Vec::new(),
-                    Doubling::Member(member) => {
-                        known[rank].extend(member.guest);
-                        member.partners().collect()
-                    }
-                });
-            }
-            for round in 0..world_size.ilog2() as usize {
-                let before = known.clone();
-                for (rank, partners) in partners.iter().enumerate() {
-                    known[rank]
-                        .extend(partners.get(round).iter().flat_map(|partner| &before[**partner as usize]));
-                }
-            }
-            for (rank, known) in known.iter_mut().enumerate().filter(|(rank, _)| !partners[*rank].is_empty())
-            {
-                known.sort_unstable();
-                assert_eq!(*known, (0..world_size).collect::<Vec<_>>(), "P = {world_size}, rank {rank}");
-            }
-        }
-    }
-
-    #[test]
-    fn rounds_are_logarithms_rounded_up() {
-        for (world_size, rounds) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (1024, 10)] {
-            assert_eq!(doubling_rounds(world_size), rounds);
-        }
-    }
-}
+#[path = "pattern_tests.rs"]
+mod tests;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod dense;
 pub mod faults;
 pub mod mixed;
 pub mod network;
@@ -12,7 +13,7 @@ pub mod started;
 pub mod suite;
 mod threads;
 
-pub use threads::{on_groups, on_host, on_local, on_transports};
+pub use threads::{block_on, on_groups, on_host, on_local, on_transports};
 
 /// The exit status of a rank that ended because another one was lost.
 pub const LOST_STATUS: u8 = 3;

@@ -1,10 +1,11 @@
 //! Every collective of a group as a started call with its oracle, for ranks that can't block.
 
+use brevity::collectives::dense::{self, AllGather, Broadcast, Lengths};
 use brevity::collectives::low_rank::{describe as describe_low_rank, low_rank_all_reduce};
 use brevity::collectives::sparse::{
     describe_all_gather, describe_gtopk, describe_topk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce,
 };
-use brevity::collectives::{Chunk, Cost, Description, Operation, Result, dense};
+use brevity::collectives::{Algorithm, Chunk, Description, Operation, Result};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::{Element, GradientExchange, Group, Policy, PutBack, ReduceOp};
@@ -28,7 +29,7 @@ pub enum Collective {
     /// An all-reduce by the cheapest algorithm.
     AllReduce,
     /// An all-reduce around the ring.
-    Ring,
+    Direct,
     /// An all-reduce by recursive doubling.
     RecursiveDoubling,
     /// An all-gather.
@@ -57,7 +58,7 @@ impl Collective {
         Self::Barrier,
         Self::Broadcast,
         Self::AllReduce,
-        Self::Ring,
+        Self::Direct,
         Self::RecursiveDoubling,
         Self::AllGather,
         Self::AllGatherVarying,
@@ -88,7 +89,7 @@ impl Collective {
                 let (sum, result) = group.start_all_reduce(inputs.own(), ReduceOp::Sum).await;
                 result.map(|()| assert_eq!(sum, inputs.sum()))
             }
-            Self::Ring | Self::RecursiveDoubling => dense_sum(group, &inputs, self).await,
+            Self::Direct | Self::RecursiveDoubling => dense_sum(group, &inputs, self).await,
             Self::AllGather => all_gather(group, &inputs).await,
             Self::AllGatherVarying => all_gather_varying(group, &inputs).await,
             Self::SparseAllGather => gather_sparse(group, &inputs).await,
@@ -148,7 +149,7 @@ impl Inputs {
 }
 
 fn of<T: Element>(operation: Operation, count: usize) -> Description {
-    Description::new(operation, T::NUMBER, count)
+    Description::new(operation, T::TYPE.number(), count)
 }
 
 async fn barrier(group: &Group) -> Result<()> {
@@ -160,24 +161,21 @@ async fn broadcast(group: &Group, inputs: &Inputs) -> Result<()> {
     let root = inputs.turn % inputs.size;
     let data = if inputs.rank == root { inputs.own() } else { vec![0.0; COUNT] };
     let call = group.start(of::<f32>(Operation::BROADCAST, COUNT), data, move |call, data| {
-        Box::pin(async move { dense::broadcast(call, Chunk::from(&mut data[..]), root).await.map(drop) })
+        Box::pin(async move {
+            call.run_in_place(&Broadcast::new::<f32>(root), Chunk::from(&mut data[..])).await.map(drop)
+        })
     });
     let (data, result) = call.await;
     result.map(|()| assert_eq!(data, inputs.of(root)))
 }
 
 async fn dense_sum(group: &Group, inputs: &Inputs, which: Collective) -> Result<()> {
-    let description = dense::describe_all_reduce::<f32>(COUNT, ReduceOp::Sum);
-    let call = group.start(description, inputs.own(), move |call, data| {
-        Box::pin(async move {
-            let data = Chunk::from(&mut data[..]);
-            match which {
-                Collective::Ring => dense::ring(call, data, ReduceOp::Sum).await.map(drop),
-                _ => dense::recursive_doubling(call, data, ReduceOp::Sum).await.map(drop),
-            }
-        })
-    });
-    let (data, result) = call.await;
+    let algorithm = match which {
+        Collective::Direct => Algorithm::Direct,
+        _ => Algorithm::Doubling,
+    };
+    let group = group.with_algorithm(Some(algorithm).filter(|_| group.world_size() > 1));
+    let (data, result) = group.start_all_reduce(inputs.own(), ReduceOp::Sum).await;
     result.map(|()| assert_eq!(data, inputs.sum()))
 }
 
@@ -185,7 +183,10 @@ async fn all_gather(group: &Group, inputs: &Inputs) -> Result<()> {
     let mut all = vec![f32::NAN; COUNT * inputs.size as usize];
     all[COUNT * inputs.rank as usize..][..COUNT].copy_from_slice(&inputs.own());
     let call = group.start(of::<f32>(Operation::ALL_GATHER, COUNT), all, |call, all| {
-        Box::pin(async move { dense::all_gather(call, Chunk::from(&mut all[..])).await.map(drop) })
+        Box::pin(async move {
+            let all = Chunk::from(&mut all[..]);
+            call.run_in_place(&AllGather::new::<f32>(Lengths::Equal), all).await.map(drop)
+        })
     });
     let (all, result) = call.await;
     result.map(|()| assert_eq!(all, inputs.all().concat()))
@@ -235,9 +236,7 @@ async fn low_rank(group: &Group, inputs: &Inputs) -> Result<()> {
     let batch = Batch::new(vec![state]);
     let (description, matrix) = (describe_low_rank(&batch), inputs.matrix(inputs.rank));
     let call = group.start(description, (batch, matrix), |call, (batch, matrix)| {
-        Box::pin(
-            async move { low_rank_all_reduce(call, batch, &[&matrix[..]], &[0], &Cost::default()).await },
-        )
+        Box::pin(async move { low_rank_all_reduce(call, batch, &[&matrix[..]], &[0]).await })
     });
     let ((mut batch, _), factors) = call.await;
     let mut found = vec![0.0; rows * cols];

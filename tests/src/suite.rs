@@ -1,9 +1,10 @@
 //! Runs every collective once, inside one call, and checks each against its oracle; the same for every
 //! transport.
 
+use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths};
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce};
-use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
+use brevity::collectives::{Call, Chunk, Description, Operation};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::compress::select::{TopKScratch, top_k};
@@ -100,7 +101,7 @@ fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
 }
 
 fn of<T: Element>(operation: Operation, count: usize) -> Description {
-    Description::new(operation, T::NUMBER, count)
+    Description::new(operation, T::TYPE.number(), count)
 }
 
 async fn dense_collectives(call: &Call<'_, '_>, count: usize) {
@@ -109,13 +110,13 @@ async fn dense_collectives(call: &Call<'_, '_>, count: usize) {
     let sum = oracle::sum(&vectors(world_size, count));
     ok(dense::barrier(&call.describe(of::<u8>(Operation::BARRIER, 0))).await);
 
-    let summing = call.describe(dense::describe_all_reduce::<f32>(count, ReduceOp::Sum));
-    assert_eq!(ok(dense::ring(&summing, own(), ReduceOp::Sum).await).into_vec(), sum, "ring");
-    let doubled = ok(dense::recursive_doubling(&summing, own(), ReduceOp::Sum).await);
-    assert_eq!(doubled.into_vec(), sum, "recursive doubling");
+    let all_reduce = |op| ok(AllReduce::new::<f32>(op));
+    let summing = call.describe(all_reduce(ReduceOp::Sum).describe(count));
+    let found = ok(summing.run_in_place(&all_reduce(ReduceOp::Sum), own()).await);
+    assert_eq!(found.into_vec(), sum, "sum");
 
-    let averaging = call.describe(dense::describe_all_reduce::<f32>(count, ReduceOp::Average));
-    let average = ok(dense::all_reduce(&averaging, own(), ReduceOp::Average, &Cost::default()).await);
+    let averaging = call.describe(all_reduce(ReduceOp::Average).describe(count));
+    let average = ok(averaging.run_in_place(&all_reduce(ReduceOp::Average), own()).await);
     assert!(average.iter().zip(&sum).all(|(average, sum)| *average == sum / world_size as f32), "average");
 
     for root in [0, world_size / 2, world_size - 1] {
@@ -124,7 +125,7 @@ async fn dense_collectives(call: &Call<'_, '_>, count: usize) {
             data = (0..count as u64).collect();
         }
         let call = call.describe(of::<u64>(Operation::BROADCAST, count));
-        let received = ok(dense::broadcast(&call, Chunk::from(data), root).await);
+        let received = ok(call.run_in_place(&Broadcast::new::<u64>(root), Chunk::from(data)).await);
         assert!(received.iter().copied().eq(0..count as u64), "broadcast from {root}");
     }
 }
@@ -134,7 +135,8 @@ async fn gathering(call: &Call<'_, '_>, count: usize) {
     let call = call.describe(of::<f32>(Operation::ALL_GATHER, count));
     let mut all = vec![f32::NAN; count * world_size as usize];
     all[rank as usize * count..][..count].copy_from_slice(&oracle::vector(rank, count));
-    let gathered = ok(dense::all_gather(&call, Chunk::from(all)).await).into_vec();
+    let gathered =
+        ok(call.run_in_place(&AllGather::new::<f32>(Lengths::Equal), Chunk::from(all)).await).into_vec();
     assert_eq!(gathered, vectors(world_size, count).concat(), "all-gather");
 
     let length = |rank: u32| count * (rank as usize % 3);
@@ -163,7 +165,8 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
             "gtop-k, n = {count}, k = {k}"
         );
         if rule != PutBack::Published {
-            let back = ok(dense::ring(&call, Chunk::from(outcome.put_back.to_dense()), ReduceOp::Sum).await);
+            let sum = ok(AllReduce::new::<f32>(ReduceOp::Sum));
+            let back = ok(call.run_in_place(&sum, Chunk::from(outcome.put_back.to_dense())).await);
             let mass = oracle::sum(&[back.into_vec(), outcome.result.to_dense()]);
             assert_eq!(mass, total, "mass under {rule:?}, n = {count}, k = {k}");
         }
@@ -180,7 +183,7 @@ async fn low_rank(call: &Call<'_, '_>) {
     };
     let own: Vec<_> = (0..MATRICES.len()).map(|position| matrix(rank, position)).collect();
     let slices: Vec<&[f32]> = own.iter().map(Vec::as_slice).collect();
-    let factors = ok(low_rank_all_reduce(call, &mut batch, &slices, &[0, 1, 2], &Cost::default()).await);
+    let factors = ok(low_rank_all_reduce(call, &mut batch, &slices, &[0, 1, 2]).await);
 
     let bits: Vec<u32> = factors.p.iter().chain(&factors.q).map(|value| value.to_bits()).collect();
     let all_bits = ok(dense::all_gather_varying(call, bits.clone()).await);

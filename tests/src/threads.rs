@@ -1,8 +1,10 @@
 //! Ranks that are threads of the test's own process.
 
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use brevity::transport::Transport;
 use brevity::transport::bootstrap::Opened;
@@ -13,6 +15,31 @@ use brevity::{Group, Settings};
 /// The limit for all ranks of one test; generous, since it only has to distinguish slow from stuck.
 /// `BREVITY_TEST_PATIENCE` multiplies it, for slow builds and long tests.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls `future` when it is woken, and never else.
+///
+/// # Panics
+/// If it does not end.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut context, start) = (pin!(future), Context::from_waker(&waker), Instant::now());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        thread::park_timeout(PATIENCE);
+        assert!(start.elapsed() < PATIENCE, "the task was not woken");
+    }
+}
 
 /// Runs `body` on `world_size` ranks of the local transport. Returns the results in rank order.
 ///

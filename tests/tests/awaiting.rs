@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::engine::Next;
 use brevity::collectives::{Chunk, Error, dense};
-use brevity::{Cost, Driver, Group, Handle, ReduceOp, Settings};
+use brevity::{Driver, Group, Handle, ReduceOp, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_groups, on_host, on_local};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -246,7 +246,7 @@ fn a_driver_moves_calls_until_the_job_has_ended() {
             drop(group.start(sum, ended, |call, _| {
                 Box::pin(async move {
                     let ones = Chunk::from(vec![1.0f32]);
-                    dense::all_reduce(call, ones, ReduceOp::Sum, &Cost::default()).await.map(drop)
+                    dense::all_reduce(call, ones, ReduceOp::Sum).await.map(drop)
                 })
             }));
             let begun = Instant::now();

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use brevity::collectives::{Chunk, Cost, Description, Operation, dense};
+use brevity::collectives::{Algorithm, Chunk, Description, Operation, dense};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::transport::bootstrap::Opened;
@@ -17,6 +17,7 @@ use brevity::transport::shm::LocalGroup;
 use brevity::{Element, GradientExchange, Group, Handle, Policy, PutBack, ReduceOp, Settings};
 use brevity_compress::float_modes::{FLUSHING, STANDARD, TOWARDS_ZERO, float_mode, set_float_mode};
 use brevity_testing::worlds::boxed;
+use brevity_tests::dense::all_reduce_by;
 use brevity_tests::on_groups;
 
 const WORLD_SIZE: u32 = 3;
@@ -220,14 +221,14 @@ fn dense_vectors_are_reduced_alike() {
 fn bodies_reduce_alike() {
     check(|ledger| {
         for count in COUNTS {
-            let own = || Chunk::from(ledger.vector::<f32>(count, 0));
+            let own = || ledger.vector::<f32>(count, 0);
             let description = Description::new(Operation::MESSAGE, 0, 0);
-            let (ring, doubled) = ledger.group.run_in_order(description, async |call| {
-                let ring = dense::ring(call, own(), ReduceOp::Sum).await.unwrap();
-                let doubled = dense::recursive_doubling(call, own(), ReduceOp::Average).await.unwrap();
-                (ring.into_vec(), doubled.into_vec())
+            let (direct, doubled) = ledger.group.run_in_order(description, async |call| {
+                let direct = all_reduce_by(call, Algorithm::Direct, own(), ReduceOp::Sum).await.unwrap();
+                let doubled = all_reduce_by(call, Algorithm::Doubling, own(), ReduceOp::Average).await;
+                (direct, doubled.unwrap())
             });
-            ledger.note("a ring", &ring);
+            ledger.note("direct exchange", &direct);
             ledger.note("recursive doubling", &doubled);
         }
     });
@@ -343,7 +344,7 @@ fn bodies_keep_the_mode_of_their_thread() {
         let sum = async |call: &brevity::collectives::Call<'_, '_>| {
             let data = Chunk::from(vec![f32::MIN_POSITIVE; 100]);
             assert_eq!(float_mode(), mode);
-            dense::all_reduce(call, data, ReduceOp::Average, &Cost::default()).await.unwrap();
+            dense::all_reduce(call, data, ReduceOp::Average).await.unwrap();
             assert_eq!(float_mode(), mode);
         };
         ledger.group.run_in_order(Description::new(Operation::MESSAGE, 0, 0), sum);
@@ -351,7 +352,7 @@ fn bodies_keep_the_mode_of_their_thread() {
             Box::pin(async move {
                 for _ in 0..20 {
                     let data = Chunk::from(vec![f32::MIN_POSITIVE; 100]);
-                    dense::all_reduce(call, data, ReduceOp::Average, &Cost::default()).await.unwrap();
+                    dense::all_reduce(call, data, ReduceOp::Average).await.unwrap();
                     assert_eq!(float_mode(), mode);
                 }
             })

@@ -111,7 +111,11 @@ fn reduce_all<T: Element>(value: fn(u32, usize) -> T, combine: fn(T, T) -> T, re
         });
         let expected: Vec<T> =
             (0..count).map(|index| (0..4).map(|rank| value(rank, index)).reduce(combine).unwrap()).collect();
-        assert!(results.iter().all(|result| *result == expected), "{reduction:?} of {count} {}", T::NAME);
+        assert!(
+            results.iter().all(|result| *result == expected),
+            "{reduction:?} of {count} {}",
+            T::TYPE.name()
+        );
     }
 }
 

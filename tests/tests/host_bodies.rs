@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use brevity::collectives::{
-    Call, CallFuture, Chunk, Cost, Description, Error, Operation, Result, dense, engine::join,
+    Call, CallFuture, Chunk, Description, Error, Operation, Result, dense, engine::join,
 };
 use brevity::transport::Rank;
 use brevity::{Group, Handle, ReduceOp, Settings};
@@ -33,7 +33,7 @@ fn body() -> Description {
 
 async fn sum<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) -> Result<()> {
     let call = call.describe(dense::describe_all_reduce::<f32>(data.len(), ReduceOp::Sum));
-    dense::all_reduce(&call, Chunk::from(data), ReduceOp::Sum, &Cost::default()).await.map(drop)
+    dense::all_reduce(&call, Chunk::from(data), ReduceOp::Sum).await.map(drop)
 }
 
 /// The sum of all ranks' vectors, which every rank must get.
@@ -165,7 +165,7 @@ async fn sum_twice<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) -> Result
     dense::barrier(&call.describe(Description::new(Operation::BARRIER, 0, 0))).await?;
     let again = call.describe(dense::describe_all_reduce::<u64>(3, ReduceOp::Max));
     let ranks = Chunk::from(vec![u64::from(call.rank()); 3]);
-    let last = dense::all_reduce(&again, ranks, ReduceOp::Max, &Cost::default()).await?.into_vec();
+    let last = dense::all_reduce(&again, ranks, ReduceOp::Max).await?.into_vec();
     assert_eq!(last, [u64::from(call.world_size()) - 1; 3]);
     Ok(())
 }
@@ -235,10 +235,8 @@ fn two_sums(group: &Group) -> Error {
 /// Takes part in the first sum, then does something else inside the body.
 fn after_the_first<R>(group: &Group, and_then: impl AsyncFnOnce(&Call<'_, 'static>) -> R) -> R {
     group.run_in_order(body(), async |call| {
-        let first = call.describe(dense::describe_all_reduce::<f32>(10, ReduceOp::Sum));
-        dense::all_reduce(&first, Chunk::from(vec![1.0f32; 10]), ReduceOp::Sum, &Cost::default())
-            .await
-            .unwrap();
+        let first = call.describe(dense::AllReduce::new::<f32>(ReduceOp::Sum).unwrap().describe(10));
+        dense::all_reduce(&first, Chunk::from(vec![1.0f32; 10]), ReduceOp::Sum).await.unwrap();
         and_then(call).await
     })
 }
@@ -278,7 +276,7 @@ fn who_calls_something_else_is_named() {
             after_the_first(group, async |call| {
                 let other = call.describe(dense::describe_all_reduce::<f32>(11, ReduceOp::Sum));
                 let data = Chunk::from(vec![1.0f32; 11]);
-                dense::all_reduce(&other, data, ReduceOp::Sum, &Cost::default()).await.map(drop).unwrap_err()
+                dense::all_reduce(&other, data, ReduceOp::Sum).await.map(drop).unwrap_err()
             })
         },
         |group| {
@@ -334,10 +332,7 @@ fn a_body_that_panics_gives_the_slots_back() {
         let handle = group.start_in_order(body(), (), move |call, ()| -> CallFuture<'_, ()> {
             Box::pin(async move {
                 let mut data = vec![1.0f32; 10];
-                data = dense::all_reduce(call, Chunk::from(data), ReduceOp::Sum, &Cost::default())
-                    .await
-                    .unwrap()
-                    .into_vec();
+                data = dense::all_reduce(call, Chunk::from(data), ReduceOp::Sum).await.unwrap().into_vec();
                 assert_eq!(data, [3.0; 10]);
                 panics(call);
             })

@@ -5,7 +5,8 @@
 use std::fs::read_to_string;
 
 use brevity::Group;
-use brevity::collectives::{Chunk, Description, Element, Error, Operation, dense};
+use brevity::collectives::dense::{AllGather, Lengths};
+use brevity::collectives::{Chunk, Description, Element, Error, Operation};
 use brevity::transport::Rank;
 use brevity_tests::on_local;
 
@@ -33,10 +34,10 @@ fn gather(world_size: u32, claimed: u64) -> Error {
 
 fn claim(group: &Group, claimed: u64) -> brevity::collectives::Result<()> {
     let (rank, world_size) = (group.rank(), group.world_size());
-    group.run(Description::new(Operation::ALL_GATHER, u8::NUMBER, 0), async |call| {
+    group.run(Description::new(Operation::ALL_GATHER, u8::TYPE.number(), 0), async |call| {
         let mut lengths = vec![0u64; world_size as usize];
         lengths[rank as usize] = claimed;
-        dense::all_gather(call, Chunk::from(lengths)).await?;
+        call.run_in_place(&AllGather::new::<u64>(Lengths::Equal), Chunk::from(lengths)).await?;
         call.send((rank + 1) % world_size, world_size - 1, vec![1u8; 3]).await?;
         // Rank 0 ends the call.
         call.recv((rank + world_size - 1) % world_size, world_size, vec![0u8; 1]).await.map(drop)

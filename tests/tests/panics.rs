@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use brevity::collectives::{Call, CallFuture, Chunk, Cost, Description, Error, Operation, Result, dense};
+use brevity::collectives::{Call, CallFuture, Chunk, Description, Error, Operation, Result, dense};
 use brevity::transport::{Rank, local};
 use brevity::{Group, Handle, ReduceOp, Settings};
 use brevity_tests::{on_groups, on_host};
@@ -54,9 +54,9 @@ fn panics(rank: u32) -> bool {
 async fn body(call: &Call<'_, '_>) -> Result<()> {
     for turn in 0..2 {
         assert!(turn == 0 || !panics(call.rank()), "on purpose");
-        let call = call.describe(dense::describe_all_reduce::<f32>(10, ReduceOp::Sum));
+        let call = call.describe(dense::AllReduce::new::<f32>(ReduceOp::Sum).unwrap().describe(10));
         let ones = Chunk::from(vec![1.0f32; 10]);
-        let sum = dense::all_reduce(&call, ones, ReduceOp::Sum, &Cost::default()).await?;
+        let sum = dense::all_reduce(&call, ones, ReduceOp::Sum).await?;
         assert_eq!(sum.into_vec(), [3.0; 10]);
     }
     Ok(())
@@ -109,7 +109,7 @@ fn a_panic_after_a_mismatch_names_the_mismatch() {
             let length = 10 + group.rank() as usize;
             group.run(dense::describe_all_reduce::<f32>(length, ReduceOp::Sum), async |call| {
                 let data = Chunk::from(vec![1.0f32; length]);
-                dense::all_reduce(call, data, ReduceOp::Sum, &Cost::default()).await.map(drop).unwrap();
+                dense::all_reduce(call, data, ReduceOp::Sum).await.map(drop).unwrap();
             });
         }));
         let later = group.barrier().unwrap_err();

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-use brevity::collectives::{Call, Chunk, Cost, Description, Operation, Result, dense};
+use brevity::collectives::{Call, Chunk, Description, Operation, Result, dense};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
 use brevity::transport::shm::LocalGroup;
@@ -29,7 +29,7 @@ fn start_seen(group: &Group) -> (Handle<Reduced>, Receiver<Result<()>>) {
     let handle = group.start(description, vec![1.0f32; LENGTH], |call: &Call<'_, '_>, data| {
         Box::pin(async move {
             let data = Chunk::from(&mut data[..]);
-            let reduced = dense::all_reduce(call, data, ReduceOp::Sum, &Cost::default()).await;
+            let reduced = dense::all_reduce(call, data, ReduceOp::Sum).await;
             sender.send(reduced.map(drop)).unwrap();
         })
     });

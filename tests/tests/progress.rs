@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Result, dense};
+use brevity::collectives::{Call, Chunk, Description, Error, Operation, Result, dense};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::buffer::next_turn;
 use brevity::transport::shm::LocalGroup;
@@ -109,8 +109,7 @@ fn start_seen(group: &Group) -> (Handle<Reduced>, Receiver<Result<()>>) {
     let buffers = (oracle::vector(group.rank(), LENGTH), sender);
     let handle = group.start(description, buffers, |call: &Call<'_, '_>, (data, ended)| {
         Box::pin(async move {
-            let reduced =
-                dense::all_reduce(call, Chunk::from(&mut data[..]), ReduceOp::Sum, &Cost::default()).await;
+            let reduced = dense::all_reduce(call, Chunk::from(&mut data[..]), ReduceOp::Sum).await;
             ended.send(reduced.map(drop)).unwrap();
         })
     });

@@ -6,6 +6,7 @@
 mod averages;
 mod awaiting;
 mod collectives;
+mod dense;
 mod differ;
 mod exchange;
 mod exchange_state;

@@ -138,7 +138,10 @@ fn every_rank_gets_the_roots_elements_in_virtual_time() {
 type Started<T> = Handle<((), Result<SharedBuffer<T>, Error>)>;
 
 fn describe<T: Element>(count: usize, root: u32) -> Description {
-    Description { root: Some(Rank(root)), ..Description::new(Operation::SHARED_BROADCAST, T::NUMBER, count) }
+    Description {
+        root: Some(Rank(root)),
+        ..Description::new(Operation::SHARED_BROADCAST, T::TYPE.number(), count)
+    }
 }
 
 /// A shared broadcast as a non-blocking call. Its receive is posted when this returns.

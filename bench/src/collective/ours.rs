@@ -18,40 +18,65 @@ pub struct Entry<T> {
     pub start: fn(&Group, Vectors<T>) -> Started<T>,
 }
 
-/// What `brevity perf` and `bench/compare collectives` measure: a line for each collective that Brevity has.
-fn ours<T: Number>() -> [Entry<T>; 4] {
+/// What `brevity perf` and `bench/compare collectives` measure: a line for each collective.
+fn ours<T: Number>() -> [Entry<T>; 9] {
     use Collective as C;
+    const SUM: ReduceOp = ReduceOp::Sum;
     [
-        Entry::of(C::AllReduce, |g, v| g.all_reduce(&mut v.output, ReduceOp::Sum), start_all_reduce),
-        Entry::of(C::Broadcast, |g, v| g.broadcast(&mut v.output, ROOT), start_broadcast),
-        Entry::of(C::AllGather, |g, v| g.all_gather(&v.input, &mut v.output), start_all_gather),
+        Entry::of(
+            C::AllReduce,
+            |g, v| g.all_reduce(&mut v.output, SUM),
+            |g, Vectors { input, output }| {
+                Started::new(g.start_all_reduce(output, SUM), |output| Vectors { input, output })
+            },
+        ),
+        Entry::of(
+            C::Broadcast,
+            |g, v| g.broadcast(&mut v.output, ROOT),
+            |g, Vectors { input, output }| {
+                Started::new(g.start_broadcast(output, ROOT), |output| Vectors { input, output })
+            },
+        ),
+        Entry::of(
+            C::Reduce,
+            |g, v| g.reduce(&v.input, &mut v.output, SUM, ROOT),
+            |g, v| Started::apart(g.start_reduce(v.input, v.output, SUM, ROOT)),
+        ),
+        Entry::of(
+            C::ReduceScatter,
+            |g, v| g.reduce_scatter(&v.input, &mut v.output, SUM),
+            |g, v| Started::apart(g.start_reduce_scatter(v.input, v.output, SUM)),
+        ),
+        Entry::of(
+            C::AllGather,
+            |g, v| g.all_gather(&v.input, &mut v.output),
+            |g, v| Started::apart(g.start_all_gather(v.input, v.output)),
+        ),
+        Entry::of(
+            C::Gather,
+            |g, v| g.gather(&v.input, &mut v.output, ROOT),
+            |g, v| Started::apart(g.start_gather(v.input, v.output, ROOT)),
+        ),
+        Entry::of(
+            C::Scatter,
+            |g, v| g.scatter(&v.input, &mut v.output, ROOT),
+            |g, v| Started::apart(g.start_scatter(v.input, v.output, ROOT)),
+        ),
+        Entry::of(
+            C::AllToAll,
+            |g, v| g.all_to_all(&v.input, &mut v.output),
+            |g, v| Started::apart(g.start_all_to_all(v.input, v.output)),
+        ),
         Entry::of(C::Barrier, |g, _| g.barrier(), |g, v| Started::new(g.start_barrier(), |()| v)),
     ]
 }
 
-fn start_all_reduce<T: Number>(group: &Group, vectors: Vectors<T>) -> Started<T> {
-    let Vectors { input, output } = vectors;
-    Started::new(group.start_all_reduce(output, ReduceOp::Sum), |output| Vectors { input, output })
-}
-
-fn start_broadcast<T: Number>(group: &Group, vectors: Vectors<T>) -> Started<T> {
-    let Vectors { input, output } = vectors;
-    Started::new(group.start_broadcast(output, ROOT), |output| Vectors { input, output })
-}
-
-/// In place, so that the copy of the rank's own part belongs to the call, as in the blocking form.
-fn start_all_gather<T: Number>(group: &Group, vectors: Vectors<T>) -> Started<T> {
-    let Vectors { input, mut output } = vectors;
-    output[input.len() * group.rank() as usize..][..input.len()].copy_from_slice(&input);
-    Started::new(group.start_all_gather(output), |output| Vectors { input, output })
-}
-
-/// The collectives that Brevity has, in the order of tables.
+/// The collectives of Brevity, in the order of tables.
 pub fn measured() -> impl Iterator<Item = Collective> {
     ours::<f32>().into_iter().map(|entry| entry.collective)
 }
 
-/// How a collective is called; `None` if Brevity does not have it.
+/// How a collective is called.
 #[must_use]
 pub fn entry<T: Number>(collective: Collective) -> Option<Entry<T>> {
     ours().into_iter().find(|entry| entry.collective == collective)
@@ -90,6 +115,14 @@ impl<T: 'static> Started<T> {
         back: impl FnOnce(B) -> Vectors<T> + 'static,
     ) -> Self {
         Self(Box::new(Lent { handle, back }))
+    }
+
+    /// Of a call that has an input and an output.
+    fn apart(handle: Handle<((Vec<T>, Vec<T>), Result<()>)>) -> Self
+    where
+        T: Send,
+    {
+        Self::new(handle, |(input, output)| Vectors { input, output })
     }
 
     /// Moves the call, and returns whether it has ended.

@@ -3,7 +3,8 @@
 use std::mem;
 use std::ops::Range;
 
-use brevity_collectives::{Call, Chunk, Cost, Description, Error, ReduceOp, Result, dense};
+use brevity_collectives::dense::{all_reduce, describe_all_reduce};
+use brevity_collectives::{Call, Chunk, Description, Error, ReduceOp, Result};
 use brevity_compress::state::{Reader, Writer};
 
 use super::room::Lacking;
@@ -63,10 +64,10 @@ impl DenseLane {
     }
 
     pub(super) fn describe(&self) -> Description {
-        dense::describe_all_reduce::<f32>(self.pending.len(), ReduceOp::Average)
+        describe_all_reduce::<f32>(self.pending.len(), ReduceOp::Average)
     }
 
-    pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
+    pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
         let mut sum = mem::take(&mut self.average);
         sum.clear();
         // Copied, so that `pending` keeps the gradients if the collective fails.
@@ -74,7 +75,7 @@ impl DenseLane {
         if poisoned {
             sum.fill(0.0);
         }
-        self.average = dense::all_reduce(call, Chunk::from(sum), ReduceOp::Average, cost).await?.into_vec();
+        self.average = all_reduce(call, Chunk::from(sum), ReduceOp::Average).await?.into_vec();
         // All ranks have the same bits and so take the same branch.
         let is_finite =
             |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());

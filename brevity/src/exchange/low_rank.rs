@@ -1,7 +1,7 @@
 //! Tensors that travel as low-rank factors: all left factors in one message, then all right factors.
 
 use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
-use brevity_collectives::{Call, Cost, Description, Result};
+use brevity_collectives::{Call, Description, Result};
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 use brevity_compress::state::{Reader, Writer};
 
@@ -68,12 +68,12 @@ impl LowRankLane {
         describe(self.powersgd.batch())
     }
 
-    pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
+    pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
         let mut factors = std::mem::take(&mut self.factors);
         if poisoned {
             factors.p.fill(0.0);
         }
-        self.factors = powersgd_all_reduce(call, &mut self.powersgd, factors, &self.numbers, cost).await?;
+        self.factors = powersgd_all_reduce(call, &mut self.powersgd, factors, &self.numbers).await?;
         Ok(())
     }
 

@@ -15,7 +15,7 @@ mod sparse;
 
 use std::time::Duration;
 
-use brevity_collectives::{Call, Cost, Description, Error as Collective, Group, Operation};
+use brevity_collectives::{Call, Description, Error as Collective, Group, Operation};
 use brevity_compress::{Density, in_standard_float_mode};
 
 pub use averaging::{Averaged, Averaging};
@@ -151,12 +151,11 @@ impl GradientExchange {
             return Averaging { handle: group.ended(((parts, gradients), Err(error))), group };
         }
         note_plan(&group, &parts.description, &parts.tensors, &parts.lanes);
-        let cost = group.settings().cost;
         let handle =
             timed.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
                 Box::pin(async move {
                     let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
-                    step(call, &parts.tensors, &mut parts.lanes, &mut slices, &cost).await
+                    step(call, &parts.tensors, &mut parts.lanes, &mut slices).await
                 })
             });
         Averaging { handle, group }
@@ -273,9 +272,8 @@ impl Parts {
     /// Averages gradients whose lengths were checked.
     fn average(&mut self, group: &Group, slices: &mut [&mut [f32]]) -> Result<()> {
         let Self { tensors, lanes, description, .. } = self;
-        let cost = group.settings().cost;
         note_plan(group, description, tensors, lanes);
-        group.run_in_order(*description, async |call| step(call, tensors, lanes, slices, &cost).await)
+        group.run_in_order(*description, async |call| step(call, tensors, lanes, slices).await)
     }
 
     /// Must be called whenever a lane's own description, or the exchange's number, has changed.
@@ -318,7 +316,6 @@ async fn step(
     tensors: &[Tensor],
     lanes: &mut [Lane],
     gradients: &mut [&mut [f32]],
-    cost: &Cost,
 ) -> Result<()> {
     let accumulate = || lanes.iter_mut().filter_map(|lane| lane.accumulate(gradients)).min();
     let bad = in_standard_float_mode(accumulate);
@@ -327,7 +324,7 @@ async fn step(
     }
     let mut outcome = Ok(());
     for lane in lanes.iter_mut() {
-        outcome = lane.exchange(call, bad.is_some(), cost).await.and_then(|()| call.check_poison());
+        outcome = lane.exchange(call, bad.is_some()).await.and_then(|()| call.check_poison());
         // After a collective every rank knows of the value that is not finite, so all ranks stop here
         // together.
         if outcome.is_err() {
@@ -384,11 +381,11 @@ impl Lane {
     }
 
     /// Runs the collective. A poisoned rank contributes no entries.
-    async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<(), Collective> {
+    async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<(), Collective> {
         match self {
-            Self::Dense(lane) => lane.exchange(call, poisoned, cost).await,
+            Self::Dense(lane) => lane.exchange(call, poisoned).await,
             Self::Sparse(lane) => lane.exchange(call, poisoned).await,
-            Self::LowRank(lane) => lane.exchange(call, poisoned, cost).await,
+            Self::LowRank(lane) => lane.exchange(call, poisoned).await,
         }
     }
 

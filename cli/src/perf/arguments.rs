@@ -40,8 +40,9 @@ const DEFAULT_DENSITY: f64 = 0.001;
 /// Starts its own ranks on this host, unless a launcher has started this one already.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
-    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather, barrier,
-    /// gtopk-allreduce, or compress for the kernels of compression, which need no ranks
+    /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
+    /// reducescatter, allgather, gather, scatter, alltoall, gtopk-allreduce, or compress for the kernels of
+    /// compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
@@ -346,7 +347,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("dance", "allgather, barrier, gtopk-allreduce; or compress"),
+            ("dance", "alltoall, barrier, gtopk-allreduce; or compress"),
             ("latency --ranks 1", "from 2 to"),
             ("allreduce --ranks 0", "from 1 to"),
             ("allreduce --dtype f16", "do not add it yet"),

@@ -107,12 +107,9 @@ impl InOrder<'_> {
         let mut steps = order(operands.len() as u32, own);
         let mut stack = Stack { reducer, bottom, above, lines, entries: 0, unread: [None; MAX_DEPTH] };
         if operands[own as usize].is_none() {
+            // The first step is that of the own operand, which is there.
             stack.entries = 1;
-            // A guest is the second of its pair.
-            if let Some(OrderStep::Push(keeper)) = steps.next().filter(|step| *step != OrderStep::Push(own)) {
-                steps.next();
-                stack.add(operand(keeper))?;
-            }
+            steps.next();
         }
         for step in steps {
             match step {

@@ -8,7 +8,6 @@
 mod element;
 mod in_order;
 mod kernel;
-mod order;
 mod reducer;
 mod types;
 mod user;
@@ -22,7 +21,7 @@ mod tests;
 
 pub use element::{Bool, Byte, Element};
 pub use kernel::Kernel;
-pub use order::{Order, OrderStep, order, order_depth};
 pub use reducer::Reducer;
 pub use types::{DataType, ReduceOp, UnknownName};
+pub use ucx_sys_wrap::shm::order::{OrderStep, order, order_depth};
 pub use user::UserReduction;

@@ -1,110 +1,158 @@
-//! All-gather: every rank gets all ranks' vectors.
-//!
-//! Ring: `P - 1` rounds. In each, a rank passes on what it received in the round before, so it sends all
-//! vectors except its successor's.
+//! All-gather: every rank gets all ranks' blocks.
 
-use std::sync::{Arc, LazyLock};
+use std::ops::ControlFlow;
 
-use bytemuck::allocation::try_zeroed_vec;
-use rustix::system::sysinfo;
 use ucx_sys_wrap::buffer::Chunk;
 
+use super::reduce_scatter::{join, segments, whole_blocks};
+use super::{Collective, Lengths, Place, SLICE_BYTES, by, check_length};
+use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
-use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::data::{DataType, Element};
+use crate::description::{Description, Operation};
+use crate::error::Result;
 use crate::host::{self, SlotTurn};
-use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
+use crate::lanes::in_lanes;
+use crate::plan::{Algorithm, Row, Work, always};
 
-/// Gathers vectors of equal length. `all` holds `P` vectors, this rank's at its position.
+/// An all-gather: the input is this rank's block, and the output has the blocks of all ranks. In place this
+/// rank's block is in the output.
+#[derive(Clone, Debug)]
+pub struct AllGather {
+    element: u8,
+    size: usize,
+    lengths: Lengths,
+}
+
+impl AllGather {
+    /// An all-gather of elements of type `T`.
+    #[must_use]
+    pub fn new<T: Element>(lengths: Lengths) -> Self {
+        Self::of(T::TYPE, lengths)
+    }
+
+    /// An all-gather of elements of a type.
+    #[must_use]
+    pub fn of(data: DataType, lengths: Lengths) -> Self {
+        Self { element: data.number(), size: data.bytes(), lengths }
+    }
+
+    fn layout(&self, memory: Sizes, world_size: u32) -> Result<Layout> {
+        let each = match memory.input {
+            Some(input) => input,
+            None => whole_blocks(memory.output, world_size, self.size),
+        };
+        self.lengths.layout((each, self.size), world_size)
+    }
+}
+
+/// Gathers vectors of equal length, inside the body of a call. `all` holds `P` vectors, this rank's in its
+/// place.
 ///
 /// # Errors
 /// Errors of the transport; `all` is lost.
 pub async fn all_gather<'env, T: Element>(
     call: &Call<'_, 'env>,
-    mut all: Chunk<'env, T>,
+    all: Chunk<'env, T>,
 ) -> Result<Chunk<'env, T>> {
-    call.check_open()?;
-    let (rank, world_size) = (call.rank(), call.world_size());
-    if let Some((mut place, terms)) = call.slot_turn(all.len() / world_size as usize * size_of::<T>()) {
-        host::all_gather(&mut SlotTurn::begin(&mut place, &terms).await?, &mut all).await?;
-        return Ok(all);
+    call.run_in_place(&AllGather::new::<T>(Lengths::Equal), all).await
+}
+
+impl Collective for AllGather {
+    const OPERATION: Operation = Operation::ALL_GATHER;
+    const ROWS: &'static [Row] = &[
+        Row {
+            algorithm: Algorithm::Direct,
+            fits: always,
+            seconds: |work, ground| ground.burst(work.bytes as f64),
+        },
+        Row {
+            algorithm: Algorithm::Bruck,
+            fits: always,
+            seconds: |work, ground| {
+                let bytes = work.bytes as f64 * (ground.ranks() - 1.0);
+                ground.rounds() * ground.cost.alpha + bytes * (ground.cost.beta + COPY)
+            },
+        },
+        Row {
+            algorithm: Algorithm::Ring,
+            fits: always,
+            seconds: |work, ground| (ground.ranks() - 1.0) * ground.message(work.bytes as f64),
+        },
+    ];
+
+    type Rest = ();
+
+    fn check(&self, memory: Sizes, place: Place) -> Result<()> {
+        let layout = self.layout(memory, place.world_size)?;
+        if let Some(input) = memory.input {
+            let own = layout.block(place.rank as usize).len();
+            check_length("the block of this rank", input, own, self.size)?;
+        }
+        check_length("the gathered vector", memory.output, layout.total(), self.size)
     }
-    let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
-    let length = all.len() / world_size as usize;
-    let mut blocks = all.split_into((0..world_size).map(|_| length));
-    for round in 0..world_size - 1 {
-        let (out, into) = (ring_chunk(rank, round, world_size), ring_chunk(rank, round + 1, world_size));
-        let sending = call.send(next, round, blocks[out].take());
-        let receiving = call.recv(previous, round, blocks[into].take());
-        blocks[into] = receiving.await?;
-        blocks[out] = sending.await?;
-    }
-    Ok(Chunk::join_all(blocks))
-}
 
-/// Gathers vectors of any length, in rank order. The lengths travel first, on the same ring.
-///
-/// # Errors
-/// Errors of the transport; [`Error::Payload`] if all vectors together need more memory than the machine has.
-pub async fn all_gather_varying<'env, T: Element>(call: &Call<'_, 'env>, own: Vec<T>) -> Result<Vec<Vec<T>>> {
-    let (rank, world_size) = (call.rank(), call.world_size());
-    let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
-    let mut lengths = vec![0u64; world_size as usize];
-    lengths[rank as usize] = own.len() as u64;
-    let lengths = all_gather(call, Chunk::from(lengths)).await?;
-    if let Some(rank) = first_without_room::<T>(&lengths, *MEMORY_BYTES) {
-        return Err(too_long(call, rank, lengths[rank]));
+    fn description(&self, memory: Sizes, place: Place) -> Description {
+        let count = match self.lengths {
+            Lengths::Equal => self.work(memory, place).bytes / self.size,
+            Lengths::Each(_) => 0,
+        };
+        let description = Description::new(Self::OPERATION, self.element, count);
+        match self.lengths.digest() {
+            0 => description,
+            digest => description.with_detail(digest),
+        }
     }
 
-    let mut blocks: Vec<Arc<Vec<T>>> = vec![Arc::default(); world_size as usize];
-    blocks[rank as usize] = Arc::new(own);
-    for step in 0..world_size - 1 {
-        let round = world_size - 1 + step;
-        let (out, into) = (ring_chunk(rank, step, world_size), ring_chunk(rank, step + 1, world_size));
-        let sending = call.send(next, round, Arc::clone(&blocks[out]));
-        let place = zeroed(lengths[into]).ok_or_else(|| too_long(call, into, lengths[into]))?;
-        blocks[into] = Arc::new(call.recv(previous, round, place).await?);
-        sending.await?;
+    fn work(&self, memory: Sizes, place: Place) -> Work {
+        let bytes = self.layout(memory, place.world_size).map_or(0, |layout| layout.longest());
+        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven: self.lengths.is_uneven() }
     }
-    Ok(blocks.into_iter().map(Arc::unwrap_or_clone).collect())
-}
 
-/// The memory of this machine.
-static MEMORY_BYTES: LazyLock<u64> = LazyLock::new(|| {
-    let system = sysinfo();
-    (system.totalram as u64).saturating_mul(u64::from(system.mem_unit))
-});
+    async fn run<'a, 'env>(
+        &'a self,
+        call: &'a Call<'a, 'env>,
+        algorithm: Algorithm,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        let layout = self.layout(memory.sizes(), call.world_size())?;
+        let mut output = memory.output;
+        if let Some(input) = memory.input {
+            // A copy: this rank's own block, the only one of gathering in place.
+            output[layout.block(call.rank() as usize)].copy_from_slice(input);
+        }
+        if algorithm == Algorithm::Bruck {
+            return by::bruck::all_gather(call, output, &layout).await;
+        }
+        let run = |call: Call<'a, 'env>, (_, mut blocks): (_, Vec<Chunk<'env, u8>>)| async move {
+            match algorithm {
+                Algorithm::Ring => by::ring::all_gather(&call, &mut blocks, 0).await?,
+                _ => by::direct::all_gather(&call, &mut blocks, 0).await?,
+            }
+            Ok(blocks)
+        };
+        let segments = segments((None, layout.split(output)), layout.longest(), SLICE_BYTES);
+        Ok(join(in_lanes(call, segments, run).await?))
+    }
 
-/// The first rank whose vector, after those before it, needs more memory than there is. A system that
-/// overcommits would still give it, and stop the process once a peer fills it.
-fn first_without_room<T>(lengths: &[u64], memory_bytes: u64) -> Option<usize> {
-    let mut room = memory_bytes;
-    lengths.iter().position(|length| {
-        let left = room.checked_sub(length.saturating_mul(size_of::<T>() as u64));
-        room = left.unwrap_or(0);
-        left.is_none()
-    })
-}
+    fn element_bytes(&self) -> usize {
+        self.size
+    }
 
-/// A vector of `length` zeros, whose memory is touched only where it is filled, because the length comes from
-/// a peer; `None` if there is no memory.
-fn zeroed<T: Element>(length: u64) -> Option<Vec<T>> {
-    try_zeroed_vec(usize::try_from(length).ok()?).ok()
-}
+    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
+        ControlFlow::Continue(())
+    }
 
-fn too_long(call: &Call<'_, '_>, rank: usize, length: u64) -> Error {
-    call.refuse(rank as u32, format!("a length of {length} elements, more than there is memory for"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn vectors_share_the_memory() {
-        assert_eq!(first_without_room::<f64>(&[3, 0, 5], 64), None);
-        assert_eq!(first_without_room::<f64>(&[3, 0, 5, 0], 63), Some(2));
-        assert_eq!(first_without_room::<f64>(&[u64::MAX, 1], u64::MAX - 1), Some(0));
-        assert!(*MEMORY_BYTES > 1 << 20);
+    async fn run_on_host<'a, 'b, 'env>(
+        &'a self,
+        turn: &'a mut SlotTurn<'b>,
+        memory: &'a mut Buffers<'env>,
+        (): (),
+    ) -> Result<()> {
+        let layout = self.layout(memory.sizes(), turn.world_size())?;
+        host::all_gather(turn, memory.input, memory.output, layout.blocks()).await
     }
 }
+
+/// Seconds to copy a byte from scratch memory.
+const COPY: f64 = 0.1e-9;

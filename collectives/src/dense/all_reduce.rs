@@ -1,154 +1,211 @@
 //! All-reduce: every rank gets the elementwise reduction of all ranks' vectors.
-//!
-//! With `P` ranks and `n` bytes, alpha per message and beta per byte:
-//!
-//! | algorithm | rounds | bytes sent per rank | time |
-//! | --- | --- | --- | --- |
-//! | ring | 2 (P - 1) | 2 n (P - 1) / P | 2 (P - 1) alpha + 2 n beta (P - 1) / P |
-//! | recursive doubling | ceil(log2 P), and 1 more unless P is a power of two | n a round | rounds (alpha + n beta) |
-//!
-//! Vectors of more than 512 KiB for each rank are reduced by rings in segments of that length, three at a
-//! time: while one is added up, the next is on its way.
-//!
-//! Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
-//! Recursive doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
-//! in MPICH", 2005.
 
-use brevity_compress::in_standard_float_mode;
+use std::ops::ControlFlow;
+
 use ucx_sys_wrap::buffer::Chunk;
 
+use super::{Collective, Place, SLICE_BYTES, by, check_length};
+use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
-use crate::choose::{Cost, DenseAllReduce};
+use crate::data::{Element, ReduceOp, Reducer};
 use crate::description::{Description, Operation};
-use crate::element::{Element, ReduceOp};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
+use crate::plan::{Algorithm, Ground, Row, Work, always, any_order};
 
-/// Long vectors are reduced in segments of so many bytes from each rank, which are still in the processor's
-/// cache when they are added up.
-const SLICE_BYTES: usize = 512 << 10;
+/// An all-reduce: input and output are vectors of equal length.
+#[derive(Clone, Debug)]
+pub struct AllReduce {
+    reducer: Reducer,
+    element: u8,
+}
+
+impl AllReduce {
+    /// An all-reduce of elements of type `T`.
+    ///
+    /// # Errors
+    /// [`Error::Reduction`](crate::Error::Reduction).
+    pub fn new<T: Element>(op: ReduceOp) -> Result<Self> {
+        Ok(Self::of(Reducer::of(T::TYPE, op)?, T::TYPE.number()))
+    }
+
+    /// An all-reduce of elements of the type of this number.
+    #[must_use]
+    pub fn of(reducer: Reducer, element: u8) -> Self {
+        Self { reducer, element }
+    }
+
+    /// What ranks of an all-reduce of `count` elements must agree on.
+    #[must_use]
+    pub fn describe(&self, count: usize) -> Description {
+        reducing(Self::OPERATION, &self.reducer, self.element, count)
+    }
+}
 
 /// What ranks of an all-reduce must agree on.
 #[must_use]
-pub fn describe<T: Element>(count: usize, reduction: ReduceOp) -> Description {
-    Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
+pub fn describe_all_reduce<T: Element>(count: usize, op: ReduceOp) -> Description {
+    let description = Description::new(Operation::ALL_REDUCE, T::TYPE.number(), count);
+    Description { reduction: op.number(), ..description }
 }
 
-/// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums.
-/// Uses the cheapest algorithm by `cost`, which must be equal on all ranks.
+/// Reduces `data` over all ranks, inside the body of a call. All ranks get the same bits, except for NaN
+/// payloads of sums.
 ///
 /// # Errors
-/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent. Errors
-/// of the transport, and lack of memory to receive into; `data` is lost.
+/// [`Error::Reduction`](crate::Error::Reduction), before anything is sent; errors of the transport, and lack
+/// of memory to receive into: `data` is lost.
 pub async fn all_reduce<'env, T: Element>(
     call: &Call<'_, 'env>,
-    mut data: Chunk<'env, T>,
-    reduction: ReduceOp,
-    cost: &Cost,
-) -> Result<Chunk<'env, T>> {
-    reduction.check::<T>()?;
-    call.check_open()?;
-    let bytes = data.len() * size_of::<T>();
-    if let Some((mut place, terms)) = call.slot_turn(bytes) {
-        host::all_reduce(&mut SlotTurn::begin(&mut place, &terms).await?, &mut data, reduction).await?;
-        return Ok(data);
-    }
-    let world_size = call.world_size();
-    let segment = SLICE_BYTES / size_of::<T>() * world_size as usize;
-    let is_long = data.len() > segment;
-    let mut data = match cost.dense_all_reduce(world_size, bytes) {
-        // Two ranks send as much either way, and by a ring each adds up one half.
-        choice if is_long && (choice == DenseAllReduce::Ring || world_size == 2) => {
-            let run = |lane, segment| async move { ring(&lane, segment, reduction).await };
-            in_lanes(call, data, segment, run).await?
-        }
-        DenseAllReduce::Ring => ring(call, data, reduction).await?,
-        DenseAllReduce::RecursiveDoubling => recursive_doubling(call, data, reduction).await?,
-    };
-    if reduction == ReduceOp::Average {
-        in_standard_float_mode(|| T::divide(&mut data, call.world_size()));
-    }
-    Ok(data)
-}
-
-/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely; in `P - 1` more rounds the
-/// chunks go around.
-///
-/// [`ReduceOp::Average`] adds without dividing.
-///
-/// # Errors
-/// Errors of the transport; `data` is lost.
-pub async fn ring<'env, T: Element>(
-    call: &Call<'_, 'env>,
     data: Chunk<'env, T>,
-    reduction: ReduceOp,
+    op: ReduceOp,
 ) -> Result<Chunk<'env, T>> {
-    let (rank, world_size) = (call.rank(), call.world_size());
-    let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
-    let lengths: Vec<usize> =
-        (0..world_size as usize).map(|i| chunk_range(data.len(), world_size, i).len()).collect();
-    let mut chunks = data.split_into(lengths);
-
-    for round in 0..world_size - 1 {
-        let (out, into) = (ring_chunk(rank, round, world_size), ring_chunk(rank, round + 1, world_size));
-        let sending = call.send(next, round, chunks[out].take());
-        let incoming = call.recv(previous, round, call.scratch::<T>(chunks[into].len())?).await?;
-        in_standard_float_mode(|| T::combine(reduction, &mut chunks[into], &incoming));
-        chunks[out] = sending.await?;
-    }
-    for step in 0..world_size - 1 {
-        let round = world_size - 1 + step;
-        let (out, into) = (ring_chunk(rank + 1, step, world_size), ring_chunk(rank, step, world_size));
-        let sending = call.send(next, round, chunks[out].take());
-        let receiving = call.recv(previous, round, chunks[into].take());
-        chunks[into] = receiving.await?;
-        chunks[out] = sending.await?;
-    }
-    Ok(Chunk::join_all(chunks))
+    call.run_in_place(&AllReduce::new::<T>(op)?, data).await
 }
 
-/// Recursive doubling: in round `j` a rank adds the data of the rank at distance `2^j` ([`Doubling`]), until
-/// all ranks have the full sum.
-///
-/// [`ReduceOp::Average`] adds without dividing.
-///
-/// # Errors
-/// Errors of the transport; `data` is lost.
-pub async fn recursive_doubling<'env, T: Element>(
-    call: &Call<'_, 'env>,
-    mut data: Chunk<'env, T>,
-    reduction: ReduceOp,
-) -> Result<Chunk<'env, T>> {
-    let member = match Doubling::new(call.rank(), call.world_size()) {
-        Doubling::Guest { keeper } => {
-            let data = call.send(keeper, FIRST_ROUND, data).await?;
-            return call.recv(keeper, LAST_ROUND, data).await;
+/// The description of an operation that reduces.
+pub(super) fn reducing(operation: Operation, reducer: &Reducer, element: u8, count: usize) -> Description {
+    let description = Description::new(operation, element, count);
+    let description = Description { reduction: reducer.number(), ..description };
+    match reducer.detail() {
+        0 => description,
+        detail => description.with_detail(detail),
+    }
+}
+
+/// What a reduction of `bytes` bytes is to do.
+pub(super) fn work(reducer: &Reducer, bytes: usize) -> Work {
+    let wide_bytes = bytes / reducer.size() * reducer.wide();
+    Work { bytes, wide_bytes, is_exact: reducer.is_exact(), is_uneven: false }
+}
+
+impl Collective for AllReduce {
+    const OPERATION: Operation = Operation::ALL_REDUCE;
+    const ROWS: &'static [Row] = &[
+        Row {
+            algorithm: Algorithm::Doubling,
+            fits: always,
+            seconds: |work, ground| {
+                let bytes = work.wide_bytes as f64;
+                rounds_of_members(ground) * (ground.message(bytes) + Ground::combining(bytes))
+            },
+        },
+        Row {
+            algorithm: Algorithm::Halving,
+            fits: |work, _| work.wide_bytes == work.bytes,
+            seconds: |work, ground| {
+                let (bytes, members) = (work.bytes as f64, f64::from(1u32 << ground.world_size.ilog2()));
+                let (rounds, share) = (2.0 * members.log2(), bytes * (members - 1.0) / members);
+                let guests =
+                    if ground.world_size.is_power_of_two() { 0.0 } else { 2.0 * ground.message(bytes) };
+                rounds * ground.cost.alpha
+                    + 2.0 * share * ground.cost.beta
+                    + Ground::combining(share)
+                    + guests
+            },
+        },
+        Row {
+            algorithm: Algorithm::Direct,
+            fits: always,
+            seconds: |work, ground| {
+                let bytes = work.bytes as f64;
+                2.0 * ground.burst(bytes / ground.ranks()) + Ground::combining(bytes)
+            },
+        },
+        Row {
+            algorithm: Algorithm::Ring,
+            fits: any_order,
+            seconds: |work, ground| {
+                let block = work.bytes as f64 / ground.ranks();
+                (ground.ranks() - 1.0) * (2.0 * ground.message(block) + Ground::combining(block))
+            },
+        },
+    ];
+
+    type Rest = host::Rest;
+
+    fn check(&self, memory: Sizes, _: Place) -> Result<()> {
+        let (found, expected) = (memory.output, memory.input());
+        check_length("the reduced vector", found, expected, self.reducer.size())
+    }
+
+    fn description(&self, memory: Sizes, _: Place) -> Description {
+        self.describe(memory.output / self.reducer.size())
+    }
+
+    fn work(&self, memory: Sizes, _: Place) -> Work {
+        work(&self.reducer, memory.output)
+    }
+
+    async fn run<'a, 'env>(
+        &'a self,
+        call: &'a Call<'a, 'env>,
+        algorithm: Algorithm,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        let size = self.reducer.size();
+        let slices = match algorithm {
+            Algorithm::Direct | Algorithm::Ring => call.world_size() as usize,
+            _ => 2,
+        };
+        let segment = SLICE_BYTES / size * size * slices;
+        if segment == 0 || memory.output.len() <= segment {
+            return segment_of(call, &self.reducer, algorithm, memory).await;
         }
-        Doubling::Member(member) => member,
-    };
-    if call.world_size() == 1 {
-        return Ok(data);
+        let run = |lane, memory| async move { segment_of(&lane, &self.reducer, algorithm, memory).await };
+        in_lanes(call, memory.segments(segment), run).await.map(Chunk::join_all)
     }
-    let mut incoming = call.scratch::<T>(data.len())?;
-    if let Some(guest) = member.guest {
-        incoming = call.recv(guest, FIRST_ROUND, incoming).await?;
-        in_standard_float_mode(|| T::combine(reduction, &mut data, &incoming));
+
+    fn element_bytes(&self) -> usize {
+        self.reducer.size()
     }
-    for (round, peer) in (0..).zip(member.partners()) {
-        let sending = call.send(peer, round, data);
-        incoming = call.recv(peer, round, incoming).await?;
-        data = sending.await?;
-        in_standard_float_mode(|| T::combine(reduction, &mut data, &incoming));
+
+    fn at_once(
+        &self,
+        turn: &mut SlotTurn<'_>,
+        memory: &mut Buffers<'_>,
+    ) -> ControlFlow<Result<()>, host::Rest> {
+        host::at_once(turn, &self.reducer, memory.input, memory.output)
     }
-    match member.guest {
-        Some(guest) => call.send(guest, LAST_ROUND, data).await,
-        None => Ok(data),
+
+    async fn run_on_host<'a, 'b, 'env>(
+        &'a self,
+        turn: &'a mut SlotTurn<'b>,
+        memory: &'a mut Buffers<'env>,
+        rest: host::Rest,
+    ) -> Result<()> {
+        host::all_reduce_rest(turn, &self.reducer, memory.input, memory.output, rest).await
     }
 }
 
-// Rounds begin at 0 in every collective, so that ranks that make different calls meet in the first message. A
-// guest's message is not confused with that of round 0, which comes from another rank.
-const FIRST_ROUND: u32 = 0;
-const LAST_ROUND: u32 = u32::BITS;
+/// Rounds of a doubling in which guests send first and receive last.
+pub(super) fn rounds_of_members(ground: &Ground) -> f64 {
+    let guests = if ground.world_size.is_power_of_two() { 0 } else { 2 };
+    f64::from(ground.world_size.ilog2() + guests)
+}
+
+async fn segment_of<'env>(
+    call: &Call<'_, 'env>,
+    reducer: &Reducer,
+    algorithm: Algorithm,
+    memory: Memory<'env>,
+) -> Result<Chunk<'env, u8>> {
+    match algorithm {
+        Algorithm::Halving => return by::halving::all_reduce(call, reducer, memory).await,
+        Algorithm::Direct | Algorithm::Ring => {}
+        _ => return by::doubling::all_reduce(call, reducer, memory).await,
+    }
+    let layout = Layout::of_lines(memory.output.len(), call.world_size(), reducer.size());
+    let input = memory.input.map(|input| layout.read(input));
+    let mut blocks = layout.split(memory.output);
+    let output = (&mut blocks[..], call.rank() as usize);
+    if algorithm == Algorithm::Ring {
+        by::ring::reduce_scatter(call, reducer, input.as_deref(), output).await?;
+        by::ring::all_gather(call, &mut blocks, call.world_size()).await?;
+    } else {
+        by::direct::reduce_scatter(call, reducer, input.as_deref(), output, 0).await?;
+        by::direct::all_gather(call, &mut blocks, 1).await?;
+    }
+    Ok(Chunk::join_all(blocks))
+}

@@ -1,85 +1,130 @@
 //! Broadcast: every rank gets the root's vector.
-//!
-//! Binomial tree: `ceil(log2 P)` rounds of the whole vector, which the root sends `ceil(log2 P)` times. A
-//! rank shares one buffer among all its sends.
 
-use std::sync::Arc;
+use std::ops::ControlFlow;
 
-use ucx_sys_wrap::buffer::{Chunk, PoolBuffer, SendBuffer, SharedBuffer};
+use ucx_sys_wrap::Rank;
+use ucx_sys_wrap::buffer::Chunk;
 
+use super::{Collective, Place, SLICE_BYTES, by, check_root};
+use crate::buffers::{Buffers, Memory, Sizes};
 use crate::call::Call;
-use crate::element::Element;
+use crate::data::{DataType, Element};
+use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
-use crate::pattern::Binomial;
+use crate::lanes::in_lanes;
+use crate::plan::{Algorithm, Ground, Row, Work, always};
 
-/// Copies `data` of `root` to all ranks. The lengths must be equal.
+/// A broadcast: the output of all ranks gets the output of the root. There is no input.
+#[derive(Clone, Debug)]
+pub struct Broadcast {
+    element: u8,
+    size: usize,
+    root: u32,
+}
+
+impl Broadcast {
+    /// A broadcast of elements of type `T` of `root`.
+    #[must_use]
+    pub fn new<T: Element>(root: u32) -> Self {
+        Self::of(T::TYPE, root)
+    }
+
+    /// A broadcast of elements of a type of `root`.
+    #[must_use]
+    pub fn of(data: DataType, root: u32) -> Self {
+        Self { element: data.number(), size: data.bytes(), root }
+    }
+}
+
+/// Copies `data` of `root` to all ranks, inside the body of a call. The lengths are equal.
 ///
 /// # Errors
 /// Errors of the transport; `data` is lost.
 pub async fn broadcast<'env, T: Element>(
     call: &Call<'_, 'env>,
-    mut data: Chunk<'env, T>,
+    data: Chunk<'env, T>,
     root: u32,
 ) -> Result<Chunk<'env, T>> {
-    call.check_open()?;
-    if let Some((mut place, terms)) = call.slot_turn(data.len() * size_of::<T>()) {
-        host::broadcast(&mut SlotTurn::begin(&mut place, &terms).await?, &mut data, root).await?;
-        return Ok(data);
-    }
-    let place = Binomial::new(call.rank(), root, call.world_size());
-    if let Some((parent, round)) = place.parent() {
-        data = call.recv(parent, round, data).await?;
-    }
-    let shared = to_children(call, place, 0, Arc::new(data)).await?;
-    Ok(Arc::into_inner(shared).unwrap_or_else(|| unreachable!("every send has given its count back")))
+    call.run_in_place(&Broadcast::new::<T>(root), data).await
 }
 
-/// Fills `buffer` with that of `root` and freezes it. The received buffer is also sent on and returned,
-/// without a copy. The lengths must be equal.
-///
-/// # Errors
-/// Errors of the transport; `buffer` is lost, and its memory goes back to its pool.
-pub async fn broadcast_shared<'env, T: Element>(
-    call: &Call<'_, 'env>,
-    mut buffer: PoolBuffer<T>,
-    root: u32,
-) -> Result<SharedBuffer<T>> {
-    call.check_open()?;
-    let place = Binomial::new(call.rank(), root, call.world_size());
-    if let Some((parent, round)) = place.parent() {
-        buffer = call.recv(parent, round, buffer).await?;
-    }
-    to_children(call, place, 0, buffer.freeze()).await
+/// A tree of a radix.
+fn tree(work: &Work, ground: &Ground, radix: f64) -> f64 {
+    let levels = (ground.ranks().log2() / radix.log2()).ceil();
+    let messages = (radix - 1.0).min(ground.ranks() - 1.0);
+    let overhead = (messages - 1.0) * 0.125 * ground.cost.alpha;
+    levels * (ground.message(messages * work.bytes as f64) + overhead)
 }
 
-/// The root's part of a [`broadcast_shared`], for an already frozen buffer.
-///
-/// # Errors
-/// Errors of the transport.
-pub async fn broadcast_frozen<T: Element>(
-    call: &Call<'_, '_>,
-    buffer: SharedBuffer<T>,
-) -> Result<SharedBuffer<T>> {
-    call.check_open()?;
-    to_children(call, Binomial::new(call.rank(), call.rank(), call.world_size()), 0, buffer).await
-}
+impl Collective for Broadcast {
+    const OPERATION: Operation = Operation::BROADCAST;
+    const ROWS: &'static [Row] = &[
+        Row { algorithm: Algorithm::Binomial, fits: always, seconds: |work, ground| tree(work, ground, 2.0) },
+        Row { algorithm: Algorithm::Knomial4, fits: always, seconds: |work, ground| tree(work, ground, 4.0) },
+        Row { algorithm: Algorithm::Knomial8, fits: always, seconds: |work, ground| tree(work, ground, 8.0) },
+        Row {
+            algorithm: Algorithm::Spread,
+            fits: |_, ground| ground.world_size > 2,
+            seconds: |work, ground| 2.0 * ground.burst(work.bytes as f64 / (ground.ranks() - 1.0)),
+        },
+    ];
 
-/// Sends one buffer to all children in a tree, the child with the largest subtree first, in rounds from
-/// `first_round` on. Returns the buffer if it has no other holder.
-pub(crate) async fn to_children<'env, B: SendBuffer + Clone + 'env>(
-    call: &Call<'_, 'env>,
-    place: Binomial,
-    first_round: u32,
-    buffer: B,
-) -> Result<B> {
-    let sends: Vec<_> = place
-        .children()
-        .rev()
-        .map(|(child, round)| call.send(child, first_round + round, buffer.clone()))
-        .collect();
-    for send in sends {
-        drop(send.await?);
+    type Rest = ();
+
+    fn check(&self, _: Sizes, place: Place) -> Result<()> {
+        check_root(self.root, place)
     }
-    Ok(buffer)
+
+    fn description(&self, memory: Sizes, _: Place) -> Description {
+        let description = Description::new(Self::OPERATION, self.element, memory.output / self.size);
+        Description { root: Some(Rank(self.root)), ..description }
+    }
+
+    fn work(&self, memory: Sizes, _: Place) -> Work {
+        let bytes = memory.output;
+        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven: false }
+    }
+
+    async fn run<'a, 'env>(
+        &'a self,
+        call: &'a Call<'a, 'env>,
+        algorithm: Algorithm,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        let slices = if algorithm == Algorithm::Spread { call.world_size() as usize - 1 } else { 1 };
+        let segment = SLICE_BYTES * slices;
+        let root = self.root;
+        let run = |call: Call<'a, 'env>, memory: Memory<'env>| async move {
+            let data = memory.output;
+            match algorithm {
+                Algorithm::Spread => by::spread::broadcast(&call, data, root).await,
+                Algorithm::Knomial4 => by::tree::broadcast(&call, data, root, 4).await,
+                Algorithm::Knomial8 => by::tree::broadcast(&call, data, root, 8).await,
+                _ => by::tree::broadcast(&call, data, root, 2).await,
+            }
+        };
+        let segments = match memory.output.len() {
+            0 => vec![memory],
+            _ => memory.segments(segment),
+        };
+        in_lanes(call, segments, run).await.map(Chunk::join_all)
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.size
+    }
+
+    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
+        ControlFlow::Continue(())
+    }
+
+    async fn run_on_host<'a, 'b, 'env>(
+        &'a self,
+        turn: &'a mut SlotTurn<'b>,
+        memory: &'a mut Buffers<'env>,
+        (): (),
+    ) -> Result<()> {
+        host::broadcast(turn, memory.output, self.root).await
+    }
 }

@@ -7,7 +7,7 @@ use ucx_sys_wrap::Tag;
 use ucx_sys_wrap::buffer::Comm;
 
 use super::{CallFuture, Group};
-use crate::element::Element;
+use crate::data::Element;
 use crate::engine::{Handle, join};
 use crate::error::{Error, Result};
 use crate::messages::{Mail, Message, Pick, Place, Turn};

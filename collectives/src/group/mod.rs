@@ -1,7 +1,8 @@
 //! Groups of ranks: how they are made, and how a call on them runs.
 
-mod collectives;
+mod dense;
 mod driving;
+mod leave;
 mod leaving;
 mod messages;
 mod on_host;
@@ -9,8 +10,8 @@ mod one_sided;
 mod peers;
 mod settings;
 mod shared;
+mod sparse;
 mod split;
-mod started;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,14 +26,16 @@ use ucx_sys_wrap::{Failure, Owner, Rank, Signature, Statistics, Transport};
 
 use crate::call::{Call, Shared};
 use crate::calls::Numbered;
-use crate::context::{Agreed, Context, Ranks};
+use crate::context::{Agreed, Context};
 use crate::description::Description;
-use crate::difference::{CONTROL, explain};
-use crate::engine::{AbortUnlessEnded, Engine, EngineThread, Handle, Status};
+use crate::difference::CONTROL;
+use crate::engine::{AbortUnlessEnded, Engine, EngineThread, Handle};
 use crate::error::{Error, Result};
 use crate::host::places;
+use crate::plan::Algorithm;
 use crate::world::{Numbers, World};
 
+use leave::Leave;
 pub use leaving::Leaving;
 pub use peers::{Handler, Outbox, Peers};
 pub use settings::{DEFAULT_TIMEOUT, Settings};
@@ -58,6 +61,8 @@ pub struct Group {
     context: Arc<Context>,
     /// The timeout of this handle's calls, instead of the group's.
     timeout: Option<Duration>,
+    /// The algorithm of this handle's calls on dense vectors, instead of the cheapest.
+    algorithm: Option<Algorithm>,
 }
 
 /// The future of a non-blocking call's body; see [`Group::start`].
@@ -115,7 +120,7 @@ impl Group {
     }
 
     fn of(context: Context) -> Self {
-        Self { context: Arc::new(context), timeout: None }
+        Self { context: Arc::new(context), timeout: None, algorithm: None }
     }
 
     /// A group of this rank only.
@@ -211,6 +216,16 @@ impl Group {
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self.clone() }
+    }
+
+    /// The same group, with this algorithm for the calls on dense vectors that are made through the result.
+    /// All ranks choose the same one. It goes by messages, also among ranks that share memory. `None` for the
+    /// cheapest.
+    ///
+    /// A call for which it does not fit is refused ([`Error::Algorithm`]).
+    #[must_use]
+    pub fn with_algorithm(&self, algorithm: Option<Algorithm>) -> Self {
+        Self { algorithm, ..self.clone() }
     }
 
     /// The timeout of calls that are made through this handle.
@@ -418,33 +433,5 @@ impl Group {
             host.record(numbered.number, signature);
         }
         Made { description, numbered, signature, timeout: self.timeout() }
-    }
-}
-
-/// Closes the context at the end of a call that this rank leaves early, so that no rank waits for it. A body
-/// that panics because of an error leaves for that error.
-struct Leave<'a, 'env> {
-    comm: &'a Comm<'env>,
-    ranks: &'a Ranks,
-    shared: &'a Shared,
-}
-
-impl Leave<'_, '_> {
-    /// Likewise, and finds out what differs if calls do.
-    async fn explained(self, status: &Status) {
-        let Self { comm, ranks, shared } = self;
-        drop(self);
-        if shared.has_differed() {
-            explain(comm, ranks, status).await;
-        }
-    }
-}
-
-impl Drop for Leave<'_, '_> {
-    fn drop(&mut self) {
-        let port = self.comm.port();
-        if let Some(cause) = self.shared.broken(port.rank()) {
-            port.fail(self.ranks.number, cause);
-        }
     }
 }

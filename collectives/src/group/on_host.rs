@@ -7,12 +7,13 @@ use ucx_sys_wrap::Signature;
 use ucx_sys_wrap::buffer::CallTime;
 use ucx_sys_wrap::shm::Ticket;
 
-use super::{CallFuture, DEFAULT_TIMEOUT, Group, Made};
+use super::{DEFAULT_TIMEOUT, Group, Made};
+use crate::buffers::Buffers;
 use crate::call::Shared;
 use crate::context::Context;
+use crate::dense::{Collective, MOST_SLOT_ELEMENT};
 use crate::description::Description;
 use crate::difference::explain;
-use crate::element::Element;
 use crate::engine::Handle;
 use crate::error::{CallSite, Result};
 use crate::host::{Host, Inside, SlotTurn, Terms};
@@ -23,26 +24,26 @@ impl Group {
         self.context.ranks.host.as_ref().map(|host| Inside::new(host, outer, spins, self.settings().cost))
     }
 
-    /// The slots of the host, if all ranks are on it and calls of `bytes` should use them. All ranks agree.
+    /// The slots of the host, if all ranks are on it and a call of so many bytes should use them. All ranks
+    /// agree.
     #[inline]
-    pub(super) fn host_for(&self, bytes: usize) -> Option<&Arc<Host>> {
+    pub(super) fn host_for<C: Collective>(&self, collective: &C, bytes: usize) -> Option<&Arc<Host>> {
         let host = self.context.ranks.host.as_ref();
-        host.filter(|host| host.is_always || self.settings().cost.prefers_slots(self.world_size(), bytes))
+        host.filter(|_| collective.element_bytes() <= MOST_SLOT_ELEMENT)
+            .filter(|host| host.is_always || self.settings().cost.prefers_slots(self.world_size(), bytes))
     }
 
-    /// Runs a call over slots to completion on this thread: as much as possible `at_once`, and the rest in
-    /// `body`.
-    pub(super) fn run_on_host<T, S>(
+    /// Runs a call over slots to completion on this thread: as much as possible at once.
+    pub(super) fn run_on_host<C: Collective>(
         &self,
         host: &Host,
         description: Description,
-        data: &mut [T],
-        at_once: impl FnOnce(&mut SlotTurn<'_>, &mut [T]) -> ControlFlow<Result<()>, S>,
-        body: impl AsyncFnOnce(&mut SlotTurn<'_>, &mut [T], S) -> Result<()>,
+        collective: &C,
+        memory: Buffers<'_>,
     ) -> Result<()> {
         self.engine().turn_for_others();
         let (made, shared) = (self.next_call_over_slots(description, 0), Shared::default());
-        let result = self.run_over_slots(host, (made, &shared), data, at_once, body);
+        let result = self.run_over_slots(host, (made, &shared), collective, memory);
         if shared.has_differed() {
             self.explain();
         }
@@ -56,13 +57,12 @@ impl Group {
         self.engine().run_in(status, DEFAULT_TIMEOUT, async |comm| explain(comm, ranks, status).await);
     }
 
-    fn run_over_slots<T, S>(
+    fn run_over_slots<C: Collective>(
         &self,
         host: &Host,
         (made, shared): (Made, &Shared),
-        data: &mut [T],
-        at_once: impl FnOnce(&mut SlotTurn<'_>, &mut [T]) -> ControlFlow<Result<()>, S>,
-        body: impl AsyncFnOnce(&mut SlotTurn<'_>, &mut [T], S) -> Result<()>,
+        collective: &C,
+        mut memory: Buffers<'_>,
     ) -> Result<()> {
         let Made { description, numbered, signature, timeout } = made;
         let mut ticket = Ticket::take(&*host.slots);
@@ -81,43 +81,38 @@ impl Group {
             spins: self.engine().spins(),
         };
         if let Some(mut turn) = SlotTurn::begin_at_once(&mut ticket, &terms) {
-            return match at_once(&mut turn, data) {
+            return match collective.at_once(&mut turn, &mut memory) {
                 ControlFlow::Break(result) => result,
                 ControlFlow::Continue(rest) => {
-                    let body = async { body(&mut turn, data, rest).await };
+                    let body = async { collective.run_on_host(&mut turn, &mut memory, rest).await };
                     self.engine().run_without_scope(&host.status, timeout, &time, body)
                 }
             };
         }
         self.engine().run_without_scope(&host.status, timeout, &time, async {
             let mut turn = SlotTurn::begin(&mut ticket, &terms).await?;
-            match at_once(&mut turn, data) {
-                ControlFlow::Break(result) => result,
-                ControlFlow::Continue(rest) => body(&mut turn, data, rest).await,
-            }
+            turn.run(collective, &mut memory).await
         })
     }
 
-    /// Starts a non-blocking call over slots on `data`, which the handle returns.
-    pub(super) fn start_on_host<T, B, F>(
+    /// Starts a non-blocking call over slots on the memory that `lend` finds in `buffers`, which the handle
+    /// returns.
+    pub(super) fn start_on_host<C, B>(
         &self,
         host: &Arc<Host>,
         description: Description,
-        data: B,
-        body: F,
+        (collective, buffers): (C, B),
+        lend: impl for<'a> Fn(&'a mut B) -> Buffers<'a> + Send + 'static,
     ) -> Handle<(B, Result<()>)>
     where
-        T: Element,
-        B: AsMut<[T]> + Send + 'static,
-        F: for<'a, 'b> FnOnce(&'a mut SlotTurn<'b>, &'a mut [T]) -> CallFuture<'a, Result<()>>
-            + Send
-            + 'static,
+        C: Collective,
+        B: Send + 'static,
     {
         let Made { numbered, signature, timeout, .. } = self.next_call_over_slots(description, 0);
         let (host, ranks) = (Arc::clone(host), Arc::clone(&self.context.ranks));
         let mut ticket = Ticket::take(Arc::clone(&host.slots));
         let (status, kept) = (Arc::clone(&host.status), Arc::clone(&ranks));
-        self.engine().spawn_in((status, Some(kept)), (timeout, None), data, move |comm, data| {
+        self.engine().spawn_in((status, Some(kept)), (timeout, None), buffers, move |comm, buffers| {
             Box::pin(async move {
                 let site = CallSite { description, sequence: numbered.number, difference: &ranks.difference };
                 let shared = Shared::default();
@@ -133,7 +128,7 @@ impl Group {
                     spins: 0,
                 };
                 let result = match SlotTurn::begin(&mut ticket, &terms).await {
-                    Ok(mut turn) => body(&mut turn, data.as_mut()).await,
+                    Ok(mut turn) => turn.run(&collective, &mut lend(buffers)).await,
                     Err(error) => Err(error),
                 };
                 if shared.has_differed() {

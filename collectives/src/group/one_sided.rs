@@ -9,7 +9,7 @@ use ucx_sys_wrap::buffer::{Comm, RecvBuffer, Region, RemoteRegion};
 use ucx_sys_wrap::{Error as Fault, Rank};
 
 use super::Group;
-use crate::element::Element;
+use crate::data::Element;
 use crate::error::{Error, Result};
 
 /// # Memory that other ranks write and read

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ucx_sys_wrap::{Failure, Rank};
 
 use super::Group;
-use crate::element::Element;
+use crate::data::Element;
 use crate::engine::Handle;
 use crate::error::Result;
 use crate::messages::{Message, serve};

@@ -11,6 +11,7 @@ use ucx_sys_wrap::local;
 use ucx_sys_wrap::shm::LocalGroup;
 
 use super::*;
+use crate::data::ReduceOp;
 use crate::group::Settings;
 
 const SIDE: usize = 4;

@@ -4,9 +4,9 @@ use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::{PoolBuffer, SharedBuffer};
 
 use super::Group;
+use crate::data::Element;
 use crate::dense;
 use crate::description::{Description, Operation};
-use crate::element::Element;
 use crate::error::Result;
 
 impl Group {
@@ -27,7 +27,7 @@ impl Group {
     /// The buffer is dropped: its memory goes back to its pool when the transport has released it.
     pub fn broadcast_shared<T: Element>(&self, buffer: PoolBuffer<T>, root: u32) -> Result<SharedBuffer<T>> {
         self.check_process()?;
-        self.check_root(root)?;
+        dense::check_root(root, self.place())?;
         let description = describe::<T>(buffer.len(), root);
         self.run(description, async |call| dense::broadcast_shared(call, buffer, root).await)
     }
@@ -45,5 +45,8 @@ impl Group {
 }
 
 fn describe<T: Element>(count: usize, root: u32) -> Description {
-    Description { root: Some(Rank(root)), ..Description::new(Operation::SHARED_BROADCAST, T::NUMBER, count) }
+    Description {
+        root: Some(Rank(root)),
+        ..Description::new(Operation::SHARED_BROADCAST, T::TYPE.number(), count)
+    }
 }

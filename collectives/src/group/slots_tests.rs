@@ -1,4 +1,4 @@
-//! The programs of [`host`] against oracles, on ranks that are threads and share memory.
+//! Collectives over slots against oracles, on ranks that are threads and share memory.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,10 +10,11 @@ use ucx_sys_wrap::{Rank, local};
 
 use super::*;
 use crate::data::{DataType, ReduceOp, Reducer, UserReduction};
-use crate::description::Operation;
+use crate::dense::{
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Lengths, Reduce, ReduceScatter, Scatter,
+};
 use crate::error::Error;
 use crate::group::Settings;
-use crate::host::{self, Blocks};
 
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 100_000];
 
@@ -34,12 +35,12 @@ fn on_ranks<R: Send>(world_size: u32, body: impl Fn(&Group) -> R + Sync) -> Vec<
     })
 }
 
-/// Makes a call that is one program over slots.
-fn over_slots(group: &Group, program: impl AsyncFnOnce(&mut SlotTurn<'_>) -> Result<()>) -> Result<()> {
-    let host = group.context.ranks.host.as_ref().unwrap();
-    let description = Description::new(Operation::BARRIER, 0, 0);
-    let nothing = |_: &mut SlotTurn<'_>, _: &mut [u8]| ControlFlow::Continue(());
-    group.run_on_host(host, description, &mut [], nothing, async |turn, _, ()| program(turn).await)
+fn in_place(output: &mut [u8]) -> Buffers<'_> {
+    Buffers { input: None, output }
+}
+
+fn apart<'a>(input: &'a [u8], output: &'a mut [u8]) -> Buffers<'a> {
+    Buffers { input: Some(input), ..in_place(output) }
 }
 
 /// `count` numbers of a rank whose sum depends on the order.
@@ -115,13 +116,11 @@ fn all_reduce_is_in_the_fixed_order() {
         let expected = reduced(reducer, group.world_size(), count);
         let operand = operand(reducer, group.rank(), count);
         let mut data = operand.clone();
-        over_slots(group, async |turn| host::all_reduce_bytes(turn, reducer, None, &mut data).await).unwrap();
+        let all_reduce = AllReduce::of(reducer.clone(), 0);
+        group.call(&all_reduce, in_place(&mut data)).unwrap();
         assert!(data == expected, "{reducer:?} of {count} in place");
         let mut result = vec![7; data.len()];
-        let program = async |turn: &mut SlotTurn<'_>| {
-            host::all_reduce_bytes(turn, reducer, Some(&operand), &mut result).await
-        };
-        over_slots(group, program).unwrap();
+        group.call(&all_reduce, apart(&operand, &mut result)).unwrap();
         assert!(result == expected, "{reducer:?} of {count}");
     });
 }
@@ -134,14 +133,12 @@ fn reduce_gives_the_root_the_result() {
         for root in 0..group.world_size() {
             let is_root = group.rank() == root;
             let mut data = operand.clone();
-            over_slots(group, async |turn| host::reduce(turn, reducer, None, &mut data, root).await).unwrap();
+            let reduce = Reduce::of(reducer.clone(), 0, root);
+            group.call(&reduce, in_place(&mut data)).unwrap();
             let found = if is_root { &expected } else { &operand };
             assert!(data == *found, "{reducer:?} of {count} in place, root {root}");
             let mut result = if is_root { vec![7; data.len()] } else { Vec::new() };
-            let program = async |turn: &mut SlotTurn<'_>| {
-                host::reduce(turn, reducer, Some(&operand), &mut result, root).await
-            };
-            over_slots(group, program).unwrap();
+            group.call(&reduce, apart(&operand, &mut result)).unwrap();
             assert!(!is_root || result == expected, "{reducer:?} of {count}, root {root}");
         }
     });
@@ -153,26 +150,19 @@ fn reduce_scatter_gives_each_rank_its_block() {
         let count = count.min(20_000);
         let (rank, world_size) = (group.rank() as usize, group.world_size() as usize);
         // Equal blocks, and blocks of which the first is empty.
-        let ends: Vec<usize> =
-            (0..world_size).map(|place| count * place * (place + 1) / 2 * reducer.size()).collect();
-        let total = ends[world_size - 1] / reducer.size();
-        let cases =
-            [(Blocks::Equal(count * reducer.size()), count * world_size), (Blocks::Ends(&ends), total)];
-        for (blocks, elements) in cases {
+        let uneven: Vec<usize> = (0..world_size).map(|place| count * place).collect();
+        for (lengths, each) in [(Lengths::Equal, vec![count; world_size]), (Lengths::each(&uneven), uneven)] {
+            let elements = each.iter().sum();
+            let start: usize = each[..rank].iter().sum();
             let expected = reduced(reducer, group.world_size(), elements);
             let operand = operand(reducer, group.rank(), elements);
-            let block = blocks.range(rank);
+            let block = start * reducer.size()..(start + each[rank]) * reducer.size();
             let mut data = operand.clone();
-            let program = async |turn: &mut SlotTurn<'_>| {
-                host::reduce_scatter(turn, reducer, None, &mut data, blocks).await
-            };
-            over_slots(group, program).unwrap();
+            let reduce_scatter = ReduceScatter::of(reducer.clone(), 0, lengths);
+            group.call(&reduce_scatter, in_place(&mut data)).unwrap();
             assert!(data[block.clone()] == expected[block.clone()], "{reducer:?} of {count} in place");
             let mut result = vec![7; block.len()];
-            let program = async |turn: &mut SlotTurn<'_>| {
-                host::reduce_scatter(turn, reducer, Some(&operand), &mut result, blocks).await
-            };
-            over_slots(group, program).unwrap();
+            group.call(&reduce_scatter, apart(&operand, &mut result)).unwrap();
             assert!(result == expected[block], "{reducer:?} of {count}");
         }
     });
@@ -187,9 +177,8 @@ fn a_reduction_that_fails_closes_the_group() {
             let combine = move |_: &mut [u8], _: &[u8]| if rank == 1 { Err(7) } else { Ok(()) };
             let reducer = Reducer::User(Arc::new(UserReduction::new("fails", 4, combine)));
             let mut data = vec![0; 4 * count];
-            let mut call = || {
-                over_slots(group, async |turn| host::all_reduce_bytes(turn, &reducer, None, &mut data).await)
-            };
+            let all_reduce = AllReduce::of(reducer, 0);
+            let mut call = || group.call(&all_reduce, in_place(&mut data));
             // A rank that has all it needs may return without an error, once.
             call().and_then(|()| call()).unwrap_err()
         });
@@ -203,16 +192,6 @@ fn a_reduction_that_fails_closes_the_group() {
 /// Bytes that one rank has for another.
 fn block(from: usize, to: usize, length: usize) -> impl Iterator<Item = u8> {
     (0..length).map(move |index| (index * 31 + index / 256 + from * 7 + to * 101) as u8)
-}
-
-/// The ends of blocks of these lengths.
-fn ends(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
-    lengths
-        .scan(0, |end, length| {
-            *end += length;
-            Some(*end)
-        })
-        .collect()
 }
 
 /// Runs `check` for groups of 2 to 5 ranks, with a length, and with the function of the differing lengths of
@@ -231,37 +210,31 @@ fn for_each_length(check: impl Fn(&Group, usize, &dyn Fn(usize, usize) -> usize)
 fn all_gather_gives_all_ranks_all_blocks() {
     for_each_length(|group, length, varying| {
         let (rank, places) = (group.rank() as usize, group.world_size() as usize);
-        let lengths: [&dyn Fn(usize) -> usize; 2] = [&|_| length, &|place| varying(place, 0)];
-        for (index, of) in lengths.into_iter().enumerate() {
-            let ends = ends((0..places).map(of));
-            let blocks = if index == 0 { Blocks::Equal(length) } else { Blocks::Ends(&ends) };
-            let expected: Vec<u8> = (0..places).flat_map(|place| block(place, 0, of(place))).collect();
-            let own: Vec<u8> = block(rank, 0, of(rank)).collect();
+        let uneven: Vec<usize> = (0..places).map(|place| varying(place, 0)).collect();
+        for (lengths, each) in [(Lengths::Equal, vec![length; places]), (Lengths::each(&uneven), uneven)] {
+            let all_gather = AllGather::new::<u8>(lengths);
+            let expected: Vec<u8> = (0..places).flat_map(|place| block(place, 0, each[place])).collect();
+            let own: Vec<u8> = block(rank, 0, each[rank]).collect();
             let mut all = vec![0; expected.len()];
-            let program = async |turn: &mut SlotTurn<'_>| {
-                host::all_gather_bytes(turn, Some(&own), &mut all, blocks).await
-            };
-            over_slots(group, program).unwrap();
-            assert!(all == expected, "{blocks:?}");
+            group.call(&all_gather, apart(&own, &mut all)).unwrap();
+            assert!(all == expected, "{each:?}");
             all.fill(7);
-            all[blocks.range(rank)].copy_from_slice(&own);
-            let program =
-                async |turn: &mut SlotTurn<'_>| host::all_gather_bytes(turn, None, &mut all, blocks).await;
-            over_slots(group, program).unwrap();
-            assert!(all == expected, "{blocks:?} in place");
+            let start: usize = each[..rank].iter().sum();
+            all[start..start + each[rank]].copy_from_slice(&own);
+            group.call(&all_gather, in_place(&mut all)).unwrap();
+            assert!(all == expected, "{each:?} in place");
         }
     });
 }
 
 #[test]
-fn broadcast_and_barrier_reach_all_ranks() {
+fn broadcast_reaches_all_ranks() {
     for_each_length(|group, length, _| {
         for root in 0..group.world_size() {
             let expected: Vec<u8> = block(root as usize, 0, length).collect();
             let mut data = if group.rank() == root { expected.clone() } else { vec![0; length] };
-            over_slots(group, async |turn| host::broadcast_bytes(turn, &mut data, root).await).unwrap();
+            group.call(&Broadcast::new::<u8>(root), in_place(&mut data)).unwrap();
             assert!(data == expected, "{length} from {root}");
-            over_slots(group, async |turn| host::barrier(turn).await).unwrap();
         }
     });
 }
@@ -270,35 +243,35 @@ fn broadcast_and_barrier_reach_all_ranks() {
 fn gather_and_scatter_move_the_blocks_of_all_ranks() {
     for_each_length(|group, length, varying| {
         let (rank, places) = (group.rank() as usize, group.world_size() as usize);
-        let lengths: [&dyn Fn(usize) -> usize; 2] = [&|_| length, &|place| varying(place, 0)];
-        for ((index, of), root) in
-            lengths.into_iter().enumerate().flat_map(|of| (0..places).map(move |r| (of, r)))
-        {
-            let is_root = rank == root;
-            let ends = if is_root { ends((0..places).map(of)) } else { Vec::new() };
-            let expected: Vec<u8> = (0..places).flat_map(|place| block(place, 0, of(place))).collect();
-            let own: Vec<u8> = block(rank, 0, of(rank)).collect();
-            for in_place in [false, true] {
-                let start: usize = (0..rank).map(of).sum();
-                let range = start..start + of(rank);
+        let uneven: Vec<usize> = (0..places).map(|place| varying(place, 0)).collect();
+        for (lengths, each) in [(Lengths::Equal, vec![length; places]), (Lengths::each(&uneven), uneven)] {
+            let expected: Vec<u8> = (0..places).flat_map(|place| block(place, 0, each[place])).collect();
+            let own: Vec<u8> = block(rank, 0, each[rank]).collect();
+            let start: usize = each[..rank].iter().sum();
+            for root in 0..places {
+                let is_root = rank == root;
+                let gather = Gather::new::<u8>(root as u32, lengths.clone());
+                let scatter = Scatter::new::<u8>(root as u32, lengths.clone());
+
                 let mut all = if is_root { vec![7; expected.len()] } else { Vec::new() };
-                if in_place && is_root {
-                    all[range.clone()].copy_from_slice(&own);
+                group.call(&gather, apart(&own, &mut all)).unwrap();
+                assert!(!is_root || all == expected, "gather of {each:?} to {root}");
+                let mut got = vec![9; own.len()];
+                group.call(&scatter, apart(&all, &mut got)).unwrap();
+                assert!(got == own, "scatter of {each:?} from {root}");
+
+                let mut data = if is_root { vec![7; expected.len()] } else { own.clone() };
+                if is_root {
+                    data[start..start + each[rank]].copy_from_slice(&own);
                 }
-                let input = (!in_place || !is_root).then_some(&own[..]);
-                let program = async |turn: &mut SlotTurn<'_>| match index {
-                    0 => host::gather(turn, input, &mut all, root as u32).await,
-                    _ => host::gather_v(turn, input, &mut all, &ends, root as u32).await,
-                };
-                over_slots(group, program).unwrap();
-                assert!(!is_root || all == expected, "gather of {length} to {root}, in place: {in_place}");
-                let mut block = if in_place && is_root { Vec::new() } else { vec![9; own.len()] };
-                let program = async |turn: &mut SlotTurn<'_>| match index {
-                    0 => host::scatter(turn, &all, &mut block, root as u32).await,
-                    _ => host::scatter_v(turn, &all, &ends, &mut block, root as u32).await,
-                };
-                over_slots(group, program).unwrap();
-                assert!(block == own || in_place && is_root, "scatter of {length} from {root}");
+                group.call(&gather, in_place(&mut data)).unwrap();
+                let gathered = if is_root { &expected } else { &own };
+                assert!(data == *gathered, "gather of {each:?} to {root} in place");
+                if !is_root {
+                    data.fill(9);
+                }
+                group.call(&scatter, in_place(&mut data)).unwrap();
+                assert!(data == *gathered, "scatter of {each:?} from {root} in place");
             }
         }
     });
@@ -311,23 +284,22 @@ fn all_to_all_moves_a_block_from_each_rank_to_each() {
         let equal: &dyn Fn(usize, usize) -> usize = &|_, _| length;
         // In place, blocks of differing lengths have the same length both ways.
         let mutual: &dyn Fn(usize, usize) -> usize = &|from, to| varying(from + to, 0);
-        for (is_equal, of, in_place) in
-            [(true, equal, false), (true, equal, true), (false, varying, false), (false, mutual, true)]
+        for (of, is_equal, is_in_place) in
+            [(equal, true, false), (equal, true, true), (varying, false, false), (mutual, false, true)]
         {
-            let to = |place| block(rank, place, of(rank, place));
-            let from = |place| block(place, rank, of(place, rank));
-            let sent: Vec<u8> = (0..places).flat_map(to).collect();
-            let expected: Vec<u8> = (0..places).flat_map(from).collect();
-            let sent_ends = ends((0..places).map(|place| of(rank, place)));
-            let ends = ends((0..places).map(|place| of(place, rank)));
-            let mut result = if in_place { sent.clone() } else { vec![7; expected.len()] };
-            let input = (!in_place).then_some(&sent[..]);
-            let program = async |turn: &mut SlotTurn<'_>| match is_equal {
-                true => host::all_to_all(turn, input, &mut result).await,
-                false => host::all_to_all_v(turn, input, &sent_ends, &mut result, &ends).await,
+            let sent: Vec<u8> = (0..places).flat_map(|place| block(rank, place, of(rank, place))).collect();
+            let expected: Vec<u8> =
+                (0..places).flat_map(|place| block(place, rank, of(place, rank))).collect();
+            let lengths = |of: &dyn Fn(usize) -> usize| match is_equal {
+                true => Lengths::Equal,
+                false => Lengths::each(&(0..places).map(of).collect::<Vec<_>>()),
             };
-            over_slots(group, program).unwrap();
-            assert!(result == expected, "{length}, in place: {in_place}");
+            let (to, from) = (lengths(&|place| of(rank, place)), lengths(&|place| of(place, rank)));
+            let all_to_all = AllToAll::new::<u8>(to, from);
+            let mut result = if is_in_place { sent.clone() } else { vec![7; expected.len()] };
+            let memory = if is_in_place { in_place(&mut result) } else { apart(&sent, &mut result) };
+            group.call(&all_to_all, memory).unwrap();
+            assert!(result == expected, "{length}, in place: {is_in_place}");
         }
     });
 }
@@ -335,28 +307,26 @@ fn all_to_all_moves_a_block_from_each_rank_to_each() {
 /// A block of another length than its reader expects is an error there, and ends the calls of all.
 #[test]
 fn a_block_of_another_length_is_refused() {
-    type Program = fn(&Group) -> Result<()>;
-    let programs: [Program; 3] = [
+    type Call = fn(&Group) -> Result<()>;
+    let calls: [Call; 3] = [
         |group| {
             let own = vec![1; if group.rank() == 2 { 5000 } else { 4000 }];
-            let (mut all, ends) = (vec![0; 12_000], [4000, 8000, 12_000]);
-            let is_root = group.rank() == 0;
-            let (all, ends) = if is_root { (&mut all[..], &ends[..]) } else { (&mut [][..], &[][..]) };
-            over_slots(group, async |turn| host::gather_v(turn, Some(&own), all, ends, 0).await)
+            let mut all = vec![0; if group.rank() == 0 { 12_000 } else { 0 }];
+            group.call(&Gather::new::<u8>(0, Lengths::each(&[4000; 3])), apart(&own, &mut all))
         },
         |group| {
             let mut own = vec![1; if group.rank() == 0 { 4001 } else { 4000 }];
-            let (all, ends) = (vec![0; 12_000], [4000, 8000, 12_000]);
-            over_slots(group, async |turn| host::scatter_v(turn, &all, &ends, &mut own, 2).await)
+            let all = vec![0; if group.rank() == 2 { 12_000 } else { 0 }];
+            group.call(&Scatter::new::<u8>(2, Lengths::each(&[4000; 3])), apart(&all, &mut own))
         },
         |group| {
-            let ends = if group.rank() == 2 { [5001, 10_001, 15_001] } else { [5000, 10_000, 15_000] };
-            let mut all = vec![0; ends[2]];
-            over_slots(group, async |turn| host::all_to_all_v(turn, None, &ends, &mut all, &ends).await)
+            let each = if group.rank() == 2 { [5001, 5000, 5000] } else { [5000; 3] };
+            let mut all = vec![0; each.iter().sum()];
+            group.call(&AllToAll::new::<u8>(Lengths::each(&each), Lengths::each(&each)), in_place(&mut all))
         },
     ];
-    for program in programs {
-        let errors = on_ranks(3, |group| program(group).and_then(|()| group.barrier()).unwrap_err());
+    for call in calls {
+        let errors = on_ranks(3, |group| call(group).and_then(|()| group.barrier()).unwrap_err());
         let refuses = |error: &Error| matches!(error, Error::Payload { rank: Rank(2), .. });
         let ended = |error: &Error| matches!(error, Error::Payload { .. } | Error::Aborted { .. });
         assert!(errors.iter().any(|error| matches!(error, Error::Payload { .. })), "{errors:?}");

@@ -24,7 +24,7 @@ use ucx_sys_wrap::{Failure, Rank};
 use super::Group;
 use crate::call::Call;
 use crate::context::{Agreed, Context};
-use crate::dense;
+use crate::dense::{self, AllGather, Lengths};
 use crate::description::{Description, Operation, mix};
 use crate::error::{Error, Result};
 use crate::host::places;
@@ -252,7 +252,7 @@ async fn gather(call: &Call<'_, '_>, own: Vec<u64>) -> Result<Vec<u64>> {
     let mut all = call.zeros::<u64>(own.len() * call.world_size() as usize)?;
     let start = own.len() * call.rank() as usize;
     all[start..start + own.len()].copy_from_slice(&own);
-    dense::all_gather(call, Chunk::from(all)).await.map(|all| all.to_vec())
+    call.run_in_place(&AllGather::new::<u64>(Lengths::Equal), Chunk::from(all)).await.map(Chunk::into_vec)
 }
 
 impl Told {

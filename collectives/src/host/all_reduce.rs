@@ -24,7 +24,7 @@ const ALL_BY_ALL_BYTES: usize = 64 << 10;
 
 /// The rest of an all-reduce that was not finished at once.
 #[derive(Clone, Copy)]
-pub(crate) enum Rest {
+pub enum Rest {
     /// Everything.
     All,
     /// The reduction; this rank has published its vector in this step.

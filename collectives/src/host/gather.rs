@@ -6,46 +6,20 @@ use super::memory::{Blocks, Memory};
 use super::turn::SlotTurn;
 use crate::error::Result;
 
-/// Gathers the `input` of all ranks, of the same length, in `output` of the rank `root`, in the order of
-/// ranks. If the root has no `input`, its block is in its place already. `output` of other ranks is empty.
+/// Gathers the `input` of all ranks in `output` of the rank `root`, in the order of ranks. If the root has no
+/// `input`, its block is in its place already. `output` of other ranks is not written.
+///
+/// Blocks are equal on all ranks, or end where the root's `blocks` say; then those of others have no meaning.
 ///
 /// Other ranks may return before the root has their blocks.
 ///
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `output` is unspecified.
+/// [`Error::Payload`](crate::Error::Payload) when the root expects another length of a rank.
 ///
 /// # Panics
 /// When the root's `output` is not as long as all blocks, or another rank has no `input`.
 pub async fn gather(
-    turn: &mut SlotTurn<'_>,
-    input: Option<&[u8]>,
-    output: &mut [u8],
-    root: u32,
-) -> Result<()> {
-    let length = input.map_or(output.len() / turn.world_size() as usize, <[u8]>::len);
-    gather_blocks(turn, input, output, Blocks::Equal(length), root).await
-}
-
-/// Like [`gather`], of blocks of differing lengths, which end at `ends` in the root's `output`. Others than
-/// the root need no `ends`.
-///
-/// # Errors
-/// As for [`gather`]; [`Error::Payload`](crate::Error::Payload) when the root expects another length of a
-/// rank.
-///
-/// # Panics
-/// As for [`gather`].
-pub async fn gather_v(
-    turn: &mut SlotTurn<'_>,
-    input: Option<&[u8]>,
-    output: &mut [u8],
-    ends: &[usize],
-    root: u32,
-) -> Result<()> {
-    gather_blocks(turn, input, output, Blocks::Ends(ends), root).await
-}
-
-async fn gather_blocks(
     turn: &mut SlotTurn<'_>,
     input: Option<&[u8]>,
     output: &mut [u8],

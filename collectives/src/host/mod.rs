@@ -22,7 +22,6 @@ mod reduce_scatter;
 mod scatter;
 mod slices;
 mod turn;
-mod typed;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -34,22 +33,20 @@ use crate::choose::Cost;
 use crate::engine::{Course, Status};
 use crate::world::World;
 
-pub use all_gather::all_gather as all_gather_bytes;
-pub(crate) use all_reduce::Rest;
-pub use all_reduce::all_reduce as all_reduce_bytes;
-pub use all_to_all::{all_to_all, all_to_all_v};
+pub use all_gather::all_gather;
+pub use all_reduce::{Rest, all_reduce};
+pub(crate) use all_reduce::{all_reduce_rest, at_once};
+pub use all_to_all::all_to_all;
 pub use barrier::barrier;
-pub use broadcast::broadcast as broadcast_bytes;
-pub use gather::{gather, gather_v};
+pub use broadcast::broadcast;
+pub use gather::gather;
 pub(crate) use inside::{Inside, InsideTicket};
 pub use memory::Blocks;
 pub use reduce::reduce;
 pub use reduce_scatter::reduce_scatter;
-pub use scatter::{scatter, scatter_v};
+pub use scatter::scatter;
 pub use turn::SlotTurn;
 pub(crate) use turn::Terms;
-pub use typed::{all_gather, all_reduce, broadcast};
-pub(crate) use typed::{all_reduce_rest, at_once};
 
 /// The shared memory of a group whose ranks are all on one host.
 pub(crate) struct Host {

@@ -1,46 +1,25 @@
-//! Scatter over slots: the root writes a block for each rank, which that rank reads. The root writes
-//! n (P - 1) bytes for `P` ranks with blocks of `n` bytes.
+//! Scatter over slots: the root writes a block for each rank, which that rank reads. The root writes n (P -
+//! 1) bytes for `P` ranks with blocks of `n` bytes.
 
 use super::exchange::Exchange;
 use super::memory::{Blocks, Memory};
 use super::turn::SlotTurn;
 use crate::error::Result;
 
-/// Sends each rank its block of the `input` of the rank `root`, all of the same length. `input` of other
-/// ranks is not used. An empty `output` of the root means that its block stays in `input`.
+/// Sends each rank its block of the `input` of the rank `root`. `input` of other ranks is not used. An empty
+/// `output` of the root means that its block stays in `input`.
+///
+/// Blocks are equal on all ranks, or end where the root's `blocks` say; then those of others have no meaning.
 ///
 /// The root may return before the others have their blocks.
 ///
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `output` is unspecified.
+/// [`Error::Payload`](crate::Error::Payload) when a rank expects another length.
 ///
 /// # Panics
-/// When the root's `input` is not `P` blocks, or its `output` not one.
-pub async fn scatter(turn: &mut SlotTurn<'_>, input: &[u8], output: &mut [u8], root: u32) -> Result<()> {
-    let is_root = turn.slots().own_place() == root as usize;
-    let length = if is_root { input.len() / turn.world_size() as usize } else { output.len() };
-    scatter_blocks(turn, input, output, Blocks::Equal(length), root).await
-}
-
-/// Like [`scatter`], of blocks of differing lengths, which end at `ends` in the root's `input`. Others than
-/// the root need no `ends`.
-///
-/// # Errors
-/// As for [`scatter`]; [`Error::Payload`](crate::Error::Payload) when a rank expects another length.
-///
-/// # Panics
-/// As for [`scatter`].
-pub async fn scatter_v(
-    turn: &mut SlotTurn<'_>,
-    input: &[u8],
-    ends: &[usize],
-    output: &mut [u8],
-    root: u32,
-) -> Result<()> {
-    scatter_blocks(turn, input, output, Blocks::Ends(ends), root).await
-}
-
-async fn scatter_blocks(
+/// When the root's `input` is not as long as all blocks, or its `output` not as its own.
+pub async fn scatter(
     turn: &mut SlotTurn<'_>,
     input: &[u8],
     output: &mut [u8],

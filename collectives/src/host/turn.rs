@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -11,8 +12,10 @@ use ucx_sys_wrap::shm::{Header, LockHandle, Slots, Step, Ticket};
 use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
 use super::Host;
+use crate::buffers::Buffers;
 use crate::call::Shared;
 use crate::calls::Numbered;
+use crate::dense::{Collective, Place};
 use crate::description::Description;
 use crate::error::{CallSite, Error, Result};
 
@@ -110,6 +113,22 @@ impl<'a> SlotTurn<'a> {
         Ok(Self { slots, terms, first: 0, is_noted: true, is_whole: false })
     }
 
+    /// Runs a collective.
+    ///
+    /// # Errors
+    /// When a rank is lost, aborts, makes a different call, or does not call in time; the output is
+    /// unspecified.
+    pub(crate) async fn run<C: Collective>(
+        &mut self,
+        collective: &C,
+        memory: &mut Buffers<'_>,
+    ) -> Result<()> {
+        match collective.at_once(self, memory) {
+            ControlFlow::Break(result) => result,
+            ControlFlow::Continue(rest) => collective.run_on_host(self, memory, rest).await,
+        }
+    }
+
     /// Notes the call, once.
     #[inline]
     fn note(&mut self) {
@@ -138,6 +157,12 @@ impl<'a> SlotTurn<'a> {
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.terms.host.places
+    }
+
+    /// This rank, and the number of ranks.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { rank: self.slots.own_place() as u32, world_size: self.world_size() }
     }
 
     /// The description of this call.

@@ -8,8 +8,8 @@ use ucx_sys_wrap::{Envelope, Error as Fault, Found, Mark, Rank, Signature, Tag, 
 
 use super::{Message, Pick, Place};
 use crate::context::Ranks;
+use crate::data::Element;
 use crate::description::{Description, Operation};
-use crate::element::Element;
 use crate::error::{Error, Result};
 
 /// A receive without a posted operation looks after senders once in so many polls, and in each poll after so

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use ucx_sys_wrap::Rank;
 
-use crate::element::Element;
+use crate::data::Element;
 
 pub(crate) use mail::Mail;
 pub(crate) use serving::serve;

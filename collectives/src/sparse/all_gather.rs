@@ -11,21 +11,21 @@ use ucx_sys_wrap::buffer::Chunk;
 
 use super::message::finite_or_poison;
 use crate::call::Call;
+use crate::data::Element;
 use crate::description::{Description, Operation};
-use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::pattern::doubling_rounds;
 
 /// What ranks of a sparse all-gather must agree on.
 #[must_use]
 pub fn describe_all_gather(dim: usize, limit: usize) -> Description {
-    Description::sparse(Operation::SPARSE_ALL_GATHER, f32::NUMBER, dim, limit)
+    Description::sparse(Operation::SPARSE_ALL_GATHER, f32::TYPE.number(), dim, limit)
 }
 
 /// What ranks of a top-k all-reduce must agree on.
 #[must_use]
 pub fn describe_topk(dim: usize, limit: usize) -> Description {
-    Description::sparse(Operation::TOPK_ALL_REDUCE, f32::NUMBER, dim, limit)
+    Description::sparse(Operation::TOPK_ALL_REDUCE, f32::TYPE.number(), dim, limit)
 }
 
 /// Gathers the sparse vectors of all ranks, in rank order, whatever their values are.

@@ -16,9 +16,9 @@ use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::message::{EntryBuffers, finite_or_poison, receive};
 use crate::call::Call;
+use crate::data::Element;
 use crate::dense::to_children;
 use crate::description::{Description, Operation};
-use crate::element::Element;
 use crate::error::Result;
 use crate::pattern::{Binomial, doubling_rounds};
 
@@ -62,7 +62,7 @@ pub struct Gtopk {
 /// What ranks of a gTop-k all-reduce must agree on.
 #[must_use]
 pub fn describe(dim: usize, k: usize, rule: PutBack) -> Description {
-    let description = Description::sparse(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim, k);
+    let description = Description::sparse(Operation::GTOPK_ALL_REDUCE, f32::TYPE.number(), dim, k);
     Description { reduction: rule.number(), ..description }
 }
 

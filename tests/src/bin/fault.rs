@@ -16,7 +16,7 @@ use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use brevity::collectives::{Call, Chunk, Cost, Description, Operation, Result, dense};
+use brevity::collectives::{Call, Chunk, Description, Operation, Result, dense};
 use brevity::{GradientExchange, Group, Policy, ReduceOp, launch};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::faults::Log;
@@ -161,8 +161,7 @@ fn exchange(group: &Group, log: &Log, elements: usize) {
         let description = Description::new(Operation::ALL_REDUCE, 0, elements);
         let reducing = group.start(description, vec![1.0f32; elements], move |call, data| {
             Box::pin(async move {
-                let data = Chunk::from(&mut data[..]);
-                let reduced = dense::all_reduce(call, data, ReduceOp::Sum, &Cost::default()).await;
+                let reduced = dense::all_reduce(call, Chunk::from(&mut data[..]), ReduceOp::Sum).await;
                 let _ = sender.send(reduced.map(drop));
             })
         });

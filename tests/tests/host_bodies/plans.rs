@@ -1,6 +1,6 @@
 //! Calls in any order: bodies that use slots, bodies that do not, and collectives of the group itself.
 
-use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
+use brevity::collectives::{Call, Chunk, Description, Operation, dense};
 use brevity::{Group, Handle, ReduceOp, Settings};
 use brevity_tests::{on_host, oracle};
 use proptest::prelude::*;
@@ -35,8 +35,7 @@ async fn sums(call: &Call<'_, '_>, counts: &[usize]) {
     for &count in counts {
         let data = oracle::vector(call.rank(), count);
         let summing = call.describe(dense::describe_all_reduce::<f32>(count, ReduceOp::Sum));
-        let data =
-            dense::all_reduce(&summing, Chunk::from(data), ReduceOp::Sum, &Cost::default()).await.unwrap();
+        let data = dense::all_reduce(&summing, Chunk::from(data), ReduceOp::Sum).await.unwrap();
         assert!(data.into_vec() == total(call.world_size(), count));
         if count % 3 == 0 {
             dense::barrier(&call.describe(Description::new(Operation::BARRIER, 0, 0))).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use brevity::collectives::{Chunk, Cost, Error, Result, dense};
+use brevity::collectives::{Chunk, Error, Result, dense};
 use brevity::transport::Rank;
 use brevity::{Group, ReduceOp};
 
@@ -28,15 +28,13 @@ pub fn by_a_panic(member: &mut Member) {
     let panics = member.common.below(RANKS as usize) as u32;
     let is_here = panics == member.rank();
     let earlier: Vec<_> = lengths.iter().map(|length| member.start(&twin, *length)).collect();
-    let description = dense::describe_all_reduce::<f32>(10, ReduceOp::Sum);
+    let description = dense::AllReduce::new::<f32>(ReduceOp::Sum).unwrap().describe(10);
     let call = twin.start(description, member.buffer(vec![0u8; 10]), move |call, _| {
         Box::pin(async move {
             if is_here {
                 resume_unwind(Box::new(OnPurpose));
             }
-            dense::all_reduce(call, Chunk::from(vec![1.0f32; 10]), ReduceOp::Sum, &Cost::default())
-                .await
-                .map(drop)
+            dense::all_reduce(call, Chunk::from(vec![1.0f32; 10]), ReduceOp::Sum).await.map(drop)
         })
     });
     let dropped = member.own.below(3) == 0;

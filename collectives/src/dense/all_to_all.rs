@@ -1,0 +1,161 @@
+//! All-to-all: every rank sends every rank a block.
+
+use std::ops::ControlFlow;
+
+use ucx_sys_wrap::buffer::Chunk;
+
+use super::gather::UNEVEN;
+use super::reduce_scatter::whole_blocks;
+use super::{Collective, Lengths, Place, by, check_length};
+use crate::buffers::{Buffers, Layout, Memory, Sizes};
+use crate::call::Call;
+use crate::data::{DataType, Element};
+use crate::description::{Description, Operation};
+use crate::error::Result;
+use crate::host::{self, SlotTurn};
+use crate::plan::{Algorithm, Row, Work, always};
+
+/// An all-to-all: block `i` of the input goes to rank `i`, and block `i` of the output comes from it. In
+/// place the output is the input.
+///
+/// With lengths of their own, each rank knows those of the blocks that it sends and receives. In place both
+/// are the same.
+#[derive(Clone, Debug)]
+pub struct AllToAll {
+    element: u8,
+    size: usize,
+    sent: Lengths,
+    received: Lengths,
+}
+
+impl AllToAll {
+    /// An all-to-all of elements of type `T`. The lengths of the blocks that are sent and received are both
+    /// equal, or both not.
+    #[must_use]
+    pub fn new<T: Element>(sent: Lengths, received: Lengths) -> Self {
+        Self::of(T::TYPE, sent, received)
+    }
+
+    /// An all-to-all of elements of a type.
+    #[must_use]
+    pub fn of(data: DataType, sent: Lengths, received: Lengths) -> Self {
+        Self { element: data.number(), size: data.bytes(), sent, received }
+    }
+
+    /// The layouts of input and output.
+    fn layouts(&self, memory: Sizes, world_size: u32) -> Result<(Layout, Layout)> {
+        let each = (whole_blocks(memory.output, world_size, self.size), self.size);
+        Ok((self.sent.layout(each, world_size)?, self.received.layout(each, world_size)?))
+    }
+}
+
+impl Collective for AllToAll {
+    const OPERATION: Operation = Operation::ALL_TO_ALL;
+    const ROWS: &'static [Row] = &[
+        Row {
+            algorithm: Algorithm::Pairwise,
+            fits: always,
+            seconds: |work, ground| (ground.ranks() - 1.0) * ground.message(work.bytes as f64),
+        },
+        Row {
+            algorithm: Algorithm::Direct,
+            fits: |work, ground| !work.is_uneven && ground.world_size <= 32,
+            seconds: |work, ground| ground.burst(work.bytes as f64),
+        },
+        Row {
+            algorithm: Algorithm::Bruck,
+            fits: |work, _| !work.is_uneven,
+            seconds: |work, ground| {
+                let bytes = work.bytes as f64 * ground.ranks() / 2.0;
+                ground.rounds() * (ground.message(bytes) + 2.0 * COPY * bytes)
+            },
+        },
+    ];
+
+    type Rest = ();
+
+    fn check(&self, memory: Sizes, place: Place) -> Result<()> {
+        let (sent, received) = self.layouts(memory, place.world_size)?;
+        check_length("the received vector", memory.output, received.total(), self.size)?;
+        match memory.input {
+            Some(input) => {
+                check_length("the sent vector", input, sent.total(), self.size)?;
+                let own = place.rank as usize;
+                let (sent, received) = (sent.block(own).len(), received.block(own).len());
+                check_length("the block of this rank to itself", sent, received, self.size)
+            }
+            None if sent == received => Ok(()),
+            None => check_length("the sent vector", sent.total(), received.total(), self.size),
+        }
+    }
+
+    fn description(&self, memory: Sizes, place: Place) -> Description {
+        let count = self.work(memory, place).bytes / self.size;
+        let description = Description::new(Self::OPERATION, self.element, count);
+        if self.sent.is_uneven() { description.with_detail(UNEVEN) } else { description }
+    }
+
+    fn work(&self, memory: Sizes, place: Place) -> Work {
+        let is_uneven = self.sent.is_uneven();
+        let bytes = match is_uneven {
+            true => 0,
+            false => whole_blocks(memory.output, place.world_size, self.size),
+        };
+        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven }
+    }
+
+    async fn run<'a, 'env>(
+        &'a self,
+        call: &'a Call<'a, 'env>,
+        algorithm: Algorithm,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        let (sent, received) = self.layouts(memory.sizes(), call.world_size())?;
+        let mut output = memory.output;
+        if algorithm == Algorithm::Bruck {
+            let bytes = received.block(0).len();
+            let kept;
+            let input = match memory.input {
+                Some(input) => input,
+                None => {
+                    let mut copy = call.scratch::<u8>(output.len())?;
+                    copy.copy_from_slice(&output);
+                    kept = copy;
+                    &kept[..]
+                }
+            };
+            by::bruck::all_to_all(call, input, &mut output, bytes).await?;
+            return Ok(output);
+        }
+        let mut blocks = received.split(output);
+        match memory.input {
+            None => by::pairwise::exchange(call, &mut blocks).await?,
+            Some(input) if algorithm == Algorithm::Direct => {
+                by::direct::all_to_all(call, &sent.read(input), &mut blocks).await?
+            }
+            Some(input) => by::pairwise::all_to_all(call, &sent.read(input), &mut blocks).await?,
+        }
+        Ok(Chunk::join_all(blocks))
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.size
+    }
+
+    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
+        ControlFlow::Continue(())
+    }
+
+    async fn run_on_host<'a, 'b, 'env>(
+        &'a self,
+        turn: &'a mut SlotTurn<'b>,
+        memory: &'a mut Buffers<'env>,
+        (): (),
+    ) -> Result<()> {
+        let (sent, received) = self.layouts(memory.sizes(), turn.world_size())?;
+        host::all_to_all(turn, memory.input, memory.output, (sent.blocks(), received.blocks())).await
+    }
+}
+
+/// Seconds to copy a byte to or from scratch memory.
+const COPY: f64 = 0.1e-9;

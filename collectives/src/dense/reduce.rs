@@ -1,0 +1,172 @@
+//! Reduce: the root gets the elementwise reduction of all ranks' vectors.
+
+use std::ops::ControlFlow;
+
+use ucx_sys_wrap::Rank;
+use ucx_sys_wrap::buffer::Chunk;
+
+use super::all_reduce::{reducing, rounds_of_members, work};
+use super::{Collective, Place, SLICE_BYTES, by, check_length, check_root};
+use crate::buffers::{Buffers, Layout, Memory, Sizes};
+use crate::call::Call;
+use crate::data::{Element, ReduceOp, Reducer};
+use crate::description::{Description, Operation};
+use crate::error::Result;
+use crate::host::{self, SlotTurn};
+use crate::lanes::in_lanes;
+use crate::plan::{Algorithm, Row, Work, always};
+
+/// A reduction to one rank: the output of the root is as long as the inputs. Other ranks have none, or one of
+/// that length, which is not written unless it is the input too.
+#[derive(Clone, Debug)]
+pub struct Reduce {
+    reducer: Reducer,
+    element: u8,
+    root: u32,
+}
+
+impl Reduce {
+    /// A reduction of elements of type `T` to `root`.
+    ///
+    /// # Errors
+    /// [`Error::Reduction`](crate::Error::Reduction).
+    pub fn new<T: Element>(op: ReduceOp, root: u32) -> Result<Self> {
+        Ok(Self::of(Reducer::of(T::TYPE, op)?, T::TYPE.number(), root))
+    }
+
+    /// A reduction of elements of the type of this number.
+    #[must_use]
+    pub fn of(reducer: Reducer, element: u8, root: u32) -> Self {
+        Self { reducer, element, root }
+    }
+}
+
+impl Collective for Reduce {
+    const OPERATION: Operation = Operation::REDUCE;
+    const ROWS: &'static [Row] = &[
+        Row {
+            algorithm: Algorithm::Binomial,
+            fits: always,
+            seconds: |work, ground| {
+                rounds_of_members(ground) * (ground.message(work.wide_bytes as f64) + combining(work))
+            },
+        },
+        Row {
+            algorithm: Algorithm::Knomial4,
+            fits: always,
+            seconds: |work, ground| {
+                let levels = (rounds_of_members(ground) / 2.0).ceil();
+                levels * (ground.message(3.0 * work.wide_bytes as f64) + 3.0 * combining(work))
+            },
+        },
+        Row {
+            algorithm: Algorithm::Direct,
+            fits: always,
+            seconds: |work, ground| 2.0 * ground.burst(work.bytes as f64 / ground.ranks()) + combining(work),
+        },
+    ];
+
+    type Rest = ();
+
+    fn check(&self, memory: Sizes, place: Place) -> Result<()> {
+        check_root(self.root, place)?;
+        let (found, expected) = (memory.output, memory.input());
+        if found == 0 && place.rank != self.root {
+            return Ok(());
+        }
+        check_length("the reduced vector", found, expected, self.reducer.size())
+    }
+
+    fn description(&self, memory: Sizes, _: Place) -> Description {
+        let count = memory.input() / self.reducer.size();
+        let description = reducing(Self::OPERATION, &self.reducer, self.element, count);
+        Description { root: Some(Rank(self.root)), ..description }
+    }
+
+    fn work(&self, memory: Sizes, _: Place) -> Work {
+        work(&self.reducer, memory.input())
+    }
+
+    async fn run<'a, 'env>(
+        &'a self,
+        call: &'a Call<'a, 'env>,
+        algorithm: Algorithm,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        let size = self.reducer.size();
+        let slices = if algorithm == Algorithm::Direct { call.world_size() as usize } else { 1 };
+        let segment = SLICE_BYTES / size * size * slices;
+        if segment == 0 || memory.input().len() <= segment {
+            return self.segment(call, algorithm, memory).await;
+        }
+        let run = |lane, memory| async move { self.segment(&lane, algorithm, memory).await };
+        in_lanes(call, memory.segments(segment), run).await.map(Chunk::join_all)
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.reducer.size()
+    }
+
+    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
+        ControlFlow::Continue(())
+    }
+
+    async fn run_on_host<'a, 'b, 'env>(
+        &'a self,
+        turn: &'a mut SlotTurn<'b>,
+        memory: &'a mut Buffers<'env>,
+        (): (),
+    ) -> Result<()> {
+        host::reduce(turn, &self.reducer, memory.input, memory.output, self.root).await
+    }
+}
+
+fn combining(work: &Work) -> f64 {
+    crate::plan::Ground::combining(work.wide_bytes as f64)
+}
+
+impl Reduce {
+    async fn segment<'env>(
+        &self,
+        call: &Call<'_, 'env>,
+        algorithm: Algorithm,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        let root = self.root;
+        match algorithm {
+            Algorithm::Knomial4 => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 4)).await,
+            Algorithm::Knomial8 => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 8)).await,
+            Algorithm::Direct => self.direct(call, memory).await,
+            _ => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 2)).await,
+        }
+    }
+
+    /// Every rank reduces a block, and the root gathers them.
+    async fn direct<'env>(&self, call: &Call<'_, 'env>, memory: Memory<'env>) -> Result<Chunk<'env, u8>> {
+        let (rank, reducer) = (call.rank() as usize, &self.reducer);
+        let layout = Layout::of_lines(memory.input().len(), call.world_size(), reducer.size());
+        let input = memory.input.map(|input| layout.read(input));
+        if call.rank() == self.root || input.is_none() {
+            let mut blocks = layout.split(memory.output);
+            let output = (&mut blocks[..], rank);
+            by::direct::reduce_scatter(call, reducer, input.as_deref(), output, 0).await?;
+            if call.rank() == self.root {
+                let mut receives = Vec::with_capacity(blocks.len());
+                for (_, from) in by::direct::peers(rank, blocks.len()) {
+                    receives.push((from, call.recv(from as u32, 1, blocks[from].take())));
+                }
+                for (from, receive) in receives {
+                    blocks[from] = receive.await?;
+                }
+            } else {
+                blocks[rank] = call.send(self.root, 1, blocks[rank].take()).await?;
+            }
+            return Ok(Chunk::join_all(blocks));
+        }
+        let mut own = call.scratch::<u8>(layout.block(rank).len())?;
+        let input = input.as_deref().unwrap_or_default();
+        by::direct::reduce_scatter_apart(call, reducer, input, &mut own, 0).await?;
+        drop(call.send(self.root, 1, own).await?);
+        Ok(memory.output)
+    }
+}

@@ -1,0 +1,225 @@
+//! Reduce-scatter: every rank gets its block of the elementwise reduction of all ranks' vectors.
+
+use std::ops::ControlFlow;
+
+use ucx_sys_wrap::buffer::Chunk;
+
+use super::all_reduce::{reducing, rounds_of_members, work};
+use super::{Collective, Lengths, Place, SLICE_BYTES, by, check_length};
+use crate::buffers::{Buffers, Layout, Memory, Sizes};
+use crate::call::Call;
+use crate::data::{Element, ReduceOp, Reducer};
+use crate::description::{Description, Operation};
+use crate::error::Result;
+use crate::host::{self, SlotTurn};
+use crate::lanes::in_lanes;
+use crate::plan::{Algorithm, Ground, Row, Work, always, any_order};
+
+/// A reduce-scatter: the input has a block for each rank, and the output is this rank's. In place the output
+/// is the whole vector; its other blocks are not written.
+#[derive(Clone, Debug)]
+pub struct ReduceScatter {
+    reducer: Reducer,
+    element: u8,
+    lengths: Lengths,
+}
+
+impl ReduceScatter {
+    /// A reduce-scatter of elements of type `T`.
+    ///
+    /// # Errors
+    /// [`Error::Reduction`](crate::Error::Reduction).
+    pub fn new<T: Element>(op: ReduceOp, lengths: Lengths) -> Result<Self> {
+        Ok(Self::of(Reducer::of(T::TYPE, op)?, T::TYPE.number(), lengths))
+    }
+
+    /// A reduce-scatter of elements of the type of this number.
+    #[must_use]
+    pub fn of(reducer: Reducer, element: u8, lengths: Lengths) -> Self {
+        Self { reducer, element, lengths }
+    }
+
+    fn layout(&self, memory: Sizes, world_size: u32) -> Result<Layout> {
+        let each = match memory.input {
+            Some(_) => memory.output,
+            None => whole_blocks(memory.output, world_size, self.reducer.size()),
+        };
+        self.lengths.layout((each, self.reducer.size()), world_size)
+    }
+}
+
+/// The bytes of each of some blocks of whole elements, of `bytes` in all or a little more.
+pub(super) fn whole_blocks(bytes: usize, ranks: u32, size: usize) -> usize {
+    (bytes / size).div_ceil(ranks as usize) * size
+}
+
+impl Collective for ReduceScatter {
+    const OPERATION: Operation = Operation::REDUCE_SCATTER;
+    const ROWS: &'static [Row] = &[
+        Row {
+            algorithm: Algorithm::Direct,
+            fits: always,
+            seconds: |work, ground| {
+                let bytes = work.bytes as f64;
+                ground.burst(bytes) + (ground.ranks() - 1.0) * Ground::combining(bytes)
+            },
+        },
+        Row {
+            algorithm: Algorithm::Doubling,
+            fits: |work, _| !work.is_uneven,
+            seconds: |work, ground| {
+                let bytes = work.wide_bytes as f64 * ground.ranks();
+                rounds_of_members(ground) * (ground.message(bytes) + Ground::combining(bytes))
+            },
+        },
+        Row {
+            algorithm: Algorithm::Ring,
+            fits: any_order,
+            seconds: |work, ground| {
+                let bytes = work.bytes as f64;
+                (ground.ranks() - 1.0) * (ground.message(bytes) + Ground::combining(bytes))
+            },
+        },
+    ];
+
+    type Rest = ();
+
+    fn check(&self, memory: Sizes, place: Place) -> Result<()> {
+        let (layout, size) = (self.layout(memory, place.world_size)?, self.reducer.size());
+        let Some(input) = memory.input else {
+            return check_length("the vector", memory.output, layout.total(), size);
+        };
+        let own = layout.block(place.rank as usize).len();
+        check_length("the block of this rank", memory.output, own, size)?;
+        check_length("the vector", input, layout.total(), size)
+    }
+
+    fn description(&self, memory: Sizes, place: Place) -> Description {
+        let count = match self.lengths {
+            Lengths::Equal => self.work(memory, place).bytes / self.reducer.size(),
+            Lengths::Each(_) => 0,
+        };
+        let description = reducing(Self::OPERATION, &self.reducer, self.element, count);
+        match self.lengths.digest() {
+            0 => description,
+            digest => description.with_detail(digest),
+        }
+    }
+
+    fn work(&self, memory: Sizes, place: Place) -> Work {
+        let longest = self.layout(memory, place.world_size).map_or(0, |layout| layout.longest());
+        Work { is_uneven: self.lengths.is_uneven(), ..work(&self.reducer, longest) }
+    }
+
+    async fn run<'a, 'env>(
+        &'a self,
+        call: &'a Call<'a, 'env>,
+        algorithm: Algorithm,
+        memory: Memory<'env>,
+    ) -> Result<Chunk<'env, u8>> {
+        let (rank, reducer) = (call.rank() as usize, &self.reducer);
+        let layout = self.layout(memory.sizes(), call.world_size())?;
+        if algorithm == Algorithm::Doubling {
+            return self.by_doubling(call, memory, &layout).await;
+        }
+        let input = memory.input.map(|input| layout.read(input));
+        let output = match input {
+            Some(_) => vec![memory.output],
+            None => layout.split(memory.output),
+        };
+        let own = if input.is_some() { 0 } else { rank };
+        let run = |call: Call<'a, 'env>, (input, mut output): Segment<'env>| async move {
+            let blocks = (&mut output[..], own);
+            match algorithm {
+                Algorithm::Ring => by::ring::reduce_scatter(&call, reducer, input.as_deref(), blocks).await?,
+                _ => by::direct::reduce_scatter(&call, reducer, input.as_deref(), blocks, 0).await?,
+            }
+            Ok(output)
+        };
+        let segments =
+            segments((input, output), layout.longest(), SLICE_BYTES / reducer.size() * reducer.size());
+        let done = in_lanes(call, segments, run).await?;
+        Ok(join(done))
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.reducer.size()
+    }
+
+    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
+        ControlFlow::Continue(())
+    }
+
+    async fn run_on_host<'a, 'b, 'env>(
+        &'a self,
+        turn: &'a mut SlotTurn<'b>,
+        memory: &'a mut Buffers<'env>,
+        (): (),
+    ) -> Result<()> {
+        let layout = self.layout(memory.sizes(), turn.world_size())?;
+        host::reduce_scatter(turn, &self.reducer, memory.input, memory.output, layout.blocks()).await
+    }
+}
+
+impl ReduceScatter {
+    /// Reduces all blocks on all ranks.
+    async fn by_doubling<'env>(
+        &self,
+        call: &Call<'_, 'env>,
+        memory: Memory<'env>,
+        layout: &Layout,
+    ) -> Result<Chunk<'env, u8>> {
+        let mut all = call.zeroed_bytes(layout.total())?;
+        // A copy: the vector stays as it is.
+        all.copy_from_slice(memory.input());
+        let all = by::doubling::all_reduce(call, &self.reducer, Memory { input: None, output: all }).await?;
+        let (own, mut output) = (layout.block(call.rank() as usize), memory.output);
+        let into = if memory.input.is_some() { 0..own.len() } else { own.clone() };
+        output[into].copy_from_slice(&all[own]);
+        Ok(output)
+    }
+}
+
+/// A part of the blocks of a vector: of the input, if that is apart, and of the output.
+pub(super) type Segment<'env> = (Option<Vec<&'env [u8]>>, Vec<Chunk<'env, u8>>);
+
+/// Cuts blocks into segments of at most `length` bytes of each block. `longest` is the length of the longest
+/// block of any rank, so that all ranks have as many segments.
+pub(super) fn segments<'env>(
+    (input, output): Segment<'env>,
+    longest: usize,
+    length: usize,
+) -> Vec<Segment<'env>> {
+    let length = length.max(1);
+    let count = longest.div_ceil(length).max(1);
+    if count == 1 {
+        return vec![(input, output)];
+    }
+    let cut =
+        |bytes: usize, segment: usize| (segment * length).min(bytes)..((segment + 1) * length).min(bytes);
+    let mut segments: Vec<Segment<'env>> = (0..count)
+        .map(|segment| {
+            let input = input.as_ref();
+            (
+                input.map(|blocks| blocks.iter().map(|block| &block[cut(block.len(), segment)]).collect()),
+                Vec::new(),
+            )
+        })
+        .collect();
+    for block in output {
+        let bytes = block.len();
+        let pieces = block.split_into((0..count).map(|segment| cut(bytes, segment).len()));
+        for (segment, piece) in segments.iter_mut().zip(pieces) {
+            segment.1.push(piece);
+        }
+    }
+    segments
+}
+
+/// Joins the outputs of segments.
+pub(super) fn join(segments: Vec<Vec<Chunk<'_, u8>>>) -> Chunk<'_, u8> {
+    let mut segments: Vec<_> = segments.into_iter().map(Vec::into_iter).collect();
+    let blocks = segments.first().map_or(0, ExactSizeIterator::len);
+    let mut next = || Chunk::join_all(segments.iter_mut().filter_map(Iterator::next));
+    Chunk::join_all((0..blocks).map(|_| next()))
+}
