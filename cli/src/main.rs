@@ -4,6 +4,7 @@
 mod host;
 mod info;
 mod perf;
+mod plan;
 mod run;
 
 use std::io::{self, Write};
@@ -28,6 +29,7 @@ struct Command {
 enum Action {
     Run(run::RunArguments),
     Perf(Box<perf::PerfArguments>),
+    Plan(plan::PlanArguments),
     Info(info::InfoArguments),
     #[command(name = run::TRAMPOLINE, hide = true)]
     Rank(run::TrampolineArguments),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Action::Perf(arguments) => end(perf::perf(*arguments), perf::Error::status),
+        Action::Plan(arguments) => end(plan::plan(&arguments).map(|()| 0), brevity_bench::Error::status),
         Action::Info(arguments) => end(info::info(&arguments).map(|()| 0), brevity_bench::Error::status),
     }
 }

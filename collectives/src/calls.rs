@@ -7,8 +7,8 @@ use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::buffer::CallLog;
 use ucx_sys_wrap::{CallDigest, Rank};
 
-use crate::choose::Cost;
 use crate::description::{Description, Operation, digest};
+use crate::group::Settings;
 
 /// The calls of this rank on one context.
 ///
@@ -86,10 +86,12 @@ pub(crate) struct Numbered {
 }
 
 /// The digest before the first call: of the context and of what was set when its group was made.
-pub(crate) fn seed(context: u16, epoch: u8, cost: &Cost) -> u32 {
+pub(crate) fn seed(context: u16, epoch: u8, settings: &Settings) -> u32 {
+    let Settings { cost, any_order, wishes, .. } = settings;
     let [alpha, beta] = in_standard_float_mode(|| [cost.alpha.to_bits(), cost.beta.to_bits()]);
-    let settings = Description::new(Operation::SPLIT, epoch, usize::from(context));
-    digest(0, settings.with_detail(alpha).with_detail(beta).hash())
+    let context = Description::new(Operation::SPLIT, epoch, usize::from(context));
+    let context = context.with_detail(alpha).with_detail(beta).with_detail(wishes.digest());
+    digest(0, context.with_detail(u64::from(*any_order)).hash())
 }
 
 impl Calls {
@@ -162,6 +164,7 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::choose::Cost;
 
     #[test]
     fn calls_that_differ_have_other_digests_from_then_on() {
@@ -193,10 +196,16 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_other_costs_find_out_in_the_first_call() {
-        let cost = Cost::default();
-        assert_eq!(seed(0, 0, &cost), seed(0, 0, &Cost::default()));
-        let others = [seed(1, 0, &cost), seed(0, 1, &cost), seed(0, 0, &Cost { alpha: 1.0, ..cost })];
-        assert!(others.iter().all(|other| *other != seed(0, 0, &cost)));
+    fn ranks_with_other_settings_find_out_in_the_first_call() {
+        let own = Settings::default();
+        assert_eq!(seed(0, 0, &own), seed(0, 0, &Settings::default()));
+        let others = [
+            seed(1, 0, &own),
+            seed(0, 1, &own),
+            seed(0, 0, &Settings { cost: Cost { alpha: 1.0, ..own.cost }, ..own }),
+            seed(0, 0, &Settings { any_order: true, ..own }),
+            seed(0, 0, &Settings { wishes: "all-reduce:ring".parse().unwrap(), ..own }),
+        ];
+        assert!(others.iter().all(|other| *other != seed(0, 0, &own)));
     }
 }

@@ -79,10 +79,11 @@ impl Context {
         let own = own.unwrap_or_else(|| unreachable!("a rank opens the contexts that it is a member of"));
         let status =
             if number == 0 { Arc::clone(world.engine.world()) } else { Arc::new(Status::new(number, port)) };
-        status.calls.begin(seed(number, epoch, &settings.cost));
+        status.calls.begin(seed(number, epoch, &settings));
         let host = slots.and_then(|set| Host::new(world, &members, set, &settings.cost, &status));
         let (own, host) = (own as u32, host.map(Arc::new));
-        let ground = Ground { cost: settings.cost, world_size: members.len() as u32 };
+        let Settings { cost, any_order, wishes, .. } = settings;
+        let ground = Ground { cost, world_size: members.len() as u32, any_order };
         Self {
             world: Arc::clone(world),
             ranks: Arc::new(Ranks {
@@ -96,7 +97,7 @@ impl Context {
                 host,
                 difference: Difference::default(),
                 messages: Messages::default(),
-                plan: Plan { ground },
+                plan: Plan { ground, wishes },
                 scratch: world.scratch.clone(),
             }),
             status,

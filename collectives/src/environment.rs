@@ -11,6 +11,8 @@ use crate::join::Join;
 
 const TIMEOUT: &str = "BREVITY_TIMEOUT";
 const PROGRESS_THREAD: &str = "BREVITY_PROGRESS_THREAD";
+const ANY_ORDER: &str = "BREVITY_ANY_ORDER";
+const ALGORITHM: &str = "BREVITY_ALGORITHM";
 
 impl Group {
     /// Joins the job that the environment describes, and waits until all ranks have joined.
@@ -37,8 +39,8 @@ impl Group {
 }
 
 impl Settings {
-    /// The defaults, changed by `BREVITY_TIMEOUT` and `BREVITY_PROGRESS_THREAD` of this process's
-    /// environment.
+    /// The defaults, changed by `BREVITY_TIMEOUT`, `BREVITY_PROGRESS_THREAD`, `BREVITY_ANY_ORDER` and
+    /// `BREVITY_ALGORITHM` of this process's environment.
     ///
     /// # Errors
     /// When a variable is invalid.
@@ -64,6 +66,15 @@ impl Settings {
         if let Some(text) = lookup(PROGRESS_THREAD) {
             let refused = wrong(PROGRESS_THREAD, SWITCH);
             settings.progress_thread = text.to_str().and_then(switch).ok_or_else(|| refused(&text))?;
+        }
+        if let Some(text) = lookup(ANY_ORDER) {
+            let refused = wrong(ANY_ORDER, SWITCH);
+            settings.any_order = text.to_str().and_then(switch).ok_or_else(|| refused(&text))?;
+        }
+        if let Some(text) = lookup(ALGORITHM) {
+            let refused = wrong(ALGORITHM, "operations with an algorithm each, as all-reduce:halving");
+            let wishes = text.to_str().ok_or_else(|| refused(&text))?.parse();
+            settings.wishes = wishes.map_err(|error| Error::Wish { variable: ALGORITHM, error })?;
         }
         Ok(settings)
     }
@@ -92,6 +103,17 @@ mod tests {
         let found = Settings::from_lookup(|name| (name == TIMEOUT).then(|| no_text.to_owned()));
         assert!(found.unwrap_err().to_string().contains(r#"BREVITY_TIMEOUT is "\xFF""#));
         assert_eq!(Settings::from_lookup(|_| None).unwrap().timeout, Settings::default().timeout);
+    }
+
+    #[test]
+    fn orders_and_algorithms() {
+        let of = |name: &str, text: &str| Settings::from_lookup(|asked| (asked == name).then(|| text.into()));
+        assert!(of(ANY_ORDER, "1").unwrap().any_order && !of(ANY_ORDER, "off").unwrap().any_order);
+        assert!(of(ANY_ORDER, "yes").unwrap_err().to_string().contains("BREVITY_ANY_ORDER"));
+        let wishes = of(ALGORITHM, "all-reduce:halving").unwrap().wishes;
+        assert_eq!(wishes.to_string(), "all-reduce:halving");
+        let message = of(ALGORITHM, "all-reduce:rings").unwrap_err().to_string();
+        assert!(message.contains("BREVITY_ALGORITHM") && message.contains("doubling, halving"), "{message}");
     }
 
     #[test]

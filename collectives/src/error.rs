@@ -6,7 +6,7 @@ use ucx_sys_wrap::Rank;
 
 use crate::description::{Description, Operation};
 use crate::difference::Difference;
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, UnknownWish};
 
 /// The result of a collective.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -224,6 +224,15 @@ pub enum Error {
         algorithm: Algorithm,
         /// The names of those that fit.
         fitting: String,
+    },
+
+    /// A variable names no algorithm.
+    #[error("{variable}: {error}")]
+    Wish {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong.
+        error: UnknownWish,
     },
 
     /// The reduction is not defined for the element type.

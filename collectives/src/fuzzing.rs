@@ -6,7 +6,6 @@ use ucx_sys_wrap::buffer::{Port, scope};
 use ucx_sys_wrap::{Envelope, Mark, Rank, Tag, Transport, local};
 
 use crate::calls::seed;
-use crate::choose::Cost;
 use crate::description::digest;
 use crate::error::Error;
 use crate::group::{Group, Settings};
@@ -45,7 +44,7 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
     let envelope = Envelope {
         tag: Tag::new(Rank(1), 0, 0, 0),
         // As the first call of a rank that calls the same.
-        signature: description.sign(0, digest(seed(0, 0, &Cost::default()), description.hash())),
+        signature: description.sign(0, digest(seed(0, 0, &Settings::default()), description.hash())),
         mark: Mark(u64::from(which & 2)),
     };
     scope(

@@ -44,6 +44,6 @@ pub use error::{Error, Result};
 pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Settings};
 pub use join::{Join, Joining};
 pub use messages::Message;
-pub use plan::{Algorithm, Ground, Row, Work};
+pub use plan::{Algorithm, Ground, Row, UnknownWish, Wishes, Work, estimates};
 pub use poison::Poison;
 pub use ucx_sys_wrap::buffer::Chunk;

@@ -45,7 +45,7 @@ fn algorithms<C: Collective>(
     place: Place,
     only: Option<Only>,
 ) -> Vec<Option<Algorithm>> {
-    let ground = Ground { cost: Cost::default(), world_size: place.world_size };
+    let ground = Ground { cost: Cost::default(), world_size: place.world_size, any_order: false };
     let work = collective.work(sizes, place);
     let fitting = C::ROWS.iter().filter(|row| place.world_size > 1 && (row.fits)(&work, &ground));
     let is_meant = |algorithm: &Option<Algorithm>| {

@@ -41,10 +41,11 @@ impl Group {
     ) -> Result<(Description, Option<Algorithm>)> {
         collective.check(sizes, place)?;
         let description = collective.description(sizes, place);
-        let Some(algorithm) = self.algorithm.filter(|_| place.world_size > 1) else {
+        let plan = &self.context.ranks.plan;
+        let wish = self.algorithm.or_else(|| plan.wishes.of(C::OPERATION));
+        let Some(algorithm) = wish.filter(|_| place.world_size > 1) else {
             return Ok((description, None));
         };
-        let plan = &self.context.ranks.plan;
         plan.check(C::OPERATION, C::ROWS, &collective.work(sizes, place), algorithm)?;
         Ok((description.with_detail(WISHED + algorithm as u64), Some(algorithm)))
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Group;
 use crate::choose::Cost;
+use crate::plan::Wishes;
 
 /// The default timeout of calls. Dead peers are detected at once, so this is for live peers that hang.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -15,13 +16,24 @@ pub struct Settings {
     pub timeout: Duration,
     /// The network that algorithms are chosen for.
     pub cost: Cost,
+    /// Whether sums of floating-point numbers may have any order, where that is faster. Otherwise they have the
+    /// fixed one, and the same bits for every length, algorithm and transport.
+    pub any_order: bool,
+    /// Algorithms to use in place of the cheapest.
+    pub wishes: Wishes,
     /// Whether a thread moves non-blocking calls while nobody else turns the engine. It ends with the group.
     pub progress_thread: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { timeout: DEFAULT_TIMEOUT, cost: Cost::default(), progress_thread: false }
+        Self {
+            timeout: DEFAULT_TIMEOUT,
+            cost: Cost::default(),
+            any_order: false,
+            wishes: Wishes::default(),
+            progress_thread: false,
+        }
     }
 }
 
@@ -32,7 +44,7 @@ impl Group {
     /// `rank` and `world_size` are those of the group, `world_rank` and `job_size` those of all ranks.
     /// `timeout` is in seconds. `host_ranks` counts the ranks that share memory with this one, itself
     /// included. `latency` (seconds for a message) and `bandwidth` (bytes per second) are those that
-    /// algorithms are chosen for. Switches are 0 or 1.
+    /// algorithms are chosen for, `algorithm` those that are used in place of the cheapest. Switches are 0 or 1.
     ///
     /// ```
     /// let settings = brevity_collectives::Group::solo().settings_in_force();
@@ -40,7 +52,7 @@ impl Group {
     /// ```
     #[must_use]
     pub fn settings_in_force(&self) -> Vec<(&'static str, String)> {
-        let Settings { cost, progress_thread, .. } = *self.settings();
+        let Settings { cost, any_order, wishes, progress_thread, .. } = *self.settings();
         let switch = |is_on: bool| u8::from(is_on).to_string();
         let host = self.local_group().map(|local_group| local_group.ranks());
         let timeout = self.timeout();
@@ -56,6 +68,8 @@ impl Group {
                 if timeout == Duration::MAX { "inf".into() } else { timeout.as_secs_f64().to_string() },
             ),
             ("progress_thread", switch(progress_thread)),
+            ("any_order", switch(any_order)),
+            ("algorithm", wishes.to_string()),
             ("encrypt", switch(self.context.world.is_encrypted)),
             ("shared_memory", switch(host.is_some())),
             ("host_ranks", host.map_or(1, <[_]>::len).to_string()),

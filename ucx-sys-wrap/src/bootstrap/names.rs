@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::sync::Once;
 
 /// The variables that this library reads, or sets for the ranks that it launches.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 23] = [
+    "BREVITY_ALGORITHM",
     "BREVITY_ANNOUNCE",
+    "BREVITY_ANY_ORDER",
     "BREVITY_ENCRYPT",
     "BREVITY_HOST_ID",
     "BREVITY_INTERFACE",

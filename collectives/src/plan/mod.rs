@@ -3,91 +3,19 @@
 //! Every collective has a row for each of its algorithms: whether it fits, and an estimate of its time. All
 //! ranks choose alike, because they estimate from equal values in the standard floating-point mode.
 
+mod algorithm;
+mod wishes;
+
 use brevity_compress::in_standard_float_mode;
 
+pub use algorithm::Algorithm;
+pub use wishes::{UnknownWish, Wishes};
+
 use crate::choose::Cost;
+use crate::dense::Collective;
 use crate::description::Operation;
 use crate::error::{Error, Result};
 use crate::pattern::doubling_rounds;
-
-/// An algorithm of a dense collective. docs/algorithms.md describes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Distances that double, with empty messages.
-    Dissemination,
-    /// A tree of radix 2.
-    Binomial,
-    /// A tree of radix 4.
-    Knomial4,
-    /// A tree of radix 8.
-    Knomial8,
-    /// Blocks go around a ring.
-    Ring,
-    /// Recursive doubling.
-    Doubling,
-    /// Recursive halving and doubling.
-    Halving,
-    /// Every rank sends to every other one at once.
-    Direct,
-    /// Bruck's algorithm.
-    Bruck,
-    /// Ranks meet in pairs, one after the other.
-    Pairwise,
-    /// The root sends to or receives from every rank.
-    Linear,
-    /// Scatter and all-gather.
-    Spread,
-}
-
-impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 12] = [
-        Self::Dissemination,
-        Self::Binomial,
-        Self::Knomial4,
-        Self::Knomial8,
-        Self::Ring,
-        Self::Doubling,
-        Self::Halving,
-        Self::Direct,
-        Self::Bruck,
-        Self::Pairwise,
-        Self::Linear,
-        Self::Spread,
-    ];
-
-    /// The name, as in `BREVITY_ALGORITHM`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Dissemination => "dissemination",
-            Self::Binomial => "binomial",
-            Self::Knomial4 => "knomial-4",
-            Self::Knomial8 => "knomial-8",
-            Self::Ring => "ring",
-            Self::Doubling => "doubling",
-            Self::Halving => "halving",
-            Self::Direct => "direct",
-            Self::Bruck => "bruck",
-            Self::Pairwise => "pairwise",
-            Self::Linear => "linear",
-            Self::Spread => "spread",
-        }
-    }
-
-    /// The algorithm of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
-    }
-}
-
-impl std::fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// What a call has to do, as all ranks know it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,6 +37,8 @@ pub struct Ground {
     pub cost: Cost,
     /// The number of ranks.
     pub world_size: u32,
+    /// Whether sums of floating-point numbers may have any order.
+    pub any_order: bool,
 }
 
 impl Ground {
@@ -158,6 +88,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) ground: Ground,
+    pub(crate) wishes: Wishes,
 }
 
 impl Plan {
@@ -194,24 +125,31 @@ impl Plan {
     }
 }
 
+/// The algorithms of a collective that can do some work, each with an estimate of its seconds, the cheapest
+/// first.
+///
+/// ```
+/// use brevity_collectives::dense::AllReduce;
+/// use brevity_collectives::{Algorithm, Cost, Ground, Work, estimates};
+///
+/// let ground = Ground { cost: Cost::default(), world_size: 8, any_order: false };
+/// let work = Work { bytes: 8, wide_bytes: 8, ..Work::default() };
+/// assert_eq!(estimates::<AllReduce>(&work, &ground)[0].0, Algorithm::Doubling);
+/// ```
+#[must_use]
+pub fn estimates<C: Collective>(work: &Work, ground: &Ground) -> Vec<(Algorithm, f64)> {
+    let fitting = C::ROWS.iter().filter(|row| (row.fits)(work, ground));
+    let mut all: Vec<_> =
+        in_standard_float_mode(|| fitting.map(|row| (row.algorithm, (row.seconds)(work, ground))).collect());
+    all.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    all
+}
+
 pub(crate) const fn always(_: &Work, _: &Ground) -> bool {
     true
 }
 
-/// Sums begin at another rank in each block: the order is the fixed one for two ranks only.
+/// For algorithms whose sums begin at another rank in each block: that is the fixed order for two ranks only.
 pub(crate) fn any_order(work: &Work, ground: &Ground) -> bool {
-    work.wide_bytes == work.bytes && (work.is_exact || ground.world_size <= 2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_lead_back() {
-        for algorithm in Algorithm::ALL {
-            assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
-        }
-        assert_eq!(Algorithm::from_name("rings"), None);
-    }
+    work.wide_bytes == work.bytes && (work.is_exact || ground.any_order || ground.world_size <= 2)
 }
