@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(complaint("brevity perf"), "the following required arguments were not provided: <NAME>");
         assert_eq!(complaint("brevity perf latency --bogus"), "unexpected argument '--bogus' found");
         assert!(complaint("brevity perf latency --size 8:4").ends_with("MIN is larger than MAX"));
-        assert_eq!(complaint("brevity"), "expected a command: run, perf, info");
+        assert_eq!(complaint("brevity"), "expected a command: run, perf, plan, info");
         let remedy =
             "unexpected argument 'true' found: put -- before the program, as in `brevity run -n 2 -- true`";
         assert_eq!(complaint("brevity run -n 2 true"), remedy);

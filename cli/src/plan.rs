@@ -156,7 +156,7 @@ mod tests {
             rows[0].algorithms.iter().map(|estimate| estimate.algorithm).collect()
         };
         assert_eq!(names("all-reduce --size 8:8")[0], "doubling");
-        assert_eq!(names("all-reduce --size 64M:64M --ranks 4")[0], "direct");
+        assert_eq!(names("all-reduce --size 64M:64M --ranks 5")[0], "direct");
         assert!(!names("all-reduce --size 64M:64M").contains(&"ring"));
         assert!(names("all-reduce --size 64M:64M --any-order").contains(&"ring"));
         assert!(!names("all-reduce --size 8:8 --half").contains(&"halving"));

@@ -97,6 +97,9 @@ pub struct Started<T>(Box<dyn Call<T>>);
 
 type Ended<T> = (Vectors<T>, Result<()>);
 
+/// An input and an output.
+type Apart<T> = (Vec<T>, Vec<T>);
+
 trait Call<T> {
     fn test(&self) -> bool;
     fn wait(self: Box<Self>) -> Ended<T>;
@@ -118,7 +121,7 @@ impl<T: 'static> Started<T> {
     }
 
     /// Of a call that has an input and an output.
-    fn apart(handle: Handle<((Vec<T>, Vec<T>), Result<()>)>) -> Self
+    fn apart(handle: Handle<(Apart<T>, Result<()>)>) -> Self
     where
         T: Send,
     {

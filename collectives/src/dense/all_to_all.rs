@@ -84,8 +84,13 @@ impl Collective for AllToAll {
                 let (sent, received) = (sent.block(own).len(), received.block(own).len());
                 check_length("the block of this rank to itself", sent, received, self.size)
             }
-            None if sent == received => Ok(()),
-            None => check_length("the sent vector", sent.total(), received.total(), self.size),
+            None if self.sent == self.received => Ok(()),
+            None => {
+                let differs = |rank: &usize| sent.block(*rank).len() != received.block(*rank).len();
+                let rank = (0..sent.ranks()).find(differs).unwrap_or_default();
+                let (sent, received) = (sent.block(rank).len(), received.block(rank).len());
+                check_length("a block in place", sent, received, self.size)
+            }
         }
     }
 

@@ -164,7 +164,7 @@ impl Collective for Scatter {
             None => Blocks::Equal(self.each(memory.sizes(), place)),
         };
         match memory.input {
-            None if layout.is_some() => host::scatter(turn, &memory.output, &mut [], blocks, self.root).await,
+            None if layout.is_some() => host::scatter(turn, memory.output, &mut [], blocks, self.root).await,
             input => {
                 let input = input.unwrap_or_default();
                 host::scatter(turn, input, memory.output, blocks, self.root).await

@@ -16,8 +16,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// The network that algorithms are chosen for.
     pub cost: Cost,
-    /// Whether sums of floating-point numbers may have any order, where that is faster. Otherwise they have the
-    /// fixed one, and the same bits for every length, algorithm and transport.
+    /// Whether sums of floating-point numbers may have any order, where that is faster. Otherwise they have
+    /// the fixed one, and the same bits for every length, algorithm and transport.
     pub any_order: bool,
     /// Algorithms to use in place of the cheapest.
     pub wishes: Wishes,
@@ -44,7 +44,8 @@ impl Group {
     /// `rank` and `world_size` are those of the group, `world_rank` and `job_size` those of all ranks.
     /// `timeout` is in seconds. `host_ranks` counts the ranks that share memory with this one, itself
     /// included. `latency` (seconds for a message) and `bandwidth` (bytes per second) are those that
-    /// algorithms are chosen for, `algorithm` those that are used in place of the cheapest. Switches are 0 or 1.
+    /// algorithms are chosen for, `algorithm` those that are used in place of the cheapest. Switches are 0 or
+    /// 1.
     ///
     /// ```
     /// let settings = brevity_collectives::Group::solo().settings_in_force();

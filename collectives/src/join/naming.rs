@@ -119,10 +119,12 @@ mod tests {
         assert_eq!(text("BREVITY_RANK"), "BREVITY_RANK is \"x\": expected BREVITY_JOB=y");
     }
 
-    /// What has no method is of launchers, of the process, or set by tests.
+    /// What has no method is of launchers, of the process, of the group's settings, or set by tests.
     #[test]
     fn every_variable_has_a_method() {
         let others = [
+            "BREVITY_ALGORITHM",
+            "BREVITY_ANY_ORDER",
             "BREVITY_LAUNCHER",
             "BREVITY_LOG",
             "BREVITY_PMIX_LIB",
