@@ -1,4 +1,4 @@
-//! The cost model and the choice of algorithms.
+//! The cost model, and the choice between messages and shared memory.
 
 use brevity_compress::in_standard_float_mode;
 
@@ -25,26 +25,8 @@ impl Default for Cost {
 const SLOTS_ALPHA: f64 = 0.1e-6;
 const SLOTS_BETA: f64 = 0.12e-9;
 
-/// The algorithms for a dense all-reduce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DenseAllReduce {
-    /// [`ring`](crate::dense::ring): fewest bytes.
-    Ring,
-    /// [`recursive_doubling`](crate::dense::recursive_doubling): fewest rounds.
-    RecursiveDoubling,
-}
-
 /// Choices are computed in the standard floating-point mode, so that all ranks choose alike.
 impl Cost {
-    /// The cheapest dense all-reduce of `bytes` among `world_size` ranks.
-    #[must_use]
-    pub fn dense_all_reduce(&self, world_size: u32, bytes: usize) -> DenseAllReduce {
-        let is_ring_cheaper = in_standard_float_mode(|| {
-            self.ring_all_reduce(world_size, bytes) < self.recursive_doubling(world_size, bytes)
-        });
-        if is_ring_cheaper { DenseAllReduce::Ring } else { DenseAllReduce::RecursiveDoubling }
-    }
-
     /// Whether an all-reduce over shared memory is faster than by messages among ranks of one host. The same
     /// holds for the other collectives on dense vectors.
     #[must_use]
@@ -94,14 +76,6 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn short_vectors_take_few_rounds_and_long_ones_few_bytes() {
-        let cost = Cost::default();
-        assert_eq!(cost.dense_all_reduce(8, 8), DenseAllReduce::RecursiveDoubling);
-        assert_eq!(cost.dense_all_reduce(8, 64 << 20), DenseAllReduce::Ring);
-        assert_eq!(cost.dense_all_reduce(1, 1 << 20), DenseAllReduce::RecursiveDoubling);
-    }
 
     #[test]
     fn ranks_of_one_host_use_their_memory() {

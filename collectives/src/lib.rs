@@ -3,7 +3,8 @@
 //! Every algorithm is one `async fn` that sends to and receives from peers through a [`Call`], in a file that
 //! states its rounds, its bytes and its source. An [`engine`] polls them; [`Group`] has a blocking and a
 //! non-blocking form of each. Results have the same bits on every rank, except for NaN payloads of sums: the
-//! order of a reduction depends only on the number of ranks, the length and the algorithm.
+//! order of a dense sum depends only on the number of ranks, that of others also on the length and the
+//! algorithm.
 #![forbid(unsafe_code)]
 
 mod buffers;

@@ -1,7 +1,5 @@
 //! All-gather: every rank gets all ranks' blocks.
 
-use std::ops::ControlFlow;
-
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::reduce_scatter::{join, segments, whole_blocks};
@@ -81,8 +79,6 @@ impl Collective for AllGather {
         },
     ];
 
-    type Rest = ();
-
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
         let layout = self.layout(memory, place.world_size)?;
         if let Some(input) = memory.input {
@@ -139,15 +135,11 @@ impl Collective for AllGather {
         self.size
     }
 
-    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
-        ControlFlow::Continue(())
-    }
-
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        (): (),
+        _: host::Rest,
     ) -> Result<()> {
         let layout = self.layout(memory.sizes(), turn.world_size())?;
         host::all_gather(turn, memory.input, memory.output, layout.blocks()).await

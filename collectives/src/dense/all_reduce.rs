@@ -123,8 +123,6 @@ impl Collective for AllReduce {
         },
     ];
 
-    type Rest = host::Rest;
-
     fn check(&self, memory: Sizes, _: Place) -> Result<()> {
         let (found, expected) = (memory.output, memory.input());
         check_length("the reduced vector", found, expected, self.reducer.size())

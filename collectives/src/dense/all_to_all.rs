@@ -1,7 +1,5 @@
 //! All-to-all: every rank sends every rank a block.
 
-use std::ops::ControlFlow;
-
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::gather::UNEVEN;
@@ -71,8 +69,6 @@ impl Collective for AllToAll {
             },
         },
     ];
-
-    type Rest = ();
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
         let (sent, received) = self.layouts(memory, place.world_size)?;
@@ -147,15 +143,11 @@ impl Collective for AllToAll {
         self.size
     }
 
-    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
-        ControlFlow::Continue(())
-    }
-
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        (): (),
+        _: host::Rest,
     ) -> Result<()> {
         let (sent, received) = self.layouts(memory.sizes(), turn.world_size())?;
         host::all_to_all(turn, memory.input, memory.output, (sent.blocks(), received.blocks())).await

@@ -1,7 +1,5 @@
 //! Broadcast: every rank gets the root's vector.
 
-use std::ops::ControlFlow;
-
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
@@ -70,8 +68,6 @@ impl Collective for Broadcast {
         },
     ];
 
-    type Rest = ();
-
     fn check(&self, _: Sizes, place: Place) -> Result<()> {
         check_root(self.root, place)
     }
@@ -115,15 +111,11 @@ impl Collective for Broadcast {
         self.size
     }
 
-    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
-        ControlFlow::Continue(())
-    }
-
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        (): (),
+        _: host::Rest,
     ) -> Result<()> {
         host::broadcast(turn, memory.output, self.root).await
     }

@@ -1,7 +1,5 @@
 //! Gather: the root gets all ranks' blocks.
 
-use std::ops::ControlFlow;
-
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
@@ -64,8 +62,6 @@ impl Gather {
 impl Collective for Gather {
     const OPERATION: Operation = Operation::GATHER;
     const ROWS: &'static [Row] = &rows();
-
-    type Rest = ();
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
         check_root(self.root, place)?;
@@ -134,15 +130,11 @@ impl Collective for Gather {
         self.size
     }
 
-    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
-        ControlFlow::Continue(())
-    }
-
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        (): (),
+        _: host::Rest,
     ) -> Result<()> {
         let place = turn.place();
         if place.rank == self.root {

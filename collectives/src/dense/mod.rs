@@ -28,7 +28,7 @@ use crate::buffers::{Buffers, Memory, Sizes};
 use crate::call::Call;
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::host::SlotTurn;
+use crate::host::{Rest, SlotTurn};
 use crate::plan::{Algorithm, Row, Work};
 
 pub use all_gather::{AllGather, all_gather};
@@ -62,9 +62,6 @@ pub trait Collective: Clone + Send + Sync + 'static {
     /// The algorithms by messages. One fits everything.
     const ROWS: &'static [Row];
 
-    /// What is left of a call that was not finished [at once](Self::at_once).
-    type Rest: Send;
-
     /// Checks lengths and root, before a call is made.
     ///
     /// # Errors
@@ -89,19 +86,17 @@ pub trait Collective: Clone + Send + Sync + 'static {
     /// slots.
     fn element_bytes(&self) -> usize;
 
-    /// Tries to run it over the slots of a host without the overhead of waiting.
-    fn at_once(
-        &self,
-        turn: &mut SlotTurn<'_>,
-        memory: &mut Buffers<'_>,
-    ) -> ControlFlow<Result<()>, Self::Rest>;
+    /// Tries to run it over the slots of a host without the overhead of waiting. Returns what is left.
+    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>, Rest> {
+        ControlFlow::Continue(Rest::All)
+    }
 
     /// Runs the rest over the slots of a host.
     fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        rest: Self::Rest,
+        rest: Rest,
     ) -> impl Future<Output = Result<()>> + Send + use<'a, 'b, 'env, Self>;
 }
 

@@ -1,7 +1,5 @@
 //! Reduce: the root gets the elementwise reduction of all ranks' vectors.
 
-use std::ops::ControlFlow;
-
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
@@ -66,8 +64,6 @@ impl Collective for Reduce {
         },
     ];
 
-    type Rest = ();
-
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
         check_root(self.root, place)?;
         let (found, expected) = (memory.output, memory.input());
@@ -107,15 +103,11 @@ impl Collective for Reduce {
         self.reducer.size()
     }
 
-    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
-        ControlFlow::Continue(())
-    }
-
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        (): (),
+        _: host::Rest,
     ) -> Result<()> {
         host::reduce(turn, &self.reducer, memory.input, memory.output, self.root).await
     }

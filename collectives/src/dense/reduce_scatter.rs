@@ -1,7 +1,5 @@
 //! Reduce-scatter: every rank gets its block of the elementwise reduction of all ranks' vectors.
 
-use std::ops::ControlFlow;
-
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::all_reduce::{reducing, rounds_of_members, work};
@@ -16,7 +14,7 @@ use crate::lanes::in_lanes;
 use crate::plan::{Algorithm, Ground, Row, Work, always, any_order};
 
 /// A reduce-scatter: the input has a block for each rank, and the output is this rank's. In place the output
-/// is the whole vector; its other blocks are not written.
+/// is the whole vector; its other blocks are unspecified afterwards.
 #[derive(Clone, Debug)]
 pub struct ReduceScatter {
     reducer: Reducer,
@@ -82,8 +80,6 @@ impl Collective for ReduceScatter {
         },
     ];
 
-    type Rest = ();
-
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
         let (layout, size) = (self.layout(memory, place.world_size)?, self.reducer.size());
         let Some(input) = memory.input else {
@@ -146,15 +142,11 @@ impl Collective for ReduceScatter {
         self.reducer.size()
     }
 
-    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
-        ControlFlow::Continue(())
-    }
-
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        (): (),
+        _: host::Rest,
     ) -> Result<()> {
         let layout = self.layout(memory.sizes(), turn.world_size())?;
         host::reduce_scatter(turn, &self.reducer, memory.input, memory.output, layout.blocks()).await

@@ -1,7 +1,5 @@
 //! Scatter: every rank gets its block of the root.
 
-use std::ops::ControlFlow;
-
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::gather::{describe, rows};
@@ -65,8 +63,6 @@ impl Scatter {
 impl Collective for Scatter {
     const OPERATION: Operation = Operation::SCATTER;
     const ROWS: &'static [Row] = &rows();
-
-    type Rest = ();
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
         check_root(self.root, place)?;
@@ -143,15 +139,11 @@ impl Collective for Scatter {
         self.size
     }
 
-    fn at_once(&self, _: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>> {
-        ControlFlow::Continue(())
-    }
-
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         memory: &'a mut Buffers<'env>,
-        (): (),
+        _: host::Rest,
     ) -> Result<()> {
         let place = turn.place();
         let layout = match place.rank == self.root {

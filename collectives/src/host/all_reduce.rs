@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | up to 512 | publishes its vector in the line of its flag, reduces all vectors | n (P - 1) |
 //! | up to 64 KiB / (P - 1) | publishes its vector, reduces all vectors | n (P - 1) |
-//! | more | [by slices](super::slices): reduces its slice of all ranks, reads the other slices | 2 n (P - 1) / P |
+//! | more | reduces its slice of all ranks ([by slices](super::slices)), reads the others | 2 n (P - 1) / P |
 
 use std::ops::ControlFlow;
 

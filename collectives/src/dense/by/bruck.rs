@@ -3,7 +3,7 @@
 //! | collective | rounds | bytes sent per rank | time |
 //! | --- | --- | --- | --- |
 //! | all-gather of blocks of b bytes | ceil(log2 P) | b (P - 1) | ceil(log2 P) alpha + b (P - 1) beta |
-//! | all-to-all of blocks of b bytes | ceil(log2 P) | about b P / 2 a round | ceil(log2 P) (alpha + b P / 2 beta) |
+//! | all-to-all of blocks of b bytes | ceil(log2 P) | b P / 2 a round | ceil(log2 P) (alpha + b P / 2 beta) |
 //!
 //! Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
 //! 1997.
