@@ -64,6 +64,9 @@ pub unsafe extern "C" fn brv_server_save(
         // SAFETY: the caller in C guarantees a live server.
         let mut serving = unsafe { serving_of(server) }?;
         check(needed, "needed")?;
+        if bytes > 0 {
+            check(out, "out")?;
+        }
         let mut room = Room { out: Vec::new(), most: bytes, count: 0 };
         let saved = serving.begun()?.save(&mut room);
         // SAFETY: not NULL and aligned, as just checked; the caller in C guarantees the memory.
@@ -123,8 +126,9 @@ impl std::io::Write for Room {
         Ok(bytes.len())
     }
 
+    /// What had no room is not saved, so that workers keep their pushes.
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        if self.count > self.most { Err(std::io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 }
 

@@ -194,6 +194,8 @@ impl ServerBuilder {
     fn prepare<T: AsRef<[f32]>>(self, parameters: &[T]) -> Result<Ready> {
         self.group.check_process()?;
         let plan = Arc::new(self.plan()?);
+        // Settings may have changed since the states were read.
+        self.saved.iter().try_for_each(|saved| saved.head.check(&plan))?;
         let layout = &plan.layout;
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }

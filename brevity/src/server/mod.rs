@@ -168,7 +168,10 @@ impl ParameterServer {
     /// [`Error::GradientNotFinite`] nothing was sent, and the gradients are in no residual; those of tensors
     /// before it are, if a sum has overflowed with momentum.
     pub fn push<G: AsRef<[f32]>>(&mut self, gradients: &[G], rate: f32) -> Result<()> {
-        self.check_lengths("gradient", gradients.iter().map(|gradient| gradient.as_ref().len()))?;
+        self.check_lengths(
+            ["gradients", "gradient"],
+            gradients.iter().map(|gradient| gradient.as_ref().len()),
+        )?;
         self.check_gradients(gradients, rate)?;
         let (worker, around) = self.worker()?;
         if !worker.has_fetched {
@@ -393,17 +396,22 @@ impl ParameterServer {
 
     fn check<T: AsMut<[f32]>>(&self, parameters: &mut [T]) -> Result<()> {
         self.group.check_process()?;
-        self.check_lengths("parameters", parameters.iter_mut().map(|values| values.as_mut().len()))
+        self.check_lengths(["parameters"; 2], parameters.iter_mut().map(|values| values.as_mut().len()))
     }
 
-    fn check_lengths(&self, of: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<()> {
+    /// `all` names what a list holds, `of_one` that of one tensor.
+    fn check_lengths(
+        &self,
+        [all, of_one]: [&str; 2],
+        lens: impl ExactSizeIterator<Item = usize>,
+    ) -> Result<()> {
         let tensors = &self.plan.layout.tensors;
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };
-        shape(format!("the list of {of}s"), lens.len(), tensors.len())?;
+        shape(format!("the list of {all}"), lens.len(), tensors.len())?;
         for (tensor, len) in tensors.iter().zip(lens) {
-            shape(format!("the {of} of {:?}", tensor.name), len, tensor.len)?;
+            shape(format!("the {of_one} of {:?}", tensor.name), len, tensor.len)?;
         }
         Ok(())
     }

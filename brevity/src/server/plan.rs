@@ -74,7 +74,10 @@ impl Plan {
         let tensors = self.layout.tensors.iter();
         let tensors = tensors.map(|tensor| format!("tensor {:?} of {} elements", tensor.name, tensor.len));
         let how = format!(
-            "{:?}, {:?}, values {:?}, codec {:?}, secondary density {:?}, staleness {:?}, {} lanes, {}",
+            "{} workers, {} servers, {:?}, {:?}, values {:?}, codec {:?}, secondary density {:?}, \
+             staleness {:?}, {} lanes, {}",
+            self.roles.workers.len(),
+            self.roles.servers.len(),
             self.method,
             self.rule,
             self.values,

@@ -145,7 +145,8 @@ impl ParameterServer {
             state::save(&Numbers(numbers), to)?;
             state::save(&Floats(model), to)?;
             state::save(&Floats(squares), to)?;
-            // Workers that keep their pushes hear of it.
+            // Workers that keep their pushes hear of it: it has to be written by then.
+            to.flush().map_err(|error| Fault::Io(error.kind()))?;
             self.desk.as_ref().and_then(|desk| desk.look(|shard| shard.note_saved(&applied)));
         }
         Ok(())
@@ -212,6 +213,19 @@ impl Head {
         })
     }
 
+    /// Fails unless the plan has the same tensors and method.
+    pub(super) fn check(&self, plan: &Plan) -> Result<()> {
+        let own = Self::of(plan);
+        let of = |head: &Self| {
+            format!("the state of a server with plan {:x}, method {}", head.tensors, head.method)
+        };
+        let what = |head: &Self| (head.tensors, head.total, head.method, head.vectors);
+        if what(self) == what(&own) {
+            return Ok(());
+        }
+        Err(Fault::Part { found: of(self), expected: of(&own) }.into())
+    }
+
     /// The elements of a shard.
     pub(super) fn range(&self, shard: usize) -> Range<usize> {
         let cut = |shard: usize| (u128::from(self.total) * shard as u128 / u128::from(self.servers)) as usize;
@@ -222,18 +236,15 @@ impl Head {
 impl Saved {
     /// Reads what a rank has saved for a server of these tensors and this method.
     pub(super) fn read(plan: &Plan, from: &mut impl Read) -> Result<Self> {
-        let (head, own) = (Head::read(from)?, Head::of(plan));
-        let of = |head: &Head| {
-            format!("the state of a server with plan {:x}, method {}", head.tensors, head.method)
-        };
-        let is_same = |head: &Head| (head.tensors, head.total, head.method, head.vectors);
+        let head = Head::read(from)?;
         let is_possible = head.servers > 0
             && head.shard <= head.servers
             && head.worker <= head.workers
             && head.workers < u64::from(u32::MAX)
             && head.aside_bytes <= 16 * (head.total + 64) * 1024;
-        if is_same(&head) != is_same(&own) || !is_possible {
-            return Err(Fault::Part { found: of(&head), expected: of(&own) }.into());
+        head.check(plan)?;
+        if !is_possible {
+            return Err(Fault::Contents { what: "numbers that no server has" }.into());
         }
         let total = plan.layout.total;
         let floats = |len: usize, from: &mut _| -> Result<Vec<f32>> {

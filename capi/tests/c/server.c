@@ -59,7 +59,7 @@ static void works(brv_group *group, brv_server *server)
     brv_server_step step = BRV_SERVER_STEP_INIT;
     brv_options options = within(60);
     float sums[FIRST + SECOND], *sum = sums;
-    size_t tensor, i, needed = 0;
+    size_t tensor, i, needed = 0, again = 0;
     uint32_t number_of_step;
     char *state;
 
@@ -89,6 +89,9 @@ static void works(brv_group *group, brv_server *server)
     CHECK(brv_server_set_density(server, 0.5) == BRV_OK);
 
     CHECK(brv_server_save(server, NULL, 0, &needed) == BRV_ERR_ARGUMENT && needed > 0);
+    /* Nothing was saved: the pushes are still kept. */
+    CHECK(brv_server_pull(server, places, TENSORS, NULL, &options) == BRV_OK);
+    CHECK(brv_server_save(server, NULL, 0, &again) == BRV_ERR_ARGUMENT && again == needed);
     state = malloc(needed);
     CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
     free(state);
