@@ -125,7 +125,7 @@ impl Shard {
         Reply { worker, bytes }
     }
 
-    fn answer(&mut self, worker: usize) -> Reply {
+    pub(super) fn answer(&mut self, worker: usize) -> Reply {
         if self.plan.method.is_dense() {
             return self.whole(worker);
         }

@@ -111,7 +111,7 @@ impl ParameterServer {
         let (worker, around) = self.worker()?;
         worker.has_fetched = false;
         worker.request(&around, Kind::Fetch);
-        worker.wait(&around, parameters)?;
+        worker.wait(&around, Some(parameters))?;
         worker.has_fetched = true;
         Ok(())
     }
@@ -125,7 +125,7 @@ impl ParameterServer {
         let (worker, around) = self.worker()?;
         worker.has_fetched = false;
         worker.request(&around, Kind::Fetch);
-        worker.wait_async(&around, parameters).await?;
+        worker.wait_async(&around, Some(parameters)).await?;
         worker.has_fetched = true;
         Ok(())
     }
@@ -194,7 +194,7 @@ impl ParameterServer {
     pub fn pull<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<Step> {
         self.check(parameters)?;
         let (worker, around) = self.ask_for_answers()?;
-        worker.wait(&around, parameters)
+        worker.wait(&around, Some(parameters))
     }
 
     /// The same, awaited.
@@ -204,7 +204,7 @@ impl ParameterServer {
     pub async fn pull_async<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<Step> {
         self.check(parameters)?;
         let (worker, around) = self.ask_for_answers()?;
-        worker.wait_async(&around, parameters).await
+        worker.wait_async(&around, Some(parameters)).await
     }
 
     /// Changes the timeout of this rank's waits, which is the group's otherwise.
@@ -231,18 +231,20 @@ impl ParameterServer {
         Ok(())
     }
 
-    /// Leaves: no worker waits for this one any more. Where this rank serves, it goes on until all workers
-    /// have left or are gone; it returns what its shard has done. A server to which no message goes through
-    /// for the timeout is left without a word.
+    /// Leaves: no worker waits for this one any more. A push that was not pulled is applied when this returns.
+    /// Where this rank serves, it goes on until all workers have left or are gone; it returns what its shard
+    /// has done. A server to which no message goes through for the timeout is left without a word if it has
+    /// answered all pushes.
     ///
     /// # Errors
+    /// Of a push that was not pulled, which may be lost then: [`Error::ServerLost`], [`Error::ServerSilent`]
+    /// after the timeout, [`Error::Refused`]. This rank has left, and has served, all the same.
     /// [`Error::Collective`] in a forked child.
     pub fn leave(mut self) -> Result<Option<Served>> {
         self.group.check_process()?;
-        if let Ok((worker, around)) = self.worker() {
-            worker.leave(&around);
-        }
-        self.serve()
+        let applied = self.worker().map_or(Ok(()), |(worker, around)| worker.leave(&around));
+        let served = self.serve();
+        applied.and(served)
     }
 
     /// The same, awaited, in any runtime: it blocks no thread, and is woken by the last worker. If the future
@@ -252,10 +254,12 @@ impl ParameterServer {
     /// As for [`leave`](Self::leave).
     pub async fn leave_async(mut self) -> Result<Option<Served>> {
         self.group.check_process()?;
-        if let Ok((worker, around)) = self.worker() {
-            worker.leave_async(&around).await;
-        }
-        self.serve_async().await
+        let applied = match self.worker() {
+            Ok((worker, around)) => worker.leave_async(&around).await,
+            Err(_) => Ok(()),
+        };
+        let served = self.serve_async().await;
+        applied.and(served)
     }
 
     /// Serves until all workers have left or are gone: what a dedicated server calls. Elsewhere it returns at

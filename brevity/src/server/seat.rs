@@ -160,7 +160,8 @@ impl Seat {
         withdraw(&mut self.lanes, layout, gradients, &mut self.work.flat);
     }
 
-    /// Takes a reply, [split](Trailer::split), and adds what it holds to the worker's parameters.
+    /// Takes a reply, [split](Trailer::split), and adds what it holds to the worker's parameters, if they are
+    /// given.
     ///
     /// # Errors
     /// What is wrong with the reply, or why the shard has refused the request. Nothing has changed then.
@@ -168,9 +169,10 @@ impl Seat {
         &mut self,
         plan: &Plan,
         (payload, trailer): (&[u8], &Trailer),
-        parameters: &mut [T],
+        parameters: Option<&mut [T]>,
     ) -> std::result::Result<(), String> {
         let layout = &plan.layout.shards[self.shard];
+        let parameters = parameters.into_iter();
         if trailer.shard as usize != self.shard {
             return Err(format!("a reply of shard {}, expected shard {}", trailer.shard, self.shard));
         }
@@ -178,18 +180,22 @@ impl Seat {
             Kind::Model => {
                 read_dense(payload, &mut self.work.flat, layout.len)?;
                 let flat = &self.work.flat;
-                layout.for_pieces(parameters, |at, piece| piece.copy_from_slice(&flat[at]));
+                for parameters in parameters {
+                    layout.for_pieces(parameters, |at, piece| piece.copy_from_slice(&flat[at]));
+                }
             }
             Kind::Answer => {
                 let limit = plan.answer_limits(self.shard).sum();
                 let decoded = decode(payload, layout.len, limit, &mut self.work.decoded);
                 decoded.map_err(|error| error.to_string())?;
                 let answer = self.work.decoded.view();
-                layout.for_pieces(parameters, |at, piece| {
-                    for (index, value) in answer.within(at.clone()).iter() {
-                        piece[index as usize - at.start] += value;
-                    }
-                });
+                for parameters in parameters {
+                    layout.for_pieces(parameters, |at, piece| {
+                        for (index, value) in answer.within(at.clone()).iter() {
+                            piece[index as usize - at.start] += value;
+                        }
+                    });
+                }
             }
             Kind::Refused => return Err(String::from_utf8_lossy(payload).into_owned()),
             _ => return Err("a request, expected a reply".into()),

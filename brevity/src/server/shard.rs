@@ -167,6 +167,10 @@ impl Shard {
                 return Ok(());
             }
             Kind::Leave => {
+                // It waits for the answer to its last push, and for no other worker any more.
+                if self.clients[worker].is_held {
+                    out.push(self.answer(worker));
+                }
                 self.clients[worker].leave();
                 return Ok(());
             }

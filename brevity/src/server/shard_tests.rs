@@ -94,7 +94,7 @@ impl World {
     fn take(&mut self, Reply { worker, bytes }: &Reply) -> Result<Trailer, String> {
         let (payload, trailer) = Trailer::split(bytes)?;
         let seat = &mut self.seats[*worker];
-        seat.take(&self.plan, (payload, &trailer), &mut self.parameters[*worker])?;
+        seat.take(&self.plan, (payload, &trailer), Some(&mut self.parameters[*worker]))?;
         seat.settle(&self.plan, &trailer);
         Ok(trailer)
     }
@@ -348,6 +348,12 @@ fn a_fast_worker_waits_for_a_slow_one() {
     let mut out = Vec::new();
     world.shard.gone(1, NOW, &mut out);
     assert_eq!(out.len(), 1, "nobody waits for one that is gone");
+    // One that leaves gets the answer that it waits for: its push is applied.
+    let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(0), 2);
+    assert_eq!(push(&mut world, 0), 0);
+    let leave = world.seats[0].request(Kind::Leave);
+    let replies = world.handle(0, &leave);
+    assert_eq!((replies.len(), world.take(&replies[0]).unwrap().step), (1, 1));
     // One that is silent for longer than the timeout is not waited for either.
     let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(0), 2);
     assert_eq!(push(&mut world, 0), 0);

@@ -25,6 +25,9 @@ type Receiving = Handle<(Vec<u8>, brevity_collectives::Result<Message>)>;
 /// A reply, and the bytes of its request.
 type Came = (Vec<u8>, usize);
 
+/// No parameters, for replies of which only the outcome matters.
+const UNUSED: Option<&mut [Vec<f32>]> = None;
+
 /// The worker of this rank.
 pub(super) struct Worker {
     pub(super) seats: Vec<Seat>,
@@ -43,6 +46,7 @@ struct Line {
 
 /// A request whose reply has not been taken.
 struct Pending {
+    kind: Kind,
     room: usize,
     sent: usize,
     /// `None` for this rank's own shard.
@@ -98,7 +102,7 @@ impl Worker {
                 _ => around.plan.longest_answer(seat.shard),
             };
             if line.pending.is_none() {
-                line.ask(around, seat.request(kind), room);
+                line.ask(around, kind, seat.request(kind), room);
             }
         }
     }
@@ -122,23 +126,24 @@ impl Worker {
             }
         }
         for ((line, seat), message) in self.lines.iter_mut().zip(&self.seats).zip(messages) {
-            line.ask(around, message, plan.longest_answer(seat.shard));
+            line.ask(around, Kind::Push, message, plan.longest_answer(seat.shard));
         }
         Ok(())
     }
 
-    /// Waits for the replies of all shards, and adds what they hold to the parameters. Each reply is taken
-    /// as soon as it is there; after an error the others can still be waited for.
+    /// Waits for the replies of all shards, and adds what they hold to the parameters, if there are any. Each
+    /// reply is taken as soon as it is there; after an error the others can still be waited for.
     pub(super) fn wait<T: AsMut<[f32]>>(
         &mut self,
         around: &Around<'_>,
-        parameters: &mut [T],
+        mut parameters: Option<&mut [T]>,
     ) -> Result<Step> {
         let deadline = Instant::now().checked_add(around.timeout);
         let (mut step, mut failures) = (Step::default(), Vec::new());
         for number in 0..self.lines.len() {
             let came = self.lines[number].wait(around, number, deadline);
-            failures.extend(self.take(around, number, came, parameters, &mut step).err());
+            let taken = self.take(around, number, came, parameters.as_deref_mut(), &mut step);
+            failures.extend(taken.err());
         }
         around.first_cause(failures).map_or(Ok(step), Err)
     }
@@ -147,7 +152,7 @@ impl Worker {
     pub(super) async fn wait_async<T: AsMut<[f32]>>(
         &mut self,
         around: &Around<'_>,
-        parameters: &mut [T],
+        mut parameters: Option<&mut [T]>,
     ) -> Result<Step> {
         let (mut step, mut failures) = (Step::default(), Vec::new());
         for number in 0..self.lines.len() {
@@ -155,7 +160,8 @@ impl Worker {
                 around.peers.compute(std::mem::take(&mut pending.cost)).await;
             }
             let came = poll_fn(|context| self.lines[number].poll(around, number, context)).await;
-            failures.extend(self.take(around, number, came, parameters, &mut step).err());
+            let taken = self.take(around, number, came, parameters.as_deref_mut(), &mut step);
+            failures.extend(taken.err());
         }
         around.first_cause(failures).map_or(Ok(step), Err)
     }
@@ -166,7 +172,7 @@ impl Worker {
         around: &Around<'_>,
         number: usize,
         came: Result<Option<Came>>,
-        parameters: &mut [T],
+        parameters: Option<&mut [T]>,
         step: &mut Step,
     ) -> Result<()> {
         let Some((bytes, sent)) = came? else { return Ok(()) };
@@ -199,38 +205,54 @@ impl Worker {
     }
 
     /// Leaves all shards. The messages are sent when this returns, or given up after the timeout.
-    pub(super) fn leave(&mut self, around: &Around<'_>) {
-        for farewell in self.start_to_leave(around) {
+    ///
+    /// # Errors
+    /// Of a push that was not pulled: it may be lost.
+    pub(super) fn leave(&mut self, around: &Around<'_>) -> Result<()> {
+        let farewells = self.start_to_leave(around);
+        let applied = self.wait(around, UNUSED).map(drop);
+        for farewell in farewells {
             // A server that is gone needs none.
             drop(farewell.wait());
         }
+        applied
     }
 
     /// The same, awaited.
-    pub(super) async fn leave_async(&mut self, around: &Around<'_>) {
-        for farewell in self.start_to_leave(around) {
+    pub(super) async fn leave_async(&mut self, around: &Around<'_>) -> Result<()> {
+        let farewells = self.start_to_leave(around);
+        let applied = self.wait_async(around, UNUSED).await.map(drop);
+        for farewell in farewells {
             drop(farewell.await);
         }
+        applied
     }
 
-    fn start_to_leave(&self, around: &Around<'_>) -> Vec<Sending> {
-        let lines = self.lines.iter().zip(&self.seats);
-        lines.filter_map(|(line, seat)| line.leave(around, seat.request(Kind::Leave))).collect()
+    /// Only the replies to pushes are waited for: they say that these are applied. A shard gives an answer
+    /// that it holds back before it lets the worker go.
+    fn start_to_leave(&mut self, around: &Around<'_>) -> Vec<Sending> {
+        let lines = self.lines.iter_mut().zip(&self.seats);
+        let farewells = lines.filter_map(|(line, seat)| {
+            line.pending.take_if(|pending| pending.kind != Kind::Push);
+            line.leave(around, seat.request(Kind::Leave))
+        });
+        farewells.collect()
     }
 }
 
 impl Line {
-    fn ask(&mut self, around: &Around<'_>, message: Vec<u8>, room: usize) {
+    fn ask(&mut self, around: &Around<'_>, kind: Kind, message: Vec<u8>, room: usize) {
         let sent = message.len();
-        self.pending = Some(match around.desk.filter(|_| self.is_own) {
-            Some(desk) => Pending { room, sent, _sending: None, reply: None, cost: desk.ask(message) },
+        let mut pending = Pending { kind, room, sent, _sending: None, reply: None, cost: Duration::ZERO };
+        match around.desk.filter(|_| self.is_own) {
+            Some(desk) => pending.cost = desk.ask(message),
             None => {
                 // The receive first: the reply then goes to its place.
-                let reply = Some(self.receive(around, room));
-                let _sending = Some(around.peers.start_send(message, self.rank, REQUESTS));
-                Pending { room, sent, _sending, reply, cost: Duration::ZERO }
+                pending.reply = Some(self.receive(around, room));
+                pending._sending = Some(around.peers.start_send(message, self.rank, REQUESTS));
             }
-        });
+        }
+        self.pending = Some(pending);
     }
 
     /// Sends a message without a reply. `None` where it needs no way.
