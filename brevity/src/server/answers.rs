@@ -7,7 +7,7 @@ use brevity_compress::feedback::Tracked;
 use brevity_compress::{SparseVec, SparseView};
 
 use super::method::Rule;
-use super::shard::{Presence, Reply, Shard};
+use super::shard::{Came, Client, Presence, Reply, Shard};
 use super::trailer::{Kind, Trailer, write_dense};
 
 /// A model whose elements stay below this can't make what is owed overflow.
@@ -72,7 +72,8 @@ impl Shard {
     }
 
     /// Lets a worker begin, or begin again: it gets the whole model and is owed nothing.
-    pub(super) fn admit(&mut self, worker: usize) -> Checked {
+    pub(super) fn admit(&mut self, worker: usize, now: Duration) -> Checked {
+        let slowest = self.slowest(now);
         let client = &mut self.clients[worker];
         if !self.plan.method.is_dense() && client.owed.is_empty() {
             let lanes = self.plan.layout.shards[self.number].lanes.iter();
@@ -80,6 +81,9 @@ impl Shard {
             client.owed = owed.map_err(|error| format!("no room for another worker: {error}"))?;
         }
         client.owed.iter_mut().for_each(Tracked::clear);
+        if client.presence != Presence::Here {
+            client.came = Came { applied: client.applied, steps: slowest.unwrap_or(0) };
+        }
         (client.presence, client.seen, client.lag, client.is_held) = (Presence::Here, self.clock, 0, false);
         Ok(())
     }
@@ -87,22 +91,28 @@ impl Shard {
     /// Answers the workers that need not wait for slower ones any more.
     ///
     /// With a bound on staleness a worker waits until it is no more than so many steps ahead of the slowest
-    /// that is here. One that has not been heard of for the timeout of the group is not waited for.
+    /// that is here. One that has not been heard of for the timeout of the group is not waited for. Steps count
+    /// from a worker's first fetch, where it is level with the slowest.
     pub(super) fn release(&mut self, now: Duration, out: &mut Vec<Reply>) {
-        let patience = self.plan.patience;
-        let counts = self.clients.iter().filter(|client| {
-            client.presence == Presence::Here && now.saturating_sub(client.heard) <= patience
-        });
-        let slowest = counts.map(|client| client.applied).min();
+        let slowest = self.slowest(now);
         for worker in 0..self.clients.len() {
             let client = &self.clients[worker];
-            let ahead = client.applied.saturating_sub(slowest.unwrap_or(0));
+            let ahead = client.steps().saturating_sub(slowest.unwrap_or(0));
             if client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound) {
                 self.clients[worker].is_held = false;
                 let reply = self.answer(worker);
                 out.push(reply);
             }
         }
+    }
+
+    /// The steps of the slowest worker that is here and was heard of.
+    fn slowest(&self, now: Duration) -> Option<u64> {
+        let patience = self.plan.patience;
+        let counts = self.clients.iter().filter(|client| {
+            client.presence == Presence::Here && now.saturating_sub(client.heard) <= patience
+        });
+        counts.map(Client::steps).min()
     }
 
     /// The end of a reply.

@@ -60,6 +60,8 @@ pub(super) struct Client {
     /// The last step that was applied, and that was when the shard was last saved.
     pub(super) applied: u64,
     pub(super) saved: u64,
+    /// What was applied when it came, and the steps of the slowest worker then: its own count from there.
+    pub(super) came: Came,
     /// The clock at its last answer.
     pub(super) seen: u64,
     pub(super) lag: u64,
@@ -67,6 +69,13 @@ pub(super) struct Client {
     pub(super) heard: Duration,
     /// Its answer waits for slower workers.
     pub(super) is_held: bool,
+}
+
+/// Where the steps of a worker begin to count, so that nobody waits for steps that others made before it came.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Came {
+    pub(super) applied: u64,
+    pub(super) steps: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -127,7 +136,7 @@ impl Shard {
     /// Handles a request that came at `now`.
     pub(super) fn handle(&mut self, worker: usize, message: &[u8], now: Duration, out: &mut Vec<Reply>) {
         self.clients[worker].heard = now;
-        if let Err(reason) = self.try_to_handle(worker, message, out) {
+        if let Err(reason) = self.try_to_handle(worker, message, now, out) {
             self.refuse(worker, &reason, out);
         }
         self.release(now, out);
@@ -154,6 +163,7 @@ impl Shard {
         &mut self,
         worker: usize,
         message: &[u8],
+        now: Duration,
         out: &mut Vec<Reply>,
     ) -> std::result::Result<(), String> {
         let (payload, trailer) = Trailer::split(message)?;
@@ -162,7 +172,7 @@ impl Shard {
         }
         match trailer.kind {
             Kind::Fetch => {
-                self.admit(worker)?;
+                self.admit(worker, now)?;
                 out.push(self.whole(worker));
                 return Ok(());
             }
@@ -217,6 +227,11 @@ impl Shard {
 }
 
 impl Client {
+    /// Its steps, as the bound on staleness compares them.
+    pub(super) fn steps(&self) -> u64 {
+        self.came.steps + self.applied.saturating_sub(self.came.applied)
+    }
+
     fn leave(&mut self) {
         self.presence = Presence::Gone;
         self.owed = Vec::new();

@@ -12,7 +12,7 @@ use brevity_compress::{SparseVec, codec};
 use super::method::{Method, Rule, Servers, Threshold, Values};
 use super::plan::Plan;
 use super::seat::Seat;
-use super::shard::{Reply, Shard};
+use super::shard::{Client, Reply, Shard};
 use super::trailer::{Kind, Trailer};
 use super::{ParameterServer, ServerBuilder};
 
@@ -363,6 +363,33 @@ fn a_fast_worker_waits_for_a_slow_one() {
     world.shard.clients[0].heard = NOW + 2 * world.plan.patience;
     world.shard.release(NOW + 2 * world.plan.patience, &mut out);
     assert_eq!(out.len(), 1);
+}
+
+/// The others do not wait for the steps that they made before it came; nor after a restart for those that were
+/// saved.
+#[test]
+fn nobody_waits_for_steps_from_before_a_worker_came() {
+    let new = || World::new(builder(Method::gradient_dropping(0.1)).staleness(2), 2);
+    let mut generator = Generator::new(31);
+    let mut push = |world: &mut World, worker| {
+        let replies = world.push(worker, &gradients(&mut generator), 1.0);
+        replies.iter().for_each(|reply| drop(world.take(reply).unwrap()));
+        replies.len()
+    };
+    let mut world = new();
+    world.ask(1, Kind::Leave);
+    for _ in 0..10 {
+        assert_eq!(push(&mut world, 0), 1);
+    }
+    world.ask(1, Kind::Fetch);
+    let ahead = [0, 0, 0].map(|worker| push(&mut world, worker));
+    assert_eq!((ahead, push(&mut world, 1)), ([1, 1, 0], 2), "they are level when it comes");
+
+    let mut world = new();
+    world.shard.clients = [10, 0].map(|applied| Client { applied, ..Client::default() }).into();
+    world.seats[0].step = 10;
+    [0, 1].into_iter().for_each(|worker| world.ask(worker, Kind::Fetch));
+    assert_eq!([0, 0, 0].map(|worker| push(&mut world, worker)), [1, 1, 0]);
 }
 
 #[test]
