@@ -51,7 +51,7 @@ pub(super) type Receiving = Handle<(Acceptor, brevity_collectives::Result<()>)>;
 
 /// A shard of this rank, and what brings requests to it.
 pub(super) struct Desk {
-    counter: Arc<Counter>,
+    pub(super) counter: Arc<Counter>,
     gate: Arc<Gate>,
     way: Way,
 }

@@ -34,8 +34,7 @@ pub use shard::Served;
 use crate::error::{Error, Result};
 use desk::Desk;
 use plan::Plan;
-use trailer::Kind;
-use worker::{Around, Worker};
+use worker::{Around, UNUSED, Worker};
 
 /// A sharded parameter server, and this rank's part in it: a worker, a shard, or both.
 ///
@@ -101,16 +100,18 @@ impl ParameterServer {
     }
 
     /// Replaces the parameters by the model, as it is at each shard. Every worker begins with this, also one
-    /// that comes late. After a failure it begins anew: what it was owed is in the model.
+    /// that comes late. After a failure it begins anew: what it was owed is in the model. Answers that were
+    /// not pulled are waited for first; what they hold is in the model, too.
     ///
     /// # Errors
     /// [`Error::Shape`]; [`Error::Order`] on a rank that does not work. [`Error::ServerLost`],
-    /// [`Error::ServerSilent`] after the group's timeout, [`Error::Refused`].
+    /// [`Error::ServerSilent`] after the group's timeout, [`Error::Refused`], also of an earlier request:
+    /// fetch again. The parameters may hold the model of some shards then.
     pub fn fetch<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
         self.check(parameters)?;
         let (worker, around) = self.worker()?;
-        worker.has_fetched = false;
-        worker.request(&around, Kind::Fetch);
+        worker.wait(&around, UNUSED)?;
+        worker.begin_to_fetch(&around);
         worker.wait(&around, Some(parameters))?;
         worker.has_fetched = true;
         Ok(())
@@ -123,8 +124,8 @@ impl ParameterServer {
     pub async fn fetch_async<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
         self.check(parameters)?;
         let (worker, around) = self.worker()?;
-        worker.has_fetched = false;
-        worker.request(&around, Kind::Fetch);
+        worker.wait_async(&around, UNUSED).await?;
+        worker.begin_to_fetch(&around);
         worker.wait_async(&around, Some(parameters)).await?;
         worker.has_fetched = true;
         Ok(())
@@ -393,7 +394,7 @@ impl ParameterServer {
             return Err(Error::Order { what: "a pull before a fetch", remedy: "fetch the model first" });
         }
         if !worker.is_waiting() {
-            worker.request(&around, Kind::Pull);
+            worker.begin_to_pull(&around);
         }
         Ok((worker, around))
     }

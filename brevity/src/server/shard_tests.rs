@@ -463,6 +463,31 @@ fn settings_that_change_after_a_state_was_read_are_refused() {
     }
 }
 
+/// Also after a push whose answer was not pulled, and after a wait that was given up.
+#[test]
+fn a_fetch_brings_the_whole_model() {
+    let builder = ParameterServer::builder(&Group::solo()).tensor("all", [4]);
+    let builder = builder.method(Method::gradient_dropping(0.25));
+    let mut server = builder.build(&[vec![7.0f32; 4]]).unwrap();
+    let fetched = |server: &mut ParameterServer| {
+        let mut parameters = [vec![0.0f32; 4]];
+        server.fetch(&mut parameters).map(|()| parameters[0].clone())
+    };
+    assert_eq!(fetched(&mut server).unwrap(), [7.0; 4]);
+    server.push(&[[1.0, 2.0, 3.0, 4.0]], 1.0).unwrap();
+    assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 7.0, 3.0]);
+    // Its answer comes too late, and that of the fetch as well.
+    let desk = Arc::clone(&server.desk.as_ref().unwrap().counter);
+    let shard = desk.shard.lock().unwrap();
+    server.set_timeout(Duration::ZERO);
+    server.push(&[[0.0f32; 4]], 1.0).unwrap();
+    let is_silent = |ended| matches!(ended, Err(crate::Error::ServerSilent { .. }));
+    assert!(is_silent(fetched(&mut server)) && is_silent(fetched(&mut server)));
+    drop(shard);
+    server.set_timeout(Duration::from_secs(60));
+    assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 4.0, 3.0]);
+}
+
 #[test]
 fn errors_name_what_differs() {
     let (mut server, parameters) = stepped();

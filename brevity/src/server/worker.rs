@@ -26,7 +26,7 @@ type Receiving = Handle<(Vec<u8>, brevity_collectives::Result<Message>)>;
 type Came = (Vec<u8>, usize);
 
 /// No parameters, for replies of which only the outcome matters.
-const UNUSED: Option<&mut [Vec<f32>]> = None;
+pub(super) const UNUSED: Option<&mut [Vec<f32>]> = None;
 
 /// The worker of this rank.
 pub(super) struct Worker {
@@ -94,16 +94,20 @@ impl Worker {
         self.lines.iter().any(|line| line.pending.is_some())
     }
 
-    /// Asks all shards, without gradients.
-    pub(super) fn request(&mut self, around: &Around<'_>, kind: Kind) {
+    /// Asks all shards for the model. Nothing else is waited for.
+    pub(super) fn begin_to_fetch(&mut self, around: &Around<'_>) {
+        self.has_fetched = false;
         for (line, seat) in self.lines.iter_mut().zip(&self.seats) {
-            let room = match kind {
-                Kind::Fetch => around.plan.longest_model(seat.shard),
-                _ => around.plan.longest_answer(seat.shard),
-            };
-            if line.pending.is_none() {
-                line.ask(around, kind, seat.request(kind), room);
-            }
+            let room = around.plan.longest_model(seat.shard);
+            line.ask(around, Kind::Fetch, seat.request(Kind::Fetch), room);
+        }
+    }
+
+    /// Asks all shards for what this worker is owed. Nothing else is waited for.
+    pub(super) fn begin_to_pull(&mut self, around: &Around<'_>) {
+        for (line, seat) in self.lines.iter_mut().zip(&self.seats) {
+            let room = around.plan.longest_answer(seat.shard);
+            line.ask(around, Kind::Pull, seat.request(Kind::Pull), room);
         }
     }
 
