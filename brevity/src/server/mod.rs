@@ -8,11 +8,14 @@ mod desk;
 mod lane;
 mod layout;
 mod letterbox;
+mod list;
 mod loading;
 mod method;
 mod plan;
 mod saved;
 mod seat;
+#[cfg(test)]
+mod server_tests;
 mod shard;
 #[cfg(test)]
 mod shard_tests;

@@ -373,7 +373,9 @@ fn nobody_waits_for_steps_from_before_a_worker_came() {
     let mut generator = Generator::new(31);
     let mut push = |world: &mut World, worker| {
         let replies = world.push(worker, &gradients(&mut generator), 1.0);
-        replies.iter().for_each(|reply| drop(world.take(reply).unwrap()));
+        for reply in &replies {
+            world.take(reply).unwrap();
+        }
         replies.len()
     };
     let mut world = new();
@@ -410,92 +412,8 @@ fn one_that_comes_late_gets_the_model() {
     assert!(world.shard.is_deserted());
 }
 
-/// A solo server that keeps its pushes, after one step.
-fn stepped() -> (ParameterServer, [Vec<f32>; 1]) {
-    let builder = ParameterServer::builder(&Group::solo()).tensor("all", [4]);
-    let mut parameters = [vec![0.0f32; 4]];
-    let builder = builder.method(Method::gradient_dropping(0.25)).keep_pushes();
-    let mut server = builder.build(&parameters).unwrap();
-    server.fetch(&mut parameters).unwrap();
-    server.step(&[[1.0, 2.0, 3.0, 4.0]], 1.0, &mut parameters).unwrap();
-    (server, parameters)
-}
-
-/// Takes everything, and fails in the end, as a full disk behind a buffer.
-struct Full;
-
-impl std::io::Write for Full {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::StorageFull.into())
-    }
-}
-
 #[test]
-fn pushes_are_kept_until_a_state_is_written() {
-    let (mut server, mut parameters) = stepped();
-    let mut kept = |server: &mut ParameterServer| {
-        server.pull(&mut parameters).unwrap();
-        server.worker.as_ref().unwrap().seats[0].aside.len()
-    };
-    assert!(server.save(&mut Full).is_err());
-    assert_eq!(kept(&mut server), 1);
-    server.save(&mut Vec::new()).unwrap();
-    assert_eq!(kept(&mut server), 0);
-}
-
-#[test]
-fn settings_that_change_after_a_state_was_read_are_refused() {
-    let (mut server, parameters) = stepped();
-    let mut state = Vec::new();
-    server.save(&mut state).unwrap();
-    let builder = ParameterServer::builder(server.group()).tensor("all", [4]);
-    let resumed = builder.method(Method::gradient_dropping(0.5)).resume(&mut &state[..]).unwrap();
-    assert!(resumed.clone().secondary_density(0.5).build(&parameters).is_ok());
-    let other_method = resumed.clone().method(Method::dgc(0.5, 0.5)).build(&parameters);
-    let [first] = parameters;
-    let more_tensors = resumed.tensor("more", [3]).build(&[first, vec![0.0; 3]]);
-    for built in [other_method, more_tensors] {
-        assert!(matches!(built.map(drop), Err(crate::Error::State(_))));
-    }
-}
-
-/// Also after a push whose answer was not pulled, and after a wait that was given up.
-#[test]
-fn a_fetch_brings_the_whole_model() {
-    let builder = ParameterServer::builder(&Group::solo()).tensor("all", [4]);
-    let builder = builder.method(Method::gradient_dropping(0.25));
-    let mut server = builder.build(&[vec![7.0f32; 4]]).unwrap();
-    let fetched = |server: &mut ParameterServer| {
-        let mut parameters = [vec![0.0f32; 4]];
-        server.fetch(&mut parameters).map(|()| parameters[0].clone())
-    };
-    assert_eq!(fetched(&mut server).unwrap(), [7.0; 4]);
-    server.push(&[[1.0, 2.0, 3.0, 4.0]], 1.0).unwrap();
-    assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 7.0, 3.0]);
-    // Its answer comes too late, and that of the fetch as well.
-    let desk = Arc::clone(&server.desk.as_ref().unwrap().counter);
-    let shard = desk.shard.lock().unwrap();
-    server.set_timeout(Duration::ZERO);
-    server.push(&[[0.0f32; 4]], 1.0).unwrap();
-    let is_silent = |ended| matches!(ended, Err(crate::Error::ServerSilent { .. }));
-    assert!(is_silent(fetched(&mut server)) && is_silent(fetched(&mut server)));
-    drop(shard);
-    server.set_timeout(Duration::from_secs(60));
-    assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 4.0, 3.0]);
-}
-
-#[test]
-fn errors_name_what_differs() {
-    let (mut server, parameters) = stepped();
-    let [first] = parameters;
-    let text = server.fetch(&mut [first, vec![0.0]]).unwrap_err().to_string();
-    assert!(text.starts_with("the list of parameters has 2 elements, expected 1"), "{text}");
-    let text = server.push(&[[0.0; 4], [0.0; 4]], 1.0).unwrap_err().to_string();
-    assert!(text.starts_with("the list of gradients has 2 elements, expected 1"), "{text}");
+fn a_plan_is_told_in_words() {
     let lines: Vec<String> = plan(builder(Method::asgd()), 3).lines().collect();
     assert!(lines[3].contains("3 workers, 1 servers"), "{lines:?}");
 }
