@@ -152,6 +152,18 @@ pub enum Error {
         after: std::time::Duration,
     },
 
+    /// A rank that serves waits for workers that have not left, and of which nothing was heard in time.
+    #[error(
+        "nothing was heard within {after:?} of ranks {ranks:?}, which have not left the server: do they run? \
+         Serve again with a longer timeout, or give up"
+    )]
+    WorkersSilent {
+        /// The ranks, by their numbers in the world.
+        ranks: Vec<u32>,
+        /// The timeout.
+        after: std::time::Duration,
+    },
+
     /// A shard has refused a request, or has sent something that is no reply. A push that was refused is back
     /// in the residuals.
     #[error("shard {shard} of rank {rank} refuses a request, or answers wrongly: {reason}")]

@@ -14,16 +14,17 @@ mod method;
 mod plan;
 mod saved;
 mod seat;
+mod serve;
 #[cfg(test)]
 mod server_tests;
 mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod trailer;
+mod watch;
 mod worker;
 mod works;
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -211,7 +212,7 @@ impl ParameterServer {
         worker.wait_async(&around, Some(parameters)).await
     }
 
-    /// Changes the timeout of this rank's waits, which is the group's otherwise.
+    /// Changes the timeout of this rank's waits, also of those for workers, which is the group's otherwise.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = Some(timeout);
     }
@@ -233,97 +234,6 @@ impl ParameterServer {
                 .for_each(|(lane, range)| lane.set_k(checked.entries(range.len())));
         }
         Ok(())
-    }
-
-    /// Leaves: no worker waits for this one any more. A push that was not pulled is applied when this returns.
-    /// Where this rank serves, it goes on until all workers have left or are gone; it returns what its shard
-    /// has done. A server to which no message goes through for the timeout is left without a word if it has
-    /// answered all pushes.
-    ///
-    /// # Errors
-    /// Of a push that was not pulled, which may be lost then: [`Error::ServerLost`], [`Error::ServerSilent`]
-    /// after the timeout, [`Error::Refused`]. This rank has left, and has served, all the same.
-    /// [`Error::Collective`] in a forked child.
-    pub fn leave(mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        let applied = self.worker().map_or(Ok(()), |(worker, around)| worker.leave(&around));
-        let served = self.serve();
-        applied.and(served)
-    }
-
-    /// The same, awaited, in any runtime: it blocks no thread, and is woken by the last worker. If the future
-    /// is dropped before, the server is: others find this rank gone.
-    ///
-    /// # Errors
-    /// As for [`leave`](Self::leave).
-    pub async fn leave_async(mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        let applied = match self.worker() {
-            Ok((worker, around)) => worker.leave_async(&around).await,
-            Err(_) => Ok(()),
-        };
-        let served = self.serve_async().await;
-        applied.and(served)
-    }
-
-    /// Serves until all workers have left or are gone: what a dedicated server calls. Elsewhere it returns at
-    /// once. Returns what the shard of this rank has done. Dropping the server ends serving; this takes as
-    /// long as the request that the shard is handling, and some milliseconds.
-    ///
-    /// On a simulated network, where nothing may block, await [`serve_async`](Self::serve_async).
-    ///
-    /// # Errors
-    /// [`Error::Collective`] in a forked child.
-    pub fn serve(&mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        if let Some(desk) = &mut self.desk {
-            desk.join();
-        }
-        Ok(self.served())
-    }
-
-    /// The same, awaited, in any runtime: it blocks no thread, and is woken by the last worker. The shard
-    /// works on threads of its own, so it serves before this is polled, and goes on if the future is dropped:
-    /// race it with a timer to [save](Self::save) the shard now and then.
-    ///
-    /// ```
-    /// # use brevity::server::{ParameterServer, Servers};
-    /// # async fn serve(group: brevity::Group) -> Result<(), brevity::Error> {
-    /// let parameters = [vec![0.0f32; 4]];
-    /// let server = ParameterServer::builder(&group).tensor("weight", [4]).servers(Servers::Dedicated(1));
-    /// let mut server = server.build_async(&parameters).await?;
-    /// if !server.is_worker() {
-    ///     let served = server.serve_async().await?;
-    ///     println!("{} pushes", served.map_or(0, |served| served.pushes));
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`serve`](Self::serve).
-    pub async fn serve_async(&mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        if let Some(desk) = &mut self.desk {
-            poll_fn(|context| desk.poll_deserted(context)).await;
-        }
-        Ok(self.served())
-    }
-
-    /// Serves for so long, and returns whether all workers have left or are gone. For a server that
-    /// [saves](Self::save) its shard now and then.
-    ///
-    /// # Errors
-    /// [`Error::Collective`] in a forked child.
-    pub fn serve_for(&mut self, longest: Duration) -> Result<bool> {
-        self.group.check_process()?;
-        Ok(self.desk.as_mut().is_none_or(|desk| desk.join_for(longest)))
-    }
-
-    /// What the shard of this rank has done so far; `None` where this rank does not serve.
-    #[must_use]
-    pub fn served(&self) -> Option<Served> {
-        self.desk.as_ref()?.look(|shard| shard.served)
     }
 
     /// What this worker has not pushed of a tensor's gradients: the residual, `w` of SAMomentum, `v` of

@@ -1,12 +1,38 @@
 //! A server of one rank: what its calls do, and refuse.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
-use brevity_collectives::Group;
+use brevity_collectives::{Group, Settings};
+use ucx_sys_wrap::local;
 
 use super::ParameterServer;
-use super::method::Method;
+use super::method::{Method, Servers};
+use crate::Error;
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
 
 /// A solo server that keeps its pushes, after one step.
 fn stepped() -> (ParameterServer, [Vec<f32>; 1]) {
@@ -61,7 +87,7 @@ fn many_kept_pushes_are_read_again() {
     // Of counts that are in the file alone there is no memory: it is cut off.
     let cut = ParameterServer::builder(server.group()).tensor("all", [4]);
     let cut = cut.method(Method::gradient_dropping(0.25)).resume(&mut &state[..state.len() / 2]);
-    assert!(matches!(cut.map(drop), Err(crate::Error::State(_))));
+    assert!(matches!(cut.map(drop), Err(Error::State(_))));
 }
 
 #[test]
@@ -95,7 +121,7 @@ fn settings_that_change_after_a_state_was_read_are_refused() {
     let [first] = parameters;
     let more_tensors = resumed.tensor("more", [3]).build(&[first, vec![0.0; 3]]);
     for built in [other_method, more_tensors] {
-        assert!(matches!(built.map(drop), Err(crate::Error::State(_))));
+        assert!(matches!(built.map(drop), Err(Error::State(_))));
     }
 }
 
@@ -117,11 +143,46 @@ fn a_fetch_brings_the_whole_model() {
     let shard = desk.shard.lock().unwrap();
     server.set_timeout(Duration::ZERO);
     server.push(&[[0.0f32; 4]], 1.0).unwrap();
-    let is_silent = |ended| matches!(ended, Err(crate::Error::ServerSilent { .. }));
+    let is_silent = |ended| matches!(ended, Err(Error::ServerSilent { .. }));
     assert!(is_silent(fetched(&mut server)) && is_silent(fetched(&mut server)));
     drop(shard);
     server.set_timeout(Duration::from_secs(60));
     assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 4.0, 3.0]);
+}
+
+/// Nobody leaves; also a shard that no worker has asked yet.
+#[test]
+fn workers_that_are_silent_are_waited_for_until_the_timeout() {
+    let ranks = local::world(2).into_iter().map(|rank| {
+        thread::spawn(move || {
+            let group = Group::new(Box::new(rank), Settings::default());
+            let parameters = [vec![0.0f32; 4]];
+            let builder = ParameterServer::builder(&group).tensor("all", [4]);
+            let every = builder.clone().build(&parameters).unwrap();
+            let mut dedicated = builder.servers(Servers::Dedicated(1)).build(&parameters).unwrap();
+            let is_silent = |ended| matches!(ended, Err(Error::WorkersSilent { ranks, .. }) if ranks == [0]);
+            if group.rank() == 0 {
+                group.barrier().unwrap();
+                assert_eq!(dedicated.serve().unwrap(), None);
+                dedicated.leave().unwrap();
+                drop(every);
+                return;
+            }
+            dedicated.set_timeout(Duration::from_millis(200));
+            assert!(is_silent(dedicated.serve()));
+            assert!(is_silent(block_on(dedicated.serve_async())));
+            assert!(!dedicated.serve_for(Duration::from_millis(1)).unwrap());
+            let mut every = every;
+            assert!(matches!(every.serve(), Err(Error::Order { .. })));
+            every.set_timeout(Duration::from_millis(200));
+            assert!(is_silent(every.leave()));
+            group.barrier().unwrap();
+            dedicated.set_timeout(Duration::from_secs(60));
+            assert_eq!(dedicated.serve().unwrap().unwrap().pushes, 0);
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
 #[test]

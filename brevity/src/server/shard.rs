@@ -133,6 +133,18 @@ impl Shard {
         self.clients.iter().all(|client| client.presence == Presence::Gone)
     }
 
+    /// The workers that have not left and are not gone.
+    pub(super) fn not_gone(&self) -> Vec<usize> {
+        let is_there = |worker: &usize| self.clients[*worker].presence != Presence::Gone;
+        (0..self.clients.len()).filter(is_there).collect()
+    }
+
+    /// When something was last heard of a worker that is not gone.
+    pub(super) fn heard(&self) -> Duration {
+        let there = self.clients.iter().filter(|client| client.presence != Presence::Gone);
+        there.map(|client| client.heard).max().unwrap_or_default()
+    }
+
     /// Handles a request that came at `now`.
     pub(super) fn handle(&mut self, worker: usize, message: &[u8], now: Duration, out: &mut Vec<Reply>) {
         self.clients[worker].heard = now;
