@@ -9,6 +9,7 @@ use brevity_collectives::{Group, Peers};
 use brevity_compress::Density;
 use brevity_compress::codec::Choice;
 
+use super::answers::LARGEST;
 use super::desk::Desk;
 use super::layout::{Layout, Roles, Tensor};
 use super::loading::{load_shard, load_worker};
@@ -208,6 +209,11 @@ impl ServerBuilder {
             if !values.iter().all(|value| value.is_finite()) {
                 let rank = self.group.members()[self.group.rank() as usize].0;
                 return Err(Error::GradientNotFinite { rank, tensor: tensor.name.clone() });
+            }
+            if let Some(place) = values.iter().position(|value| value.abs() > LARGEST) {
+                let found = format!("{:e} at element {place} of tensor {:?}", values[place], tensor.name);
+                let expected = "at most a quarter of the largest f32 in magnitude, so that sums are finite";
+                return Err(Error::Server { parameter: "initial value", found, expected });
             }
         }
         let rank = self.group.rank();

@@ -338,7 +338,7 @@ impl ParameterServer {
     fn check_gradients<G: AsRef<[f32]>>(&self, gradients: &[G], rate: f32) -> Result<()> {
         if !rate.is_finite() {
             let expected = "a finite number";
-            return Err(Error::Server { parameter: "rate", found: rate.to_string(), expected });
+            return Err(Error::Server { parameter: "learning rate", found: rate.to_string(), expected });
         }
         if matches!(self.plan.method.0, method::Kind::GradientDropping { .. }) {
             return Ok(());

@@ -186,6 +186,13 @@ fn workers_that_are_silent_are_waited_for_until_the_timeout() {
 }
 
 #[test]
+fn parameters_that_leave_no_room_are_refused() {
+    let builder = ParameterServer::builder(&Group::solo()).tensor("all", [2]);
+    let text = builder.build(&[[0.0f32, -1e38]]).map(drop).unwrap_err().to_string();
+    assert!(text.contains("-1e38 at element 1 of tensor \"all\""), "{text}");
+}
+
+#[test]
 fn errors_name_what_differs() {
     let (mut server, parameters) = stepped();
     let [first] = parameters;

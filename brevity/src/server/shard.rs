@@ -33,7 +33,7 @@ pub(super) struct Reply {
 pub struct Served {
     /// Pushes that were applied.
     pub pushes: u64,
-    /// Requests that were refused.
+    /// Requests that were refused, and pushes of which entries were dropped.
     pub refused: u64,
 }
 
@@ -210,6 +210,9 @@ impl Shard {
     }
 
     /// Applies a push, unless it was applied before.
+    ///
+    /// # Errors
+    /// What is wrong with it, or what of it was left out.
     fn push(&mut self, worker: usize, payload: &[u8], trailer: &Trailer) -> std::result::Result<(), String> {
         let applied = self.clients[worker].applied;
         if trailer.step <= applied {
@@ -221,20 +224,21 @@ impl Shard {
         if !trailer.rate.is_finite() {
             return Err(format!("the rate {}", trailer.rate));
         }
-        if self.plan.method.is_dense() {
+        let left_out = if self.plan.method.is_dense() {
             read_dense(payload, &mut self.work.dense, self.model.len())?;
-            self.apply_dense(trailer.rate)?;
+            self.apply_dense(trailer.rate)
         } else {
             let (len, limit) = (self.model.len(), self.plan.push_limit(self.number));
             decode(payload, len, limit, &mut self.work.push).map_err(|error| error.to_string())?;
-            self.apply_sparse(trailer.rate)?;
-        }
+            self.apply_sparse(trailer.rate)?
+        };
         let client = &mut self.clients[worker];
         client.applied = trailer.step;
         client.lag = self.clock - client.seen;
         self.clock += 1;
         self.served.pushes += 1;
-        Ok(())
+        // Its number counts as applied, so that what was left out does not come again and again.
+        left_out.reason().map_or(Ok(()), Err)
     }
 }
 

@@ -284,7 +284,6 @@ fn what_no_worker_sends_is_refused_and_changes_nothing() {
             (with(&|trailer| trailer.step = 2), "push 2 of a worker whose last one was 0"),
             (with(&|trailer| trailer.step = u64::MAX), "push 18446744073709551615"),
             (with(&|trailer| trailer.rate = f32::NAN), "the rate NaN"),
-            (with(&|trailer| trailer.rate = f32::MAX), "overflow"),
             (with(&|trailer| trailer.shard = 1), "shard 1"),
             (with(&|trailer| trailer.kind = Kind::Answer), "a reply"),
             (good[good.len() - 20..].to_vec(), "20 bytes"),
@@ -319,6 +318,48 @@ fn what_no_worker_sends_is_refused_and_changes_nothing() {
         // The worker goes on.
         assert_eq!(Trailer::split(&world.handle(0, &good)[0].bytes).unwrap().1.clock, 1);
     }
+}
+
+/// Entries that would make the model overflow are dropped, and named; the others are applied, and later pushes.
+#[test]
+fn what_would_overflow_does_not_come_again() {
+    for method in [Method::gradient_dropping(1.0), Method::asgd()] {
+        let mut world = World::new(builder(method), 2);
+        let plan = Arc::clone(&world.plan);
+        let mut gradients = zeros();
+        let ones = LENS.map(|len| vec![1.0; len]);
+        gradients[0][..4].copy_from_slice(&[1.0, 3e37, -3e37, 2.0]);
+        let reply = &world.push(0, &gradients, 10.0)[0];
+        let text = world.take(reply).unwrap_err();
+        assert!(text.contains("without 2 entries") && text.contains("element 1 is 0e0"), "{text}");
+        assert!(text.ends_with("clip gradients"), "{text}");
+        let step = Trailer::split(&reply.bytes).unwrap().1.step;
+        world.seats[0].resume(&plan, step).unwrap();
+        assert_eq!(world.shard.model[..5], [-10.0, 0.0, 0.0, -20.0, 0.0]);
+        for _ in 0..2 {
+            let replies = world.push(0, &ones, 1.0);
+            world.take(&replies[0]).unwrap();
+        }
+        assert_eq!(world.shard.model[..5], [-12.0, -2.0, -2.0, -22.0, -2.0]);
+    }
+}
+
+/// The change of AdaGrad is at most the rate, whatever the gradient; its sum of squares stops at the largest
+/// number.
+#[test]
+fn adagrad_takes_any_gradient() {
+    let mut world =
+        World::new(builder(Method::gradient_dropping(1.0)).rule(Rule::AdaGrad { epsilon: 1e-8 }), 1);
+    let mut gradients = zeros();
+    gradients[0][..3].copy_from_slice(&[1e20, -f32::MAX, 1.0]);
+    let replies = world.push(0, &gradients, 0.5);
+    world.take(&replies[0]).unwrap();
+    assert_eq!(world.shard.model[..4], [-0.5, 0.5, -0.5, 0.0]);
+    assert_eq!(world.shard.squares[..4], [f32::MAX, f32::MAX, 1.0, 0.0]);
+    gradients[0][..3].copy_from_slice(&[1.0, 1.0, 0.0]);
+    let replies = world.push(0, &gradients, 0.5);
+    world.take(&replies[0]).unwrap();
+    assert!((world.shard.model[0] + 0.5).abs() < 1e-6 && (world.shard.model[1] - 0.5).abs() < 1e-6);
 }
 
 #[test]
