@@ -334,14 +334,11 @@ impl ParameterServer {
         Ok(())
     }
 
-    /// With momentum a gradient can't be taken out again. Gradient dropping checks while it adds.
+    /// Checked before anything is changed: taking a gradient out again rounds, and can't be done with momentum.
     fn check_gradients<G: AsRef<[f32]>>(&self, gradients: &[G], rate: f32) -> Result<()> {
         if !rate.is_finite() {
             let expected = "a finite number";
             return Err(Error::Server { parameter: "learning rate", found: rate.to_string(), expected });
-        }
-        if matches!(self.plan.method.0, method::Kind::GradientDropping { .. }) {
-            return Ok(());
         }
         for (tensor, gradient) in self.plan.layout.tensors.iter().zip(gradients) {
             if !gradient.as_ref().iter().all(|value| value.is_finite()) {

@@ -185,6 +185,24 @@ fn workers_that_are_silent_are_waited_for_until_the_timeout() {
     ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
+/// Residuals are not even rounded.
+#[test]
+fn gradients_that_are_not_finite_change_nothing() {
+    let methods =
+        [Method::asgd(), Method::gradient_dropping(0.25), Method::dgs(0.25, 0.5), Method::dgc(0.25, 0.5)];
+    for method in methods {
+        let builder = ParameterServer::builder(&Group::solo()).tensor("a", [4]).tensor("b", [4]);
+        let mut parameters = [vec![0.0f32; 4], vec![0.0; 4]];
+        let mut server = builder.method(method).build(&parameters).unwrap();
+        server.fetch(&mut parameters).unwrap();
+        server.step(&[[0.1, 0.2, 0.3, 0.4], [0.0; 4]], 1.0, &mut parameters).unwrap();
+        let before = server.residual("a");
+        let pushed = server.push(&[[1e10, -1e10, 1e10, 1e11], [f32::NAN, 0.0, 0.0, 0.0]], 1.0);
+        assert!(matches!(pushed, Err(Error::GradientNotFinite { tensor, .. }) if tensor == "b"));
+        assert_eq!(server.residual("a"), before, "{method:?}");
+    }
+}
+
 #[test]
 fn parameters_that_leave_no_room_are_refused() {
     let builder = ParameterServer::builder(&Group::solo()).tensor("all", [2]);
