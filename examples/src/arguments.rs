@@ -16,6 +16,9 @@ use std::path::PathBuf;
 /// How many times a run evaluates the test examples.
 const EVALUATIONS: usize = 10;
 
+/// How many seconds ranks may go on after one has failed, where they can't finish.
+const GRACE: f64 = 30.0;
+
 /// The momentum of asynchronous methods that have one.
 const ASYNC_MOMENTUM: f64 = 0.7;
 
@@ -55,9 +58,9 @@ pub struct Arguments {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 4)]
     pub ranks: usize,
     /// How many seconds ranks that were started here may go on after one has failed or was told to end,
-    /// before they are killed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, allow_negative_numbers = true)]
-    pub grace: f64,
+    /// before they are killed [default: 30; with --servers as long as they train].
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub grace: Option<f64>,
     /// The methods to compare, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "dense,gtopk,lowrank")]
     pub method: Vec<Method>,
@@ -123,6 +126,11 @@ impl Arguments {
         })?;
         arguments.check()?;
         Ok(arguments)
+    }
+
+    /// How many seconds ranks may go on after one has failed.
+    pub fn grace(&self) -> f64 {
+        self.grace.unwrap_or(if self.asynchronous.servers > 0 { f64::INFINITY } else { GRACE })
     }
 
     /// The data set that the arguments name.
@@ -192,7 +200,8 @@ impl Arguments {
         in_range("--density", density, density > 0.0 && density <= 1.0, "above 0 and at most 1")?;
         let rate = self.learning_rate.unwrap_or(1.0);
         in_range("--learning-rate", rate, rate > 0.0 && rate.is_finite(), "above 0")?;
-        in_range("--grace", self.grace, self.grace >= 0.0, "a number of seconds")?;
+        let grace = self.grace();
+        in_range("--grace", grace, grace >= 0.0, "a number of seconds")?;
         let momentum = self.momentum.unwrap_or(0.5);
         let expected = "at least 0 and below 1";
         in_range("--momentum", momentum, (0.0..1.0).contains(&momentum), expected)?;
