@@ -81,7 +81,7 @@ async fn build(
         builder = builder.secondary_density(density);
     }
     if let Some(steps) = arguments.staleness {
-        builder = builder.staleness(steps);
+        builder = builder.staleness(steps as u64);
     }
     for (name, shape) in model.parameters() {
         builder = builder.tensor(name, shape);
