@@ -25,9 +25,10 @@ use super::works::Works;
 use crate::Handle;
 use crate::error::{Error, Result};
 
-/// The tags of requests and of replies.
-pub(super) const REQUESTS: u32 = 1;
-pub(super) const REPLIES: u32 = 2;
+/// The tag of requests.
+pub const REQUESTS: u32 = 1;
+/// The tag of replies.
+pub const REPLIES: u32 = 2;
 
 /// A worker has one request at a time, and may leave after it. What comes beyond is dropped.
 pub(super) const MOST_WAITING: u32 = 4;
