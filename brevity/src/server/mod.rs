@@ -35,6 +35,13 @@ pub use charge::Charge;
 pub use method::{Method, Rule, Servers, Threshold, Values};
 pub use shard::Served;
 
+/// The ends of messages, for programs that make their own.
+#[doc(hidden)]
+pub mod messages {
+    pub use super::desk::{REPLIES, REQUESTS};
+    pub use super::trailer::{Kind, TRAILER_BYTES, Trailer};
+}
+
 use crate::error::{Error, Result};
 use desk::Desk;
 use plan::Plan;
@@ -173,10 +180,7 @@ impl ParameterServer {
     /// [`Error::GradientNotFinite`] nothing was sent, and the gradients are in no residual; those of tensors
     /// before it are, if a sum has overflowed with momentum.
     pub fn push<G: AsRef<[f32]>>(&mut self, gradients: &[G], rate: f32) -> Result<()> {
-        self.check_lengths(
-            ["gradients", "gradient"],
-            gradients.iter().map(|gradient| gradient.as_ref().len()),
-        )?;
+        self.check_lengths("gradients", gradients.iter().map(|gradient| gradient.as_ref().len()))?;
         self.check_gradients(gradients, rate)?;
         let (worker, around) = self.worker()?;
         if !worker.has_fetched {
@@ -314,22 +318,17 @@ impl ParameterServer {
 
     fn check<T: AsMut<[f32]>>(&self, parameters: &mut [T]) -> Result<()> {
         self.group.check_process()?;
-        self.check_lengths(["parameters"; 2], parameters.iter_mut().map(|values| values.as_mut().len()))
+        self.check_lengths("parameters", parameters.iter_mut().map(|values| values.as_mut().len()))
     }
 
-    /// `all` names what a list holds, `of_one` that of one tensor.
-    fn check_lengths(
-        &self,
-        [all, of_one]: [&str; 2],
-        lens: impl ExactSizeIterator<Item = usize>,
-    ) -> Result<()> {
+    fn check_lengths(&self, all: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<()> {
         let tensors = &self.plan.layout.tensors;
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };
         shape(format!("the list of {all}"), lens.len(), tensors.len())?;
         for (tensor, len) in tensors.iter().zip(lens) {
-            shape(format!("the {of_one} of {:?}", tensor.name), len, tensor.len)?;
+            shape(format!("tensor {:?} of the {all}", tensor.name), len, tensor.len)?;
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ impl Plan {
     /// The same in words.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let tensors = self.layout.tensors.iter();
-        let tensors = tensors.map(|tensor| format!("tensor {:?} of {} elements", tensor.name, tensor.len));
+        let tensors = tensors.map(|tensor| format!("tensor {:?} of shape {:?}", tensor.name, tensor.shape));
         let how = format!(
             "{} workers, {} servers, {:?}, {:?}, values {:?}, codec {:?}, secondary density {:?}, \
              staleness {:?}, {} lanes, {}",

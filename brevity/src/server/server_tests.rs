@@ -10,8 +10,8 @@ use std::time::Duration;
 use brevity_collectives::{Group, Settings};
 use ucx_sys_wrap::local;
 
-use super::ParameterServer;
 use super::method::{Method, Servers};
+use super::{ParameterServer, ServerBuilder};
 use crate::Error;
 
 /// Wakes a thread.
@@ -203,6 +203,34 @@ fn gradients_that_are_not_finite_change_nothing() {
     }
 }
 
+/// By turns: the pushes of others between a worker's last answer and its push, whenever the answer is pulled.
+#[test]
+fn the_lag_counts_the_pushes_of_others() {
+    let turns = [(0, 0), (0, 0), (1, 2), (0, 1), (1, 1), (1, 0)];
+    for method in [Method::asgd(), Method::gradient_dropping(0.25)] {
+        let ranks = local::world(2).into_iter().map(|rank| {
+            thread::spawn(move || {
+                let group = Group::new(Box::new(rank), Settings::default());
+                let builder = ParameterServer::builder(&group).tensor("all", [8]).method(method);
+                let mut parameters = [vec![0.0f32; 8]];
+                let mut server = builder.build(&parameters).unwrap();
+                server.fetch(&mut parameters).unwrap();
+                group.barrier().unwrap();
+                for (clock, (turn, lag)) in (1..).zip(turns) {
+                    if turn == group.rank() {
+                        let step = server.step(&[[1.0; 8]], 1.0, &mut parameters).unwrap();
+                        assert_eq!((step.clock, step.lag), (clock, lag));
+                    }
+                    group.barrier().unwrap();
+                }
+                server.leave().unwrap();
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    }
+}
+
 #[test]
 fn parameters_that_leave_no_room_are_refused() {
     let builder = ParameterServer::builder(&Group::solo()).tensor("all", [2]);
@@ -218,4 +246,19 @@ fn errors_name_what_differs() {
     assert!(text.starts_with("the list of parameters has 2 elements, expected 1"), "{text}");
     let text = server.push(&[[0.0; 4], [0.0; 4]], 1.0).unwrap_err().to_string();
     assert!(text.starts_with("the list of gradients has 2 elements, expected 1"), "{text}");
+    let text = server.push(&[[0.0; 3]], 1.0).unwrap_err().to_string();
+    assert!(text.starts_with("tensor \"all\" of the gradients has 3 elements, expected 4"), "{text}");
+    let text = server.push(&[[0.0; 4]], f32::INFINITY).unwrap_err().to_string();
+    assert_eq!(text, "the server's learning rate is inf, expected a finite number");
+    let refusal = |build: fn(ServerBuilder) -> ServerBuilder| {
+        let builder = build(ParameterServer::builder(&Group::solo()).tensor("all", [4]));
+        builder.build(&[[0.0; 4]]).map(drop).unwrap_err().to_string()
+    };
+    let text = refusal(|builder| builder.method(Method::dgs(0.5, 0.0)));
+    assert!(text.starts_with("the server's momentum is 0, expected more than 0"), "{text}");
+    let text = refusal(|builder| builder.servers(Servers::Dedicated(1)));
+    assert!(
+        text.starts_with("the server's choice of servers is Dedicated(1) of 1 ranks, expected"),
+        "{text}"
+    );
 }

@@ -176,7 +176,7 @@ fn gradient_dropping_is_that_of_the_paper() {
 /// An entry that is silent for T steps carries `m u + rate (sum of its T gradients)`.
 #[test]
 fn momentum_of_silent_entries_is_that_of_a_larger_batch() {
-    let (momentum, rate) = (0.5, 1.0);
+    let (momentum, rate) = (0.5, 0.5);
     let mut world = World::new(builder(Method::dgs(0.02, momentum)), 1);
     let n = world.plan.layout.total;
     let mut generator = Generator::new(3);
@@ -217,7 +217,8 @@ fn adagrad_divides_by_the_root_of_the_sum_of_squares() {
     }
 }
 
-/// With every method and format: what was handed in is in the model, or in the residual.
+/// With every method and format: what was handed in is in the model, or in the residual. With SAMomentum an
+/// entry that is sent leaves its `m`-th part behind.
 #[test]
 fn nothing_is_lost() {
     let formats = [
@@ -227,9 +228,14 @@ fn nothing_is_lost() {
         Values::OneBit(Magnitude::Mean),
         Values::OneBit(Magnitude::Min),
         Values::TwoBit(Magnitude::Mean),
+        Values::TwoBit(Magnitude::Min),
     ];
     for values in formats {
-        for method in [Method::gradient_dropping(0.1), Method::dgc(0.1, 0.0)] {
+        for (method, weight) in [
+            (Method::gradient_dropping(0.1), 1.0),
+            (Method::dgc(0.1, 0.0), 1.0),
+            (Method::dgs(0.1, 0.5), 0.5),
+        ] {
             let mut world = World::new(builder(method).values(values).secondary_density(0.05), 2);
             let (mut handed_in, mut generator) = (vec![0.0f64; world.plan.layout.total], Generator::new(11));
             for step in 0..50 {
@@ -241,7 +247,7 @@ fn nothing_is_lost() {
             let residuals = [world.residual(0), world.residual(1)];
             for (index, sum) in handed_in.iter().enumerate() {
                 let kept: f64 = residuals.iter().map(|residual| f64::from(residual[index])).sum();
-                let found = f64::from(-world.shard.model[index]) + kept;
+                let found = weight * f64::from(-world.shard.model[index]) + kept;
                 assert!((found - sum).abs() < 1e-3, "{values:?} {method:?} {index}: {found} of {sum}");
                 for worker in 0..2 {
                     let version = flat(&world.parameters[worker])[index] + world.owed(worker)[index];
@@ -457,4 +463,19 @@ fn one_that_comes_late_gets_the_model() {
 fn a_plan_is_told_in_words() {
     let lines: Vec<String> = plan(builder(Method::asgd()), 3).lines().collect();
     assert!(lines[3].contains("3 workers, 1 servers"), "{lines:?}");
+    assert_eq!(lines[2], "tensor \"2\" of shape [90]");
+    // Of equal length, but another.
+    let square =
+        |shape: &[usize]| plan(ParameterServer::builder(&Group::solo()).tensor("w", shape), 1).describe();
+    assert!(square(&[2, 2]) != square(&[4]) && square(&[4]) == square(&[4]));
+}
+
+/// What no server sends is refused, and a worker's numbers do not overflow.
+#[test]
+fn replies_to_steps_that_no_worker_has_are_refused() {
+    let mut world = World::new(builder(Method::gradient_dropping(0.1)), 1);
+    let mut bytes = Vec::new();
+    Trailer::new(Kind::Answer, 0, u64::MAX).end(&mut bytes);
+    let reason = world.take(&Reply { worker: 0, bytes }).unwrap_err();
+    assert!(reason.contains("step 18446744073709551615"), "{reason}");
 }

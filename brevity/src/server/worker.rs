@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use brevity_collectives::{Error as Collective, Message, Peers};
@@ -55,6 +55,42 @@ struct Pending {
     reply: Option<Receiving>,
     /// What this rank's own shard costs on a simulated network, and is not charged yet.
     cost: Duration,
+}
+
+impl Pending {
+    /// The receive of the reply, which a timeout may have ended before.
+    fn receive(&mut self, around: &Around<'_>, rank: u32) -> Receiving {
+        let start = || around.peers.start_recv(vec![0u8; self.room], rank, REPLIES, around.timeout);
+        self.reply.take().unwrap_or_else(start)
+    }
+}
+
+/// How a wait for a reply ends.
+enum Outcome {
+    Came(Vec<u8>),
+    /// It may still come.
+    Silent,
+    Lost,
+    Failed(Collective),
+}
+
+impl Outcome {
+    /// Of this rank's own shard, which has panicked if nothing comes.
+    fn of_own(reply: Option<Vec<u8>>) -> Self {
+        reply.map_or(Self::Lost, Self::Came)
+    }
+
+    fn of_receive((mut bytes, received): (Vec<u8>, brevity_collectives::Result<Message>)) -> Self {
+        match received {
+            Ok(message) => {
+                bytes.truncate(message.bytes);
+                Self::Came(bytes)
+            }
+            Err(Collective::MessageTimeout { .. }) => Self::Silent,
+            Err(Collective::PeerLost { .. } | Collective::Aborted { .. }) => Self::Lost,
+            Err(error) => Self::Failed(error),
+        }
+    }
 }
 
 /// What a worker's requests need.
@@ -252,7 +288,7 @@ impl Line {
             Some(desk) => pending.cost = desk.ask(message),
             None => {
                 // The receive first: the reply then goes to its place.
-                pending.reply = Some(self.receive(around, room));
+                pending.reply = Some(pending.receive(around, self.rank));
                 pending._sending = Some(around.peers.start_send(message, self.rank, REQUESTS));
             }
         }
@@ -270,34 +306,31 @@ impl Line {
         }
     }
 
-    fn receive(&self, around: &Around<'_>, room: usize) -> Receiving {
-        around.peers.start_recv(vec![0u8; room], self.rank, REPLIES, around.timeout)
-    }
-
     /// The reply and the bytes of its request, once it is there; `None` if nothing was asked.
     fn wait(&mut self, around: &Around<'_>, shard: usize, deadline: Option<Instant>) -> Result<Option<Came>> {
-        let Some(mut pending) = self.pending.take() else { return Ok(None) };
         let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            return match desk.letterbox().wait(left()) {
-                Poll::Ready(reply) => self.own_reply(around, shard, reply, &pending),
-                Poll::Pending => {
-                    self.pending = Some(pending);
-                    Err(self.silent(around, shard))
+        let Some(pending) = &mut self.pending else { return Ok(None) };
+        let outcome = if let Some(desk) = around.desk.filter(|_| self.is_own) {
+            match desk.letterbox().wait(left()) {
+                Poll::Ready(reply) => Outcome::of_own(reply),
+                Poll::Pending => Outcome::Silent,
+            }
+        } else {
+            let reply = pending.receive(around, self.rank);
+            loop {
+                if around.peers.wait_until(LOOK_EVERY.min(left()), || reply.has_ended()) {
+                    break Outcome::of_receive(reply.wait());
                 }
-            };
-        }
-        let reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
-        while !around.peers.wait_until(LOOK_EVERY.min(left()), || reply.has_ended()) {
-            if around.peers.has_gone(self.rank) && !reply.has_ended() {
-                return Err(self.lost(around, shard));
+                if around.peers.has_gone(self.rank) && !reply.has_ended() {
+                    break Outcome::Lost;
+                }
+                if left().is_zero() {
+                    pending.reply = Some(reply);
+                    break Outcome::Silent;
+                }
             }
-            if left().is_zero() {
-                self.pending = Some(Pending { reply: Some(reply), ..pending });
-                return Err(self.silent(around, shard));
-            }
-        }
-        self.came(around, shard, pending, reply.wait())
+        };
+        self.end(around, shard, outcome)
     }
 
     fn poll(
@@ -306,60 +339,37 @@ impl Line {
         shard: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Came>>> {
-        let Some(mut pending) = self.pending.take() else { return Poll::Ready(Ok(None)) };
-        if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            let Poll::Ready(reply) = desk.letterbox().poll(context) else {
-                self.pending = Some(pending);
-                return Poll::Pending;
-            };
-            return Poll::Ready(self.own_reply(around, shard, reply, &pending));
-        }
-        let mut reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
-        match Pin::new(&mut reply).poll(context) {
-            Poll::Ready(ended) => Poll::Ready(self.came(around, shard, pending, ended)),
-            // One that has closed its side ends no receive, but its notice wakes whoever waits.
-            Poll::Pending if around.peers.has_gone(self.rank) && !reply.has_ended() => {
-                Poll::Ready(Err(self.lost(around, shard)))
+        let Some(pending) = &mut self.pending else { return Poll::Ready(Ok(None)) };
+        let outcome = if let Some(desk) = around.desk.filter(|_| self.is_own) {
+            Outcome::of_own(ready!(desk.letterbox().poll(context)))
+        } else {
+            let mut reply = pending.receive(around, self.rank);
+            match Pin::new(&mut reply).poll(context) {
+                Poll::Ready(ended) => Outcome::of_receive(ended),
+                // One that has closed its side ends no receive, but its notice wakes whoever waits.
+                Poll::Pending if around.peers.has_gone(self.rank) && !reply.has_ended() => Outcome::Lost,
+                Poll::Pending => {
+                    pending.reply = Some(reply);
+                    return Poll::Pending;
+                }
             }
-            Poll::Pending => {
-                self.pending = Some(Pending { reply: Some(reply), ..pending });
-                Poll::Pending
-            }
-        }
+        };
+        Poll::Ready(self.end(around, shard, outcome))
     }
 
-    /// What has come of this rank's own shard; nothing comes of one that has panicked.
-    fn own_reply(
-        &self,
-        around: &Around<'_>,
-        shard: usize,
-        reply: Option<Vec<u8>>,
-        pending: &Pending,
-    ) -> Result<Option<Came>> {
-        let reply = reply.ok_or_else(|| self.lost(around, shard))?;
-        Ok(Some((reply, pending.sent)))
-    }
-
-    /// What has come of a receive that has ended.
-    fn came(
-        &mut self,
-        around: &Around<'_>,
-        shard: usize,
-        pending: Pending,
-        (mut bytes, received): (Vec<u8>, brevity_collectives::Result<Message>),
-    ) -> Result<Option<Came>> {
-        match received {
-            Ok(message) => {
-                bytes.truncate(message.bytes);
-                Ok(Some((bytes, pending.sent)))
+    /// Ends a wait. The request stays pending if its reply may still come.
+    fn end(&mut self, around: &Around<'_>, shard: usize, outcome: Outcome) -> Result<Option<Came>> {
+        match outcome {
+            Outcome::Came(bytes) => Ok(self.pending.take().map(|pending| (bytes, pending.sent))),
+            Outcome::Silent => Err(self.silent(around, shard)),
+            Outcome::Lost => {
+                self.pending = None;
+                Err(self.lost(around, shard))
             }
-            Err(Collective::MessageTimeout { .. }) => {
-                // The reply may still come.
-                self.pending = Some(pending);
-                Err(self.silent(around, shard))
+            Outcome::Failed(error) => {
+                self.pending = None;
+                Err(error.into())
             }
-            Err(Collective::PeerLost { .. } | Collective::Aborted { .. }) => Err(self.lost(around, shard)),
-            Err(error) => Err(error.into()),
         }
     }
 
