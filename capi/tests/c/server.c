@@ -4,6 +4,11 @@
 
 enum { TENSORS = 2, FIRST = 40, SECOND = 7, STEPS = 20 };
 
+/* What a worker has handed in, and its state after the last step. */
+static float handed_in[TENSORS][FIRST];
+static char *state;
+static size_t state_bytes;
+
 static brv_server *make(brv_group *group, uint32_t servers)
 {
     static const size_t first[] = {8, 5}, second[] = {SECOND};
@@ -51,7 +56,7 @@ static void refuses(brv_group *group)
 /* What this worker has handed in is in the model, or in its residuals. */
 static void works(brv_group *group, brv_server *server)
 {
-    static float parameters[2][FIRST], gradients[2][FIRST], handed_in[2][FIRST], residual[FIRST];
+    static float parameters[2][FIRST], gradients[2][FIRST], residual[FIRST];
     float *places[TENSORS] = {parameters[0], parameters[1]};
     const float *slices[TENSORS] = {gradients[0], gradients[1]};
     const size_t counts[TENSORS] = {FIRST, SECOND};
@@ -61,7 +66,6 @@ static void works(brv_group *group, brv_server *server)
     float sums[FIRST + SECOND], *sum = sums;
     size_t tensor, i, needed = 0, again = 0;
     uint32_t number_of_step;
-    char *state;
 
     memset(handed_in, 0, sizeof handed_in);
     CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_ARGUMENT);
@@ -92,9 +96,10 @@ static void works(brv_group *group, brv_server *server)
     /* Nothing was saved: the pushes are still kept. */
     CHECK(brv_server_pull(server, places, TENSORS, NULL, &options) == BRV_OK);
     CHECK(brv_server_save(server, NULL, 0, &again) == BRV_ERR_ARGUMENT && again == needed);
-    state = malloc(needed);
-    CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
     free(state);
+    state_bytes = needed;
+    state = malloc(needed + 1);
+    CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
 
     /* All pushes are applied: each was answered. */
     CHECK(brv_barrier(group, &options) == BRV_OK);
@@ -113,6 +118,45 @@ static void works(brv_group *group, brv_server *server)
     }
     CHECK(brv_server_leave(server) == BRV_OK);
     CHECK(brv_server_leave(server) == BRV_ERR_ARGUMENT);
+}
+
+/* A server of the same settings begins from the states: what all have handed in is in the model, or in residuals.
+ * Pushes that came to a shard after it was saved have gone back to theirs. */
+static void resumes(brv_group *group, const float *const *zeros)
+{
+    static float parameters[2][FIRST], residual[FIRST];
+    float *places[TENSORS] = {parameters[0], parameters[1]};
+    const size_t counts[TENSORS] = {FIRST, SECOND};
+    const char *names[TENSORS] = {"first", "second"};
+    brv_options options = within(60);
+    brv_server *server = make(group, 0);
+    size_t tensor, i;
+    float moved = 0;
+
+    state[state_bytes - 5] ^= 1;
+    CHECK(brv_server_resume(server, state, state_bytes) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "saved state") != NULL);
+    state[state_bytes - 5] ^= 1;
+    CHECK(brv_server_resume(server, state, state_bytes - 1) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_resume(server, state, state_bytes + 1) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_resume(server, NULL, 9) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_resume(server, state, state_bytes) == BRV_OK);
+    CHECK(brv_server_begin(server, zeros, TENSORS, &options) == BRV_OK);
+    CHECK(brv_server_resume(server, state, state_bytes) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_fetch(server, places, TENSORS, &options) == BRV_OK);
+    for (tensor = 0; tensor < TENSORS; tensor++) {
+        CHECK(brv_server_residual(server, names[tensor], residual, counts[tensor]) == BRV_OK);
+        CHECK(brv_all_reduce(group, residual, residual, counts[tensor], BRV_F32, BRV_SUM, &options) == BRV_OK);
+        CHECK(brv_all_reduce(group, handed_in[tensor], handed_in[tensor], counts[tensor], BRV_F32, BRV_SUM,
+                             &options) == BRV_OK);
+        for (i = 0; i < counts[tensor]; i++) {
+            CHECK(residual[i] - parameters[tensor][i] == handed_in[tensor][i]);
+            moved += parameters[tensor][i] * parameters[tensor][i];
+        }
+    }
+    CHECK(moved > 0);
+    CHECK(brv_server_leave(server) == BRV_OK);
+    brv_server_free(server);
 }
 
 static void serves(brv_group *group, brv_server *server)
@@ -148,7 +192,11 @@ int main(void)
             serves(group, server);
         }
         brv_server_free(server);
+        if (servers == 0) {
+            resumes(group, parameters);
+        }
     }
+    free(state);
     brv_group_free(group);
     return 0;
 }
