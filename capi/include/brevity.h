@@ -928,6 +928,17 @@ typedef enum brv_values {
     BRV_VALUES_TWO_BIT_MIN = 6
 } brv_values;
 
+/* How indices of sparse messages are written: the smallest of the fast ones; the smallest of all; always by
+ * this one. */
+typedef enum brv_codec {
+    BRV_CODEC_FAST = 0,
+    BRV_CODEC_SMALLEST = 1,
+    BRV_CODEC_RAW = 2,
+    BRV_CODEC_PACKED = 3,
+    BRV_CODEC_RICE = 4,
+    BRV_CODEC_BITMAP = 5
+} brv_codec;
+
 /* Settings; equal on all ranks. Begin with BRV_SERVER_CONFIG_INIT, which is ASGD where every rank serves. */
 typedef struct brv_server_config {
     uint32_t size;
@@ -943,7 +954,7 @@ typedef struct brv_server_config {
     uint32_t values;          /* brv_values; ASGD needs BRV_VALUES_F32 */
     int64_t staleness;        /* how many steps a worker may be ahead of the slowest; -1: no bound */
     uint32_t keep_pushes;     /* 1: workers keep their pushes until these are in a saved state of the shard */
-    uint32_t unused;
+    uint32_t codec;           /* brv_codec */
     uint64_t reserved[8];
 } brv_server_config;
 
@@ -1040,8 +1051,16 @@ typedef struct brv_server_statistics {
 
 #define BRV_SERVER_STATISTICS_INIT {sizeof(brv_server_statistics), 0, 0, 0, {0, 0, 0, 0, 0}}
 
-/* BRV_ERR_ARGUMENT if this rank does not serve. */
+/* BRV_ERR_ARGUMENT if this rank does not serve. Also after brv_server_leave. */
 brv_status brv_server_get_statistics(brv_server *server, brv_server_statistics *statistics);
+
+/* Stores where the shard of this rank begins among all elements, in the order of the tensors, and how many it
+ * has. BRV_ERR_ARGUMENT if this rank does not serve. */
+brv_status brv_server_shard(brv_server *server, size_t *first, size_t *n);
+
+/* Copies the model of this rank's shard, as it is between two pushes, to the n elements at out. Errors are as
+ * for brv_server_shard. */
+brv_status brv_server_model(brv_server *server, float *out, size_t n);
 
 #ifdef __cplusplus
 }

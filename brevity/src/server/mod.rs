@@ -25,6 +25,7 @@ mod watch;
 mod worker;
 mod works;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -267,7 +268,15 @@ impl ParameterServer {
     #[must_use]
     pub fn model(&self) -> Option<(usize, Vec<f32>)> {
         let model = self.desk.as_ref()?.look(|shard| shard.model.clone())?;
-        Some((self.plan.layout.shards[self.plan.roles.shard(self.group.rank())?].first, model))
+        Some((self.elements()?.start, model))
+    }
+
+    /// The elements of this rank's shard, among all elements of all tensors. `None` where this rank does not
+    /// serve.
+    #[must_use]
+    pub fn elements(&self) -> Option<Range<usize>> {
+        let shard = &self.plan.layout.shards[self.plan.roles.shard(self.group.rank())?];
+        Some(shard.first..shard.first + shard.len)
     }
 
     /// The ranks as workers and servers know them, for tests that send them what no worker sends.
@@ -333,7 +342,8 @@ impl ParameterServer {
         Ok(())
     }
 
-    /// Checked before anything is changed: taking a gradient out again rounds, and can't be done with momentum.
+    /// Checked before anything is changed: taking a gradient out again rounds, and can't be done with
+    /// momentum.
     fn check_gradients<G: AsRef<[f32]>>(&self, gradients: &[G], rate: f32) -> Result<()> {
         if !rate.is_finite() {
             let expected = "a finite number";

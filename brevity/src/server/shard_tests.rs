@@ -326,7 +326,8 @@ fn what_no_worker_sends_is_refused_and_changes_nothing() {
     }
 }
 
-/// Entries that would make the model overflow are dropped, and named; the others are applied, and later pushes.
+/// Entries that would make the model overflow are dropped, and named; the others are applied, and later
+/// pushes.
 #[test]
 fn what_would_overflow_does_not_come_again() {
     for method in [Method::gradient_dropping(1.0), Method::asgd()] {
@@ -412,8 +413,8 @@ fn a_fast_worker_waits_for_a_slow_one() {
     assert_eq!(out.len(), 1);
 }
 
-/// The others do not wait for the steps that they made before it came; nor after a restart for those that were
-/// saved.
+/// The others do not wait for the steps that they made before it came; nor after a restart for those that
+/// were saved.
 #[test]
 fn nobody_waits_for_steps_from_before_a_worker_came() {
     let new = || World::new(builder(Method::gradient_dropping(0.1)).staleness(2), 2);
@@ -468,6 +469,28 @@ fn a_plan_is_told_in_words() {
     let square =
         |shape: &[usize]| plan(ParameterServer::builder(&Group::solo()).tensor("w", shape), 1).describe();
     assert!(square(&[2, 2]) != square(&[4]) && square(&[4]) == square(&[4]));
+}
+
+/// By every codec, also one that does not suit the few entries.
+#[test]
+fn answers_fit_their_place() {
+    let codecs = codec::IndexCodec::ALL.map(codec::Choice::Only);
+    for codec in [codec::Choice::Fast, codec::Choice::Smallest].into_iter().chain(codecs) {
+        let method = Method::gradient_dropping(1e-4);
+        let builder = ParameterServer::builder(&Group::solo()).tensor("long", [100_000]).method(method);
+        let plan = plan(builder.codec(codec), 1);
+        let mut shard = Shard::new(&plan, 0, vec![0.0; 100_000]).unwrap();
+        let mut seat = Seat::new(&plan, 0).unwrap();
+        let gradient: Vec<f32> = (0..100_000u32).map(|index| (index * 7919 % 100_003) as f32).collect();
+        let (mut out, fetch) = (Vec::new(), seat.request(Kind::Fetch));
+        shard.handle(0, &fetch, NOW, &mut out);
+        let push = seat.push(&plan, &[gradient], 1.0).unwrap();
+        assert!(push.len() <= plan.longest_request(0));
+        shard.handle(0, &push, NOW, &mut out);
+        assert_eq!(Trailer::split(&out[1].bytes).unwrap().1.kind, Kind::Answer);
+        let (found, room) = (out[1].bytes.len(), plan.longest_answer(0));
+        assert!(found <= room, "{codec:?}: {found} bytes in {room}");
+    }
 }
 
 /// What no server sends is refused, and a worker's numbers do not overflow.
