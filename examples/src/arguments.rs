@@ -55,7 +55,14 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// How many ranks to start on this host; under a launcher, its number counts.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 4, value_parser = whole, allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
     pub ranks: usize,
     /// How many seconds ranks that were started here may go on after one has failed or was told to end,
     /// before they are killed [default: 30; with --servers as long as they train].
@@ -80,7 +87,13 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,
     /// Units of each hidden layer, separated by commas [default: 512,512 on MNIST, 128 on the digits].
-    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = whole, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
     pub hidden: Option<Vec<usize>>,
     /// The largest learning rate: it rises over the first tenth of the steps and then falls to 0
     /// [default: 0.3 on MNIST, 0.2 on the digits].
@@ -322,7 +335,7 @@ mod tests {
             ),
             (
                 "--async asgd --servers 1 --secondary-density 0.5",
-                "--secondary-density is 0.5, expected none for asgd, whose servers answer with the whole model",
+                "--secondary-density is 0.5, expected none for asgd: its servers answer with the whole model",
             ),
             ("--async asgd --simulate 0", "--simulate is 0, expected a speed in Gbit/s, at least 0.000001"),
             (

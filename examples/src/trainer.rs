@@ -119,8 +119,8 @@ pub struct Run {
     /// rank's next push, mean over ranks and steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness: Option<f64>,
-    /// With dedicated servers: the ranks that died while they trained. The other figures are of those that are
-    /// left.
+    /// With dedicated servers: the ranks that died while they trained. The other figures are of those that
+    /// are left.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_ranks: Vec<usize>,
     /// The course of the run.

@@ -124,7 +124,7 @@ fn a_straggling_process_takes_longer() {
 /// One that takes much longer is killed when the others have finished: they report.
 #[test]
 fn a_rank_that_is_killed_leaves_a_run_of_the_others() {
-    let words = "--async dgs --epochs 2 --ranks 4 --servers 1 --straggler 1:1000 --json -";
+    let words = "--async dgs --epochs 6 --density 0.1 --ranks 4 --servers 1 --straggler 1:1000 --json -";
     let job = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let runs = |rank| process_of_rank(job.id(), rank).is_some();
     until("ranks do not start", || (0..4).all(runs));

@@ -34,8 +34,8 @@ impl Shard {
         left_out
     }
 
-    /// Adds what the rule makes of a sparse push to the model and to what each worker is owed. Returns what was
-    /// left out because it would overflow.
+    /// Adds what the rule makes of a sparse push to the model and to what each worker is owed. Returns what
+    /// was left out because it would overflow.
     pub(super) fn apply_sparse(&mut self, rate: f32) -> Checked<LeftOut> {
         let Self { plan, model, squares, clients, work, number, .. } = self;
         // Read alone, so that the processor waits for many elements at a time: they lie far apart.
@@ -88,8 +88,8 @@ impl Shard {
     /// Answers the workers that need not wait for slower ones any more.
     ///
     /// With a bound on staleness a worker waits until it is no more than so many steps ahead of the slowest
-    /// that is here. One that has not been heard of for the timeout of the group is not waited for. Steps count
-    /// from a worker's first fetch, where it is level with the slowest.
+    /// that is here. One that has not been heard of for the timeout of the group is not waited for. Steps
+    /// count from a worker's first fetch, where it is level with the slowest.
     pub(super) fn release(&mut self, now: Duration, out: &mut Vec<Reply>) {
         let slowest = self.slowest(now);
         for worker in 0..self.clients.len() {
@@ -203,8 +203,8 @@ impl Rule {
                 if sum.is_finite() {
                     return (-rate * gradient / (sum.sqrt() + epsilon), sum);
                 }
-                // The change is at most the rate. The sum stops at the largest number, so that later changes are
-                // as small as they were to be.
+                // The change is at most the rate. The sum stops at the largest number, so that later changes
+                // are as small as they were to be.
                 let [rate, square, gradient, epsilon] = [rate, square, gradient, epsilon].map(f64::from);
                 let root = (square + gradient * gradient).sqrt();
                 ((-rate * gradient / (root + epsilon)) as f32, f32::MAX)
@@ -241,8 +241,8 @@ impl LeftOut {
         let (index, element, sum) = self.first;
         (self.count > 0).then(|| {
             format!(
-                "the push is applied without {} entries, which are dropped: element {index} is {element:e} and \
-                 would overflow at {sum:e}. Lower the rate, or clip gradients",
+                "the push is applied without {} entries, which are dropped: element {index} is {element:e} \
+                 and would overflow at {sum:e}. Lower the rate, or clip gradients",
                 self.count
             )
         })

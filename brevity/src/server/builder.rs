@@ -110,8 +110,8 @@ impl ServerBuilder {
     }
 
     /// Bounds staleness: a worker's answer waits until it is at most so many steps ahead of the slowest
-    /// worker. One that has not been heard of for the group's timeout is not waited for. The steps of a worker
-    /// count from its first fetch, where it is level with the slowest of the others.
+    /// worker. One that has not been heard of for the group's timeout is not waited for. The steps of a
+    /// worker count from its first fetch, where it is level with the slowest of the others.
     #[must_use]
     pub fn staleness(self, steps: u64) -> Self {
         Self { staleness: Some(steps), ..self }

@@ -222,8 +222,8 @@ impl Desk {
         self.counter.shard.lock().ok().map(|mut shard| look(&mut shard))
     }
 
-    /// Waits until all workers are gone, or nothing was heard of those that are not for so long. Returns at once
-    /// on a simulated network.
+    /// Waits until all workers are gone, or nothing was heard of those that are not for so long. Returns at
+    /// once on a simulated network.
     pub(super) fn join(&mut self, silence: Duration) -> Ended {
         self.watch(Some(silence));
         let Way::Thread(threads) = &mut self.way else { return Ended::Deserted };

@@ -8,10 +8,10 @@ use super::{ParameterServer, Served};
 use crate::error::{Error, Result};
 
 impl ParameterServer {
-    /// Leaves: no worker waits for this one any more. A push that was not pulled is applied when this returns.
-    /// Where this rank serves, it goes on until all workers have left or are gone; it returns what its shard
-    /// has done. A server to which no message goes through for the timeout is left without a word if it has
-    /// answered all pushes.
+    /// Leaves: no worker waits for this one any more. A push that was not pulled is applied when this
+    /// returns. Where this rank serves, it goes on until all workers have left or are gone; it returns what
+    /// its shard has done. A server to which no message goes through for the timeout is left without a word
+    /// if it has answered all pushes.
     ///
     /// Where every rank serves, leaving two servers one after the other takes the same order on all ranks, as
     /// each waits for all; or await both at once.
@@ -43,9 +43,9 @@ impl ParameterServer {
         applied.and(served)
     }
 
-    /// Serves until all workers have left or are gone: what a dedicated server calls. On a rank that only works
-    /// it returns at once. Returns what the shard of this rank has done. Dropping the server ends serving; this
-    /// takes as long as the request that the shard is handling, and some milliseconds.
+    /// Serves until all workers have left or are gone: what a dedicated server calls. On a rank that only
+    /// works it returns at once. Returns what the shard of this rank has done. Dropping the server ends
+    /// serving; this takes as long as the request that the shard is handling, and some milliseconds.
     ///
     /// A worker that sends nothing keeps a server waiting only for the timeout: the group's, or that of
     /// [`set_timeout`](Self::set_timeout), which should be longer than workers compute between two calls, and
@@ -55,8 +55,8 @@ impl ParameterServer {
     ///
     /// # Errors
     /// [`Error::WorkersSilent`] if some workers have not left, and nothing was heard of any of them for the
-    /// timeout. The shard serves on: serve again, or save it and give up. [`Error::Order`] on a rank that works
-    /// and serves: [`leave`](Self::leave) serves, too. [`Error::Collective`] in a forked child.
+    /// timeout. The shard serves on: serve again, or save it and give up. [`Error::Order`] on a rank that
+    /// works and serves: [`leave`](Self::leave) serves, too. [`Error::Collective`] in a forked child.
     pub fn serve(&mut self) -> Result<Option<Served>> {
         self.check_may_serve()?;
         self.serve_to_the_end()

@@ -71,7 +71,8 @@ pub(super) struct Client {
     pub(super) is_held: bool,
 }
 
-/// Where the steps of a worker begin to count, so that nobody waits for steps that others made before it came.
+/// Where the steps of a worker begin to count, so that nobody waits for steps that others made before it
+/// came.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Came {
     pub(super) applied: u64,

@@ -15,8 +15,8 @@ use crate::error::Result;
 
 /// What a rank does with the messages of others; see [`Peers::start_serving`](crate::Peers::start_serving).
 ///
-/// Its functions run on whichever thread turns the engine, one at a time. They must not block. They hear of the
-/// messages of a rank in the order of sending, dropped ones included.
+/// Its functions run on whichever thread turns the engine, one at a time. They must not block. They hear of
+/// the messages of a rank in the order of sending, dropped ones included.
 pub trait Handler: Send + 'static {
     /// The longest message that is taken from a rank now, in bytes. A longer one is dropped.
     fn limit(&mut self, source: u32) -> usize;

@@ -86,13 +86,26 @@ pub struct AsyncArguments {
     )]
     pub methods: Vec<AsyncMethod>,
     /// How many ranks serve and do not train, the last ones; with 0 every rank trains and serves its share.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "async", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "async",
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
     pub servers: usize,
     /// What servers do with gradients [default: adagrad for gradient-dropping, else sgd].
     #[arg(long, requires = "async")]
     pub rule: Option<RuleName>,
     /// Bounds how many steps a rank may be ahead of the slowest one.
-    #[arg(long, value_name = "STEPS", requires = "async", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "STEPS",
+        requires = "async",
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
     pub staleness: Option<usize>,
     /// The share of entries in what servers answer [default: that of --density].
     #[arg(long, value_name = "D", requires = "async", allow_negative_numbers = true)]
@@ -148,7 +161,7 @@ impl AsyncArguments {
         if let Some(density) = self.secondary_density {
             in_range("--secondary-density", density, share(density), "above 0 and at most 1")?;
             let has_use = self.methods.iter().any(|method| *method != AsyncMethod::Asgd);
-            let expected = "none for asgd, whose servers answer with the whole model";
+            let expected = "none for asgd: its servers answer with the whole model";
             in_range("--secondary-density", density, has_use, expected)?;
         }
         if let Some(speed) = self.simulate {

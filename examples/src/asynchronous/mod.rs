@@ -173,7 +173,7 @@ mod tests {
     /// The others finish, and tell who has died.
     #[test]
     fn a_worker_that_dies_leaves_a_run() {
-        let words = "train --async dgs --ranks 5 --servers 2 --epochs 2 --hidden 16 --simulate 1";
+        let words = "train --async dgs --ranks 5 --servers 2 --epochs 6 --density 0.1 --simulate 1";
         let arguments = Arguments::from_words(words.split(' ')).unwrap();
         let dataset = arguments.dataset().unwrap();
         let settings = arguments.settings(&dataset).unwrap();

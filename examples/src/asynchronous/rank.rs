@@ -15,8 +15,8 @@ use brevity::{Group, ReduceOp};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Trains by one method as a rank of `group`; all ranks make the same call. Rank 0 shows its progress. The rank
-/// that [reports](Job::reporter) returns the run.
+/// Trains by one method as a rank of `group`; all ranks make the same call. Rank 0 shows its progress. The
+/// rank that [reports](Job::reporter) returns the run.
 ///
 /// With dedicated servers the death of a rank that trains leaves the others as they were.
 ///

@@ -20,8 +20,8 @@ pub(super) async fn send(peers: &Peers, job: &Job<'_>, figures: Vec<f64>) -> Res
     peers.start_send(figures, job.reporter(), FIGURES).await.1.map_err(of_group)
 }
 
-/// What a server does when all workers have left or are gone: the one that reports collects the figures of those
-/// that are left, and evaluates the model.
+/// What a server does when all workers have left or are gone: the one that reports collects the figures of
+/// those that are left, and evaluates the model.
 pub(super) async fn of_survivors(
     peers: &Peers,
     worker: &Worker<'_>,

@@ -137,8 +137,8 @@ fn workers_that_die_lose_no_push_of_others() {
     }
 }
 
-/// Every rank is killed after each of its messages, one run each. The others end by themselves, or for a reason
-/// that the death explains.
+/// Every rank is killed after each of its messages, one run each. The others end by themselves, or for a
+/// reason that the death explains.
 #[test]
 fn a_death_at_any_message_ends_well() {
     let job = dedicated(Method::gradient_dropping(0.1), 6);
@@ -158,7 +158,8 @@ fn a_death_at_any_message_ends_well() {
 }
 
 fn check_endings(victim: u32, ended: &[Ended], records: &[Record]) {
-    // While the server is made, the death closes the group, which others may hear of by those that fail for it.
+    // While the server is made, the death closes the group, which others may hear of by those that fail for
+    // it.
     let could_not_begin = |rank: u32| {
         let is_failure = matches!(
             &ended[rank as usize],
@@ -184,8 +185,8 @@ fn check_endings(victim: u32, ended: &[Ended], records: &[Record]) {
     }
 }
 
-/// Each shard that is left has all pushes of those that have worked to the end. Of the others the last push may
-/// be applied or not, and no other.
+/// Each shard that is left has all pushes of those that have worked to the end. Of the others the last push
+/// may be applied or not, and no other.
 fn check_pushes(job: &Job, victim: u32, ended: &[Ended], records: &[Record]) {
     let (sure, unsure): (Vec<_>, Vec<_>) = records.iter().zip(ended).partition(|(_, ended)| {
         // Of one that was lost with a server, and of the dead.

@@ -118,8 +118,8 @@ fn refuse(wire: Wire) {
     });
 }
 
-/// A short leave does not overtake a long push, and the push is applied when the worker has left; also where its
-/// answer waits for a slower worker.
+/// A short leave does not overtake a long push, and the push is applied when the worker has left; also where
+/// its answer waits for a slower worker.
 fn leave(wire: Wire) {
     const LONG: usize = 1 << 20;
     for (servers, ranks) in [(Servers::Dedicated(1), 3), (Servers::EveryRank, 2)] {
