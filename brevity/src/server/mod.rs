@@ -182,8 +182,7 @@ impl ParameterServer {
     /// before it are, if a sum has overflowed with momentum.
     pub fn push<G: AsRef<[f32]>>(&mut self, gradients: &[G], rate: f32) -> Result<()> {
         self.check_lengths("gradients", gradients.iter().map(|gradient| gradient.as_ref().len()))?;
-        self.check_gradients(gradients, rate)?;
-        let (worker, around) = self.worker()?;
+        let (worker, _) = self.worker()?;
         if !worker.has_fetched {
             return Err(Error::Order { what: "a push before a fetch", remedy: "fetch the model first" });
         }
@@ -191,6 +190,8 @@ impl ParameterServer {
             let remedy = "pull the answers to the last one first";
             return Err(Error::Order { what: "a push after a push", remedy });
         }
+        self.check_gradients(gradients, rate)?;
+        let (worker, around) = self.worker()?;
         worker.push(&around, gradients, rate)
     }
 

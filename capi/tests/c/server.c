@@ -118,6 +118,7 @@ static void works(brv_group *group, brv_server *server, int serves_too)
     }
     gradients[1][3] = NAN;
     CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_NON_FINITE);
+    gradients[1][3] = 0;
     CHECK(brv_server_set_density(server, 0) == BRV_ERR_ARGUMENT);
     CHECK(brv_server_set_density(server, 0.5) == BRV_OK);
 
@@ -125,6 +126,8 @@ static void works(brv_group *group, brv_server *server, int serves_too)
     /* Nothing was saved: the pushes are still kept. */
     CHECK(brv_server_pull(server, places, TENSORS, NULL, &options) == BRV_OK);
     CHECK(brv_server_save(server, NULL, 0, &again) == BRV_ERR_ARGUMENT && again == needed);
+    /* Once a shard is saved, the others hear of it. */
+    CHECK(brv_barrier(group, &options) == BRV_OK);
     free(state);
     state_bytes = needed;
     state = malloc(needed + 1);
@@ -204,6 +207,7 @@ static void serves(brv_group *group, brv_server *server)
     float sums[FIRST + SECOND] = {0};
 
     CHECK(brv_server_serve(server, 0.01) == BRV_PENDING);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
     CHECK(brv_all_reduce(group, sums, sums, FIRST + SECOND, BRV_F32, BRV_SUM, NULL) == BRV_OK);
     CHECK(brv_server_serve(server, BRV_FOREVER) == BRV_OK);
