@@ -136,7 +136,7 @@ mod tests {
         bytes.extend_from_slice(&(1u64 << 50).to_le_bytes());
         bytes.extend_from_slice(&(1u64 << 53).to_le_bytes());
         let sum = !bytes.iter().fold(!0u32, |sum, byte| {
-            (0..8).fold(sum ^ u32::from(*byte), |sum, _| sum >> 1 ^ (sum & 1) * 0xedb8_8320)
+            (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ ((sum & 1) * 0xedb8_8320))
         });
         bytes.extend_from_slice(&sum.to_le_bytes());
         let ended = load::<u64>(1 << 50, &mut &bytes[..]).unwrap_err().to_string();

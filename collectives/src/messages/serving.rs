@@ -82,6 +82,9 @@ struct Serving<'a, 'env, 'h, H> {
     late: Vec<u32>,
     sending: Vec<Sending<'a>>,
     out: Outbox,
+    /// On a simulated network: until when this rank computes. Other calls of the rank may turn the engine
+    /// before.
+    busy_until: Duration,
     polls: Polls,
     /// The members that are gone, by rank of the group; those that seemed so in the last round.
     gone: Vec<bool>,
@@ -99,6 +102,7 @@ pub(crate) async fn serve<H: Handler>(mail: Mail<'_, '_>, tag: u32, handler: &mu
         late: Vec::new(),
         sending: Vec::new(),
         out: Outbox::default(),
+        busy_until: Duration::ZERO,
         polls: Polls::default(),
         gone: vec![false; size],
         leaving: vec![false; size],
@@ -112,6 +116,9 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
         loop {
             if self.mail.comm.time().is_canceled() {
                 return Poll::Ready(Ok(()));
+            }
+            if self.mail.comm.port().is_simulated() && self.mail.comm.port().now() < self.busy_until {
+                return next_turn(context);
             }
             let has_ended = self.handler.has_ended();
             self.send_replies();
@@ -133,6 +140,7 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
             let port = self.mail.comm.port();
             let computed = std::mem::take(&mut self.out.computed);
             if port.is_simulated() && computed > Duration::ZERO {
+                self.busy_until = port.now().saturating_add(computed);
                 port.compute(computed);
                 return next_turn(context);
             }
