@@ -8,6 +8,8 @@ mod desk;
 mod lane;
 mod layout;
 mod letterbox;
+#[cfg(test)]
+mod limit_tests;
 mod list;
 mod loading;
 mod method;
