@@ -57,8 +57,8 @@ pub enum Error {
         expected: &'static str,
     },
 
-    /// The exchange has no tensor of this name.
-    #[error("no tensor is named {tensor:?}: pass a name that the exchange was built with")]
+    /// The exchange or server has no tensor of this name.
+    #[error("no tensor is named {tensor:?}: pass a name that it was built with")]
     NoSuchTensor {
         /// The name.
         tensor: String,
@@ -98,7 +98,7 @@ pub enum Error {
     State(#[from] brevity_compress::Error),
 
     /// A setting of a parameter server is out of range.
-    #[error("{parameter} of the server is {found}, expected {expected}")]
+    #[error("the server's {parameter} is {found}, expected {expected}")]
     Server {
         /// The setting.
         parameter: &'static str,
@@ -152,8 +152,21 @@ pub enum Error {
         after: std::time::Duration,
     },
 
+    /// A rank that serves waits for workers that have not left, and of which nothing was heard in time.
+    #[error(
+        "nothing was heard within {after:?} of ranks {ranks:?}, which have not left the server: do they run? \
+         Serve again with a longer timeout, or give up"
+    )]
+    WorkersSilent {
+        /// The ranks, by their numbers in the world.
+        ranks: Vec<u32>,
+        /// The timeout.
+        after: std::time::Duration,
+    },
+
     /// A shard has refused a request, or has sent something that is no reply. A push that was refused is back
-    /// in the residuals.
+    /// in the residuals. Entries that would have made the model overflow are dropped, and the others applied:
+    /// the reason says so.
     #[error("shard {shard} of rank {rank} refuses a request, or answers wrongly: {reason}")]
     Refused {
         /// The rank, by its number in the world.

@@ -34,10 +34,10 @@
  *             (rounding, flushed denormals) of the calling thread; the thread keeps its mode. A sum of
  *             brv_all_reduce that involves NaN is NaN on every rank, but its bits depend on the processor.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make
- *             their collective calls in the same order. A feedback, an exchange or a request is used by one
- *             thread at a time; for a feedback or an exchange another gets BRV_ERR_ARGUMENT. Free an object
- *             only when no thread uses it any more. brv_last_error is per thread. Do not cancel a thread
- *             (pthread_cancel) that is in a call.
+ *             their collective calls in the same order. A feedback, an exchange, a server or a request is
+ *             used by one thread at a time; for all but a request another gets BRV_ERR_ARGUMENT. Free an
+ *             object only when no thread uses it any more. brv_last_error is per thread. Do not cancel a
+ *             thread (pthread_cancel) that is in a call.
  * Callbacks   A callback runs on a thread that is in a call of this library, or on a thread of the library,
  *             which holds no lock meanwhile. It may start calls, and test and free requests. A call that
  *             waits is refused there with BRV_ERR_ARGUMENT, also brv_request_wait for 0 seconds and
@@ -53,7 +53,8 @@
  *             BRV_ERR_TIMEOUT of a collective, BRV_ERR_MISMATCH, BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT that
  *             is due to lack of memory, the group is closed on all ranks: every further call fails with
  *             that error again, BRV_ERR_ABORTED or BRV_ERR_PEER_LOST; of a call that is started its request
- *             does. An event loop asks brv_group_status. After other errors the group stays usable.
+ *             does. An event loop asks brv_group_status. After other errors the group stays usable. Calls
+ *             on a brv_server but brv_server_begin close no group.
  * Structs     Structs that the caller fills in begin with their size and are set by an initialiser macro, as
  *             in brv_options options = BRV_OPTIONS_INIT. Later versions only give meanings to reserved
  *             fields, which must be 0, and a value 0 or BRV_UNSET there means what it does today.
@@ -927,6 +928,17 @@ typedef enum brv_values {
     BRV_VALUES_TWO_BIT_MIN = 6
 } brv_values;
 
+/* How indices of sparse messages are written: the smallest of the fast ones; the smallest of all; always by
+ * this one. */
+typedef enum brv_codec {
+    BRV_CODEC_FAST = 0,
+    BRV_CODEC_SMALLEST = 1,
+    BRV_CODEC_RAW = 2,
+    BRV_CODEC_PACKED = 3,
+    BRV_CODEC_RICE = 4,
+    BRV_CODEC_BITMAP = 5
+} brv_codec;
+
 /* Settings; equal on all ranks. Begin with BRV_SERVER_CONFIG_INIT, which is ASGD where every rank serves. */
 typedef struct brv_server_config {
     uint32_t size;
@@ -942,7 +954,7 @@ typedef struct brv_server_config {
     uint32_t values;          /* brv_values; ASGD needs BRV_VALUES_F32 */
     int64_t staleness;        /* how many steps a worker may be ahead of the slowest; -1: no bound */
     uint32_t keep_pushes;     /* 1: workers keep their pushes until these are in a saved state of the shard */
-    uint32_t unused;
+    uint32_t codec;           /* brv_codec */
     uint64_t reserved[8];
 } brv_server_config;
 
@@ -1011,11 +1023,14 @@ brv_status brv_server_pull(brv_server *server, float *const *parameters, size_t 
 brv_status brv_server_set_density(brv_server *server, double density);
 
 /* Serves until all workers have left or are gone, at most for so many seconds (BRV_FOREVER for no limit), and
- * returns BRV_OK then, else BRV_PENDING. What a dedicated server calls. */
+ * returns BRV_OK then, else BRV_PENDING. What a dedicated server calls; on a rank that works and serves
+ * BRV_ERR_ARGUMENT, since brv_server_leave serves. */
 brv_status brv_server_serve(brv_server *server, double seconds);
 
-/* Leaves: nobody waits for this worker any more. Where this rank serves too, it goes on until all workers
- * have left or are gone. The server has ended then, and can only be freed. */
+/* Leaves: nobody waits for this worker any more, and a push that was not pulled is applied. Where this rank
+ * serves too, it goes on until all workers have left or are gone. The server has ended then, and can only be
+ * freed. Waits for the timeout of the last call: BRV_ERR_TIMEOUT if the push was not answered, or if nothing
+ * was heard of workers that have not left; BRV_ERR_PEER_LOST if the push may be lost. */
 brv_status brv_server_leave(brv_server *server);
 
 /* Copies what this worker has not pushed of a tensor's gradients to the n elements at out. */
@@ -1030,14 +1045,22 @@ typedef struct brv_server_statistics {
     uint32_t size;
     uint32_t unused;
     uint64_t pushes;  /* applied */
-    uint64_t refused; /* requests */
+    uint64_t refused; /* requests, and pushes of which entries were dropped */
     uint64_t reserved[5];
 } brv_server_statistics;
 
 #define BRV_SERVER_STATISTICS_INIT {sizeof(brv_server_statistics), 0, 0, 0, {0, 0, 0, 0, 0}}
 
-/* BRV_ERR_ARGUMENT if this rank does not serve. */
+/* BRV_ERR_ARGUMENT if this rank does not serve. Also after brv_server_leave. */
 brv_status brv_server_get_statistics(brv_server *server, brv_server_statistics *statistics);
+
+/* Stores where the shard of this rank begins among all elements, in the order of the tensors, and how many it
+ * has. BRV_ERR_ARGUMENT if this rank does not serve. */
+brv_status brv_server_shard(brv_server *server, size_t *first, size_t *n);
+
+/* Copies the model of this rank's shard, as it is between two pushes, to the n elements at out. Errors are as
+ * for brv_server_shard. */
+brv_status brv_server_model(brv_server *server, float *out, size_t n);
 
 #ifdef __cplusplus
 }

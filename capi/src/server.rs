@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use brevity::ParameterServer;
-use brevity::server::{ServerBuilder, Step};
+use brevity::server::{Served, ServerBuilder, Step};
 
 use crate::boundary::{check, free, guard, guard_pending, guard_value, hand_out, object};
 use crate::callback::check_may_wait;
@@ -30,8 +30,8 @@ pub(crate) struct Serving {
 enum State {
     Building(Box<ServerBuilder>),
     Begun(Box<ParameterServer>),
-    /// It has left, or could not begin.
-    Ended,
+    /// It has left, with what its shard has done, or could not begin.
+    Ended(Option<Served>),
 }
 
 /// What a step has brought, as in C.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn brv_server_begin(
         let stretches = unsafe { serving.stretches(parameters, tensors, "parameters") }?;
         // SAFETY: the caller in C guarantees set memory that nobody writes.
         let slices: Vec<&[f32]> = stretches.into_iter().map(|stretch| unsafe { stretch.read() }).collect();
-        let builder = match std::mem::replace(&mut serving.state, State::Ended) {
+        let builder = match std::mem::replace(&mut serving.state, State::Ended(None)) {
             State::Building(builder) => builder,
             other => {
                 serving.state = other;
@@ -296,8 +296,8 @@ pub unsafe extern "C" fn brv_server_leave(server: *mut brv_server) -> brv_status
         // SAFETY: the caller in C guarantees a live server.
         let mut serving = unsafe { serving_of(server) }?;
         serving.begun()?;
-        if let State::Begun(begun) = std::mem::replace(&mut serving.state, State::Ended) {
-            begun.leave()?;
+        if let State::Begun(begun) = std::mem::replace(&mut serving.state, State::Ended(None)) {
+            serving.state = State::Ended(begun.leave()?);
         }
         Ok(())
     })
@@ -371,7 +371,15 @@ impl Serving {
         match &mut self.state {
             State::Begun(server) => Ok(server),
             State::Building(_) => Err(Failure::argument("server has not begun: call brv_server_begin first")),
-            State::Ended => Err(Failure::argument("server has ended: make another")),
+            State::Ended(_) => Err(Failure::argument("server has ended: make another")),
+        }
+    }
+
+    /// What the shard of this rank has done, also after it has left; `None` if it does not serve.
+    pub(crate) fn served(&mut self) -> Result<Option<Served>, Failure> {
+        match &self.state {
+            State::Ended(Some(served)) => Ok(Some(*served)),
+            _ => Ok(self.begun()?.served()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The settings of a parameter server, as in C.
 
 use brevity::ParameterServer;
+use brevity::compress::codec::{Choice, IndexCodec};
 use brevity::compress::quantise::Magnitude;
 use brevity::server::{Method, Rule, ServerBuilder, Servers, Threshold, Values};
 
@@ -30,7 +31,7 @@ pub struct brv_server_config {
     values: u32,
     staleness: i64,
     keep_pushes: u32,
-    unused: u32,
+    codec: u32,
     reserved: [u64; 8],
 }
 
@@ -49,7 +50,7 @@ pub(crate) unsafe fn read(config: *const brv_server_config) -> Result<brv_server
     }
     // SAFETY: it has the size of a config, so the caller of this function guarantees all of it.
     let config = unsafe { config.read() };
-    if config.reserved != [0; 8] || config.unused != 0 {
+    if config.reserved != [0; 8] {
         return Err(Failure::argument(
             "a reserved field of config is set, expected 0: begin with BRV_SERVER_CONFIG_INIT",
         ));
@@ -64,7 +65,8 @@ impl brv_server_config {
             .method(self.method()?)
             .rule(self.rule()?)
             .threshold(self.threshold()?)
-            .values(self.values()?);
+            .values(self.values()?)
+            .codec(self.codec()?);
         if self.servers > 0 {
             builder = builder.servers(Servers::Dedicated(self.servers));
         }
@@ -108,6 +110,17 @@ impl brv_server_config {
             0 => Ok(Threshold::PerTensor),
             1 => Ok(Threshold::PerShard),
             other => Err(refused("threshold", other, "a brv_threshold (0 or 1)")),
+        }
+    }
+
+    fn codec(&self) -> Result<Choice, Failure> {
+        match self.codec {
+            0 => Ok(Choice::Fast),
+            1 => Ok(Choice::Smallest),
+            other => {
+                let codec = IndexCodec::ALL.get(other as usize - 2).copied();
+                codec.map(Choice::Only).ok_or_else(|| refused("codec", other, "a brv_codec (0 to 5)"))
+            }
         }
     }
 

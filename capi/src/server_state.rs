@@ -64,6 +64,9 @@ pub unsafe extern "C" fn brv_server_save(
         // SAFETY: the caller in C guarantees a live server.
         let mut serving = unsafe { serving_of(server) }?;
         check(needed, "needed")?;
+        if bytes > 0 {
+            check(out, "out")?;
+        }
         let mut room = Room { out: Vec::new(), most: bytes, count: 0 };
         let saved = serving.begun()?.save(&mut room);
         // SAFETY: not NULL and aligned, as just checked; the caller in C guarantees the memory.
@@ -98,13 +101,59 @@ pub unsafe extern "C" fn brv_server_get_statistics(
         let size = unsafe { (&raw const (*statistics).size).read() };
         check_size(size, size_of::<brv_server_statistics>(), "statistics", "BRV_SERVER_STATISTICS_INIT")?;
         let none = || Failure::argument("this rank does not serve: it has no statistics");
-        let served = serving.begun()?.served().ok_or_else(none)?;
+        let served = serving.served()?.ok_or_else(none)?;
         let (pushes, refused) = (served.pushes, served.refused);
         let found = brv_server_statistics { size, unused: 0, pushes, refused, reserved: [0; 5] };
         // SAFETY: it has the size of the struct, so the caller in C guarantees all of it.
         unsafe { statistics.write(found) };
         Ok(())
     })
+}
+
+/// Stores where the shard of this rank begins among all elements, and how many it has.
+///
+/// # Safety
+/// `server` is NULL or a live server; `first` and `n` are NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_shard(
+    server: *mut brv_server,
+    first: *mut usize,
+    n: *mut usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        check(first, "first")?;
+        check(n, "n")?;
+        let elements = serving.begun()?.elements().ok_or_else(serves_nothing)?;
+        // SAFETY: not NULL and aligned, as just checked; the caller in C guarantees the memory.
+        unsafe { first.write(elements.start) };
+        // SAFETY: likewise.
+        unsafe { n.write(elements.len()) };
+        Ok(())
+    })
+}
+
+/// Copies the model of this rank's shard to `out`.
+///
+/// # Safety
+/// `server` is NULL or a live server; `out` has `n` elements that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_model(server: *mut brv_server, out: *mut f32, n: usize) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        let (_, model) = serving.begun()?.model().ok_or_else(serves_nothing)?;
+        let out = Stretch::new(out.cast_const(), n, "out")?;
+        out.check_count(model.len())?;
+        // SAFETY: the caller in C guarantees the memory of `out`.
+        unsafe { out.unset() }.copy_from_slice(&model);
+        Ok(())
+    })
+}
+
+fn serves_nothing() -> Failure {
+    Failure::argument("this rank does not serve: it has no shard")
 }
 
 /// Bytes as far as there is room, and their number.
@@ -123,8 +172,9 @@ impl std::io::Write for Room {
         Ok(bytes.len())
     }
 
+    /// What had no room is not saved, so that workers keep their pushes.
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        if self.count > self.most { Err(std::io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 }
 

@@ -89,6 +89,7 @@ pub(crate) fn of_facade(error: &Facade) -> Verdict {
         Facade::GradientNotFinite { rank, .. } => (brv_status::NonFinite, Some(*rank)),
         Facade::ServerLost { rank, .. } => (brv_status::PeerLost, Some(*rank)),
         Facade::ServerSilent { rank, .. } => (brv_status::Timeout, Some(*rank)),
+        Facade::WorkersSilent { ranks, .. } => (brv_status::Timeout, ranks.first().copied()),
         Facade::Refused { rank, .. } => (brv_status::Protocol, Some(*rank)),
         Facade::Memory { .. } => (brv_status::Exhausted, None),
         Facade::State(error) if of_memory(error) => (brv_status::Exhausted, None),

@@ -16,6 +16,9 @@ use std::path::PathBuf;
 /// How many times a run evaluates the test examples.
 const EVALUATIONS: usize = 10;
 
+/// How many seconds ranks may go on after one has failed, where they can't finish.
+const GRACE: f64 = 30.0;
+
 /// The momentum of asynchronous methods that have one.
 const ASYNC_MOMENTUM: f64 = 0.7;
 
@@ -52,12 +55,19 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// How many ranks to start on this host; under a launcher, its number counts.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 4)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
     pub ranks: usize,
     /// How many seconds ranks that were started here may go on after one has failed or was told to end,
-    /// before they are killed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, allow_negative_numbers = true)]
-    pub grace: f64,
+    /// before they are killed [default: 30; with --servers as long as they train].
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub grace: Option<f64>,
     /// The methods to compare, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "dense,gtopk,lowrank")]
     pub method: Vec<Method>,
@@ -65,19 +75,25 @@ pub struct Arguments {
     #[arg(long, value_name = "D", default_value_t = 0.01, allow_negative_numbers = true)]
     pub density: f64,
     /// The rank of lowrank's factors.
-    #[arg(long, value_name = "R", default_value_t = 2)]
+    #[arg(long, value_name = "R", default_value_t = 2, value_parser = whole, allow_negative_numbers = true)]
     pub rank: usize,
     /// Passes over the training examples [default: 3 on MNIST, 30 on the digits].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub epochs: Option<usize>,
     /// Examples per rank and step [default: 32 on MNIST, 8 on the digits].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub batch_size: Option<usize>,
     /// Decides the first weights and the order of the examples.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,
     /// Units of each hidden layer, separated by commas [default: 512,512 on MNIST, 128 on the digits].
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
     pub hidden: Option<Vec<usize>>,
     /// The largest learning rate: it rises over the first tenth of the steps and then falls to 0
     /// [default: 0.3 on MNIST, 0.2 on the digits].
@@ -123,6 +139,11 @@ impl Arguments {
         })?;
         arguments.check()?;
         Ok(arguments)
+    }
+
+    /// How many seconds ranks may go on after one has failed.
+    pub fn grace(&self) -> f64 {
+        self.grace.unwrap_or(if self.asynchronous.servers > 0 { f64::INFINITY } else { GRACE })
     }
 
     /// The data set that the arguments name.
@@ -192,7 +213,8 @@ impl Arguments {
         in_range("--density", density, density > 0.0 && density <= 1.0, "above 0 and at most 1")?;
         let rate = self.learning_rate.unwrap_or(1.0);
         in_range("--learning-rate", rate, rate > 0.0 && rate.is_finite(), "above 0")?;
-        in_range("--grace", self.grace, self.grace >= 0.0, "a number of seconds")?;
+        let grace = self.grace();
+        in_range("--grace", grace, grace >= 0.0, "a number of seconds")?;
         let momentum = self.momentum.unwrap_or(0.5);
         let expected = "at least 0 and below 1";
         in_range("--momentum", momentum, (0.0..1.0).contains(&momentum), expected)?;
@@ -204,6 +226,15 @@ impl Arguments {
             _ => Ok(()),
         }
     }
+}
+
+/// A whole number. That it is large enough is checked with everything else.
+pub(crate) fn whole(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number, at least 0".to_owned())
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected a whole number, at least 0 and below 2^64".to_owned())
 }
 
 fn at_least_one(flag: &'static str, found: usize) -> Result<(), Error> {
@@ -298,7 +329,23 @@ mod tests {
                 "--async asgd --secondary-density 0",
                 "--secondary-density is 0, expected above 0 and at most 1",
             ),
-            ("--async asgd --simulate 0", "--simulate is 0, expected a speed in Gbit/s"),
+            (
+                "--async dgs --servers 1 --secondary-density 0",
+                "--secondary-density is 0, expected above 0 and at most 1",
+            ),
+            (
+                "--async asgd --servers 1 --secondary-density 0.5",
+                "--secondary-density is 0.5, expected none for asgd: its servers answer with the whole model",
+            ),
+            ("--async asgd --simulate 0", "--simulate is 0, expected a speed in Gbit/s, at least 0.000001"),
+            (
+                "--async asgd --simulate 1e-7",
+                "--simulate is 0.0000001, expected a speed in Gbit/s, at least 0.000001",
+            ),
+            (
+                "--async asgd --straggler 1:1e5 --straggler 1:1e5",
+                "--straggler is 10000000000, expected a factor of at most 1000000 for each rank",
+            ),
             (
                 "--async asgd --servers 1 --straggler 3:2",
                 "--straggler is 3, expected a rank that trains, below 3",
@@ -334,8 +381,16 @@ mod tests {
         let line = refusal("--method dense,zip");
         assert!(line.contains("'zip'") && line.contains("gtopk, lowrank"), "{line}");
         assert!(refusal("--ranks many").contains("'many'"));
+        for flag in ["--ranks", "--epochs", "--batch-size", "--hidden", "--seed", "--servers", "--staleness"]
+        {
+            let line = refusal(&format!("--async dgs {flag} -1"));
+            assert!(line.contains("'-1'") && line.contains("at least 0"), "{line}");
+        }
+        assert!(refusal("--async dgs --straggler -1:2").contains("RANK:FACTOR"));
         assert!(refusal("--speed 9").contains("'--speed'"));
-        assert!(refusal("--async asgd --straggler 1:0.5").contains("RANK:FACTOR"));
+        for factor in ["0.5", "1e7", "NaN"] {
+            assert!(refusal(&format!("--async asgd --straggler 1:{factor}")).contains("RANK:FACTOR"));
+        }
         assert!(refusal("--async asgd --method dense").contains("--method"));
         assert!(refusal("--servers 1").contains("--async"));
         assert!(refusal("--data /no/such/folder").contains("/no/such/folder: no such folder"));

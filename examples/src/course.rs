@@ -4,6 +4,7 @@ use crate::Error;
 use crate::data::Split;
 use crate::model::Model;
 use serde::Serialize;
+use std::ops::Range;
 use std::time::Duration;
 
 /// The state of a run after some steps.
@@ -85,10 +86,11 @@ impl Course {
         vec![0.0; FIGURES * self.evaluations]
     }
 
-    /// The points of all ranks, from the sums of their figures. `tests` is the number of test examples.
-    pub fn curve(&self, sums: &[f64], tests: usize) -> Vec<Point> {
+    /// The points of these ranks, from the sums of their figures. `tests` is the number of test examples.
+    pub fn curve(&self, sums: &[f64], tests: usize, ranks: &[usize]) -> Vec<Point> {
         let due = |point: usize| (point + 1) * self.steps;
-        let ranks = self.ranks as f64;
+        let tests: usize = ranks.iter().map(|rank| share(tests, (*rank, self.ranks)).len()).sum();
+        let ranks = ranks.len() as f64;
         let (sums, _) = sums.as_chunks::<FIGURES>();
         let point = |(number, [seconds, bytes, loss, correct]): (usize, &[f64; FIGURES])| Point {
             step: due(number).div_ceil(self.evaluations),
@@ -106,8 +108,13 @@ impl Course {
 /// # Errors
 /// [`Error::Network`] if candle reports one.
 pub fn count_share(model: &Model, test: &Split, (rank, ranks): (usize, usize)) -> Result<usize, Error> {
-    let share = |rank: usize| rank * test.len() / ranks;
-    Ok(model.count_correct(test, share(rank)..share(rank + 1))?)
+    Ok(model.count_correct(test, share(test.len(), (rank, ranks)))?)
+}
+
+/// The test examples that a rank evaluates.
+fn share(tests: usize, (rank, ranks): (usize, usize)) -> Range<usize> {
+    let first = |rank: usize| rank * tests / ranks;
+    first(rank)..first(rank + 1)
 }
 
 #[cfg(test)]
@@ -130,7 +137,7 @@ mod tests {
             }
             assert_eq!((due.len(), due.last()), (evaluations.min(steps), Some(&steps)));
             assert_eq!(course.figures().len(), course.no_figures().len());
-            let curve = course.curve(&course.figures(), test.len());
+            let curve = course.curve(&course.figures(), test.len(), &[0]);
             let found: Vec<usize> = curve.iter().map(|point| point.step).collect();
             assert_eq!(found, due);
             assert!(curve.iter().all(|point| point.bytes_per_rank == 10.0 * point.seconds));

@@ -172,6 +172,7 @@ mod tests {
             seconds: 1.0,
             communication_seconds: 0.5,
             staleness: None,
+            lost_ranks: Vec::new(),
             curve: (1..=10).map(point).collect(),
         }
     }

@@ -43,6 +43,14 @@ pub fn table(runs: &[Run], parameter_count: usize) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    for run in runs.iter().filter(|run| !run.lost_ranks.is_empty()) {
+        let lost: Vec<String> = run.lost_ranks.iter().map(usize::to_string).collect();
+        text.push_str(&format!(
+            "{}: rank {} died; the figures are those of the others\n",
+            run.method,
+            lost.join(", ")
+        ));
+    }
     text
 }
 
@@ -92,6 +100,7 @@ mod tests {
             seconds: 12.34,
             communication_seconds: 2.0,
             staleness: None,
+            lost_ranks: Vec::new(),
             curve: vec![point],
         }
     }
@@ -128,6 +137,16 @@ gtopk          97.50 %            40000       100.0x          2.0 s  12.3 s
         assert!(lines[0].ends_with("  staleness") && lines[1].ends_with("       3.25"), "{text}");
         // A gradient and a model, of 4000 bytes each.
         assert!(lines[1].contains(" 100.0x "), "{text}");
+    }
+
+    #[test]
+    fn ranks_that_died_are_named() {
+        let run = Run { lost_ranks: vec![1, 3], ..run("dgs", 80.0) };
+        let text = to_json(std::slice::from_ref(&run)).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["runs"][0]["lost_ranks"], serde_json::json!([1, 3]));
+        let text = table(&[run], 1000);
+        assert!(text.ends_with("\ndgs: rank 1, 3 died; the figures are those of the others\n"), "{text}");
     }
 
     #[test]

@@ -119,6 +119,10 @@ pub struct Run {
     /// rank's next push, mean over ranks and steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness: Option<f64>,
+    /// With dedicated servers: the ranks that died while they trained. The other figures are of those that
+    /// are left.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_ranks: Vec<usize>,
     /// The course of the run.
     pub curve: Vec<Point>,
 }
@@ -227,7 +231,8 @@ impl<'a> Training<'a> {
     fn finish<E: Exchange + ?Sized>(self, exchange: &mut E) -> Result<Run, Error> {
         let mut sums = self.course.figures();
         exchange.sum(&mut sums).map_err(Error::Exchange)?;
-        let curve = self.course.curve(&sums, self.dataset.test.len());
+        let ranks: Vec<usize> = (0..self.world_size).collect();
+        let curve = self.course.curve(&sums, self.dataset.test.len(), &ranks);
         let last = curve.last();
         Ok(Run {
             method: self.method.to_owned(),
@@ -238,6 +243,7 @@ impl<'a> Training<'a> {
             seconds: self.computing.as_secs_f64(),
             communication_seconds: self.communicating.as_secs_f64(),
             staleness: None,
+            lost_ranks: Vec::new(),
             curve,
         })
     }

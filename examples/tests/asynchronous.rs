@@ -1,16 +1,43 @@
 //! Asynchronous training as a user starts it, on the digits that the program carries.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::process::{Command, Output};
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 fn train(words: &str) -> Output {
+    command(words).output().unwrap()
+}
+
+fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "RANK", "WORLD_SIZE", "BREVITY_TRANSPORT"] {
         command.env_remove(name);
     }
-    command.env("BREVITY_TIMEOUT", "60").args(words.split_whitespace()).output().unwrap()
+    command.env("BREVITY_TIMEOUT", "60").args(words.split_whitespace());
+    command
+}
+
+/// The process of a rank that a process has started, if it runs.
+fn process_of_rank(parent: u32, rank: u32) -> Option<i32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    let own = format!("BREVITY_RANK={rank}");
+    let is_meant = |child: &&str| {
+        let environment = fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == own.as_bytes())
+    };
+    children.split_whitespace().find(is_meant)?.parse().ok()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        sleep(Duration::from_millis(10));
+    }
 }
 
 /// The runs of a command that succeeds.
@@ -92,6 +119,25 @@ fn a_straggling_process_takes_longer() {
         number(&run, "seconds") - number(&run, "communication_seconds")
     };
     assert!(seconds("--straggler 0:30") > 5.0 * seconds(""));
+}
+
+/// One that takes much longer is killed when the others have finished: they report.
+#[test]
+fn a_rank_that_is_killed_leaves_a_run_of_the_others() {
+    let words = "--async dgs --epochs 6 --density 0.1 --ranks 4 --servers 1 --straggler 1:1000 --json -";
+    let job = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let runs = |rank| process_of_rank(job.id(), rank).is_some();
+    until("ranks do not start", || (0..4).all(runs));
+    until("others do not finish", || !runs(0) && !runs(2));
+    let victim = process_of_rank(job.id(), 1).unwrap();
+    assert!(Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap().success());
+    let output = job.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + 9), "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &report["runs"][0];
+    assert_eq!(run["lost_ranks"], serde_json::json!([1]), "{run}");
+    assert!(number(run, "test_accuracy") > 0.5, "{run}");
 }
 
 #[test]

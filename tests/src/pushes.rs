@@ -1,5 +1,7 @@
 //! What workers of a parameter server hand in, and whether it has arrived.
 
+use std::ops::Range;
+
 use brevity::compress::SparseVec;
 use brevity::compress::generator::Generator;
 use brevity::compress::select::{TopKScratch, top_k};
@@ -138,16 +140,20 @@ pub fn check_mass(model: &[f32], shards: usize, sure: &[Record], unsure: &[Recor
 /// applied or not, as a whole on each of the shards.
 #[must_use]
 pub fn fits(model: &[f32], shards: usize, sure: &[Record], unsure: &[Record]) -> bool {
-    (0..shards).all(|shard| {
-        let elements = TOTAL * shard / shards..TOTAL * (shard + 1) / shards;
-        (0..1 << unsure.len()).any(|applied: u32| {
-            elements.clone().all(|index| {
-                let sure: f32 = sure.iter().map(|record| record.pushed(index, true)).sum();
-                let unsure = unsure.iter().enumerate();
-                let unsure: f32 =
-                    unsure.map(|(number, record)| record.pushed(index, applied >> number & 1 == 1)).sum();
-                -model[index] == sure + unsure
-            })
+    (0..shards)
+        .all(|shard| fits_within(model, TOTAL * shard / shards..TOTAL * (shard + 1) / shards, sure, unsure))
+}
+
+/// The same for the elements of one shard.
+#[must_use]
+pub fn fits_within(model: &[f32], elements: Range<usize>, sure: &[Record], unsure: &[Record]) -> bool {
+    (0..1 << unsure.len()).any(|applied: u32| {
+        elements.clone().all(|index| {
+            let sure: f32 = sure.iter().map(|record| record.pushed(index, true)).sum();
+            let unsure = unsure.iter().enumerate();
+            let unsure: f32 =
+                unsure.map(|(number, record)| record.pushed(index, applied >> number & 1 == 1)).sum();
+            -model[index] == sure + unsure
         })
     })
 }

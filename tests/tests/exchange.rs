@@ -345,10 +345,7 @@ fn densities_of_what_is_not_sparse_are_refused() {
         assert!(error.to_string().contains(tensor), "{error}");
     }
     let error = exchange.set_density("nobody", 0.5).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "no tensor is named \"nobody\": pass a name that the exchange was built with"
-    );
+    assert_eq!(error.to_string(), "no tensor is named \"nobody\": pass a name that it was built with");
 }
 
 /// Nothing is sent, and the numbers of later exchanges agree.

@@ -1,7 +1,7 @@
 //! A worker that sends pushes which were made beforehand, so that the shard is measured and not the selection
 //! of the worker.
 //!
-//! The messages are those of `docs/server.md`: a sparse vector, and a trailer of 48 bytes.
+//! The messages are those of `docs/server.md`: a sparse vector, and a trailer.
 
 use std::collections::BTreeSet;
 use std::mem::take;
@@ -11,22 +11,13 @@ use brevity::collectives::Peers;
 use brevity::compress::SparseVec;
 use brevity::compress::codec::{Choice, Encoder, Plain, decode};
 use brevity::compress::generator::Generator;
+use brevity::server::messages::{Kind, REPLIES, REQUESTS, TRAILER_BYTES, Trailer};
 
 use super::model::{Model, RATE};
 use crate::{Error, Result};
 
 /// The different pushes of a worker. Push `n` is number `n` modulo this.
 pub const PUSHES: usize = 16;
-
-/// The tags of requests and replies.
-const REQUESTS: u32 = 1;
-const REPLIES: u32 = 2;
-
-const TRAILER_BYTES: usize = 48;
-/// How requests and replies begin their trailers: two bytes and the version.
-const MAGIC: [u8; 3] = [0xb7, 0x53, 1];
-const PUSH: u8 = 2;
-const ANSWER: u8 = 17;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -36,7 +27,7 @@ pub struct Replay<'a> {
     model: Model,
     peers: &'a Peers,
     server: u32,
-    /// Complete but for the number of the push. Empty while it is sent.
+    /// Without the trailer. Empty while it is sent.
     messages: Vec<Vec<u8>>,
     /// The place of answers.
     answer: Vec<u8>,
@@ -81,7 +72,7 @@ impl<'a> Replay<'a> {
         let mut expected = SparseVec::new(0);
         let dim = self.model.elements;
         let broken = |error| Error::contestant("an answer", format!("{error}"));
-        decode(payload(&self.messages[0]), dim, dim, &mut expected).map_err(broken)?;
+        decode(&self.messages[0], dim, dim, &mut expected).map_err(broken)?;
         expected.scale(-RATE);
         let bytes = self.push()?.1;
         let mut found = SparseVec::new(0);
@@ -130,15 +121,16 @@ impl<'a> Replay<'a> {
         let place = self.step as usize % PUSHES;
         self.step += 1;
         let mut message = take(&mut self.messages[place]);
-        let (pushed, number) = (message.len(), message.len() - TRAILER_BYTES + 8);
-        message[number..number + 8].copy_from_slice(&self.step.to_le_bytes());
+        Trailer { rate: RATE, ..Trailer::new(Kind::Push, 0, self.step) }.end(&mut message);
+        let pushed = message.len();
         // The receive first: the answer then goes to its place.
         let reply = self.peers.start_recv(take(&mut self.answer), self.server, REPLIES, TIMEOUT);
         let sending = self.peers.start_send(message, self.server, REQUESTS);
         let (answer, received) = reply.wait();
         let answered = received?.bytes;
-        let (message, sent) = sending.wait();
+        let (mut message, sent) = sending.wait();
         sent?;
+        message.truncate(pushed - TRAILER_BYTES);
         (self.answer, self.messages[place]) = (answer, message);
         self.expect_answer(answered)?;
         Ok((pushed, answered))
@@ -146,10 +138,8 @@ impl<'a> Replay<'a> {
 
     fn expect_answer(&self, bytes: usize) -> Result<()> {
         let answer = &self.answer[..bytes];
-        let trailer = answer.split_last_chunk::<TRAILER_BYTES>();
-        if trailer.is_some_and(|(_, trailer)| {
-            trailer[..3] == MAGIC && trailer[3] == ANSWER && trailer[8..16] == self.step.to_le_bytes()
-        }) {
+        let is_answer = |trailer: Trailer| trailer.kind == Kind::Answer && trailer.step == self.step;
+        if Trailer::split(answer).is_ok_and(|(_, trailer)| is_answer(trailer)) {
             return Ok(());
         }
         let text = String::from_utf8_lossy(payload(answer)).chars().take(200).collect::<String>();
@@ -170,17 +160,12 @@ fn entries(model: Model, generator: &mut Generator) -> SparseVec {
     push
 }
 
-/// A push with the number 0.
+/// A push without its trailer.
 fn message(encoder: &mut Encoder, entries: &SparseVec) -> Result<Vec<u8>> {
     let mut message = Vec::new();
     let encoded = encoder.encode(entries.view(), Choice::default(), &mut Plain, &mut message);
     encoded.map_err(|error| Error::contestant("a push", error.to_string()))?;
-    let start = message.len();
-    message.resize(start + TRAILER_BYTES, 0);
-    let trailer = &mut message[start..];
-    trailer[..3].copy_from_slice(&MAGIC);
-    trailer[3] = PUSH;
-    trailer[40..44].copy_from_slice(&RATE.to_le_bytes());
+    message.reserve_exact(TRAILER_BYTES);
     Ok(message)
 }
 

@@ -7,54 +7,51 @@ use brevity_compress::feedback::Tracked;
 use brevity_compress::{SparseVec, SparseView};
 
 use super::method::Rule;
-use super::shard::{Presence, Reply, Shard};
+use super::shard::{Came, Client, Presence, Reply, Shard};
 use super::trailer::{Kind, Trailer, write_dense};
 
 /// A model whose elements stay below this can't make what is owed overflow.
-const LARGEST: f32 = f32::MAX / 4.0;
+pub(super) const LARGEST: f32 = f32::MAX / 4.0;
 
 type Checked<T = ()> = Result<T, String>;
 
 impl Shard {
-    /// Adds what the rule makes of a dense push to the model: all of it, or nothing.
-    pub(super) fn apply_dense(&mut self, rate: f32) -> Checked {
+    /// Adds what the rule makes of a dense push to the model. Returns what was left out because it would
+    /// overflow.
+    pub(super) fn apply_dense(&mut self, rate: f32) -> LeftOut {
         let Self { plan, model, squares, work, .. } = self;
-        let change = |squares: &[f32], index: usize, gradient| {
-            plan.rule.change(rate, squares.get(index).copied().unwrap_or(0.0), gradient)
-        };
+        let mut left_out = LeftOut::default();
         for (index, &gradient) in work.dense.iter().enumerate() {
-            check(index, model[index], change(squares, index, gradient))?;
-        }
-        for (index, &gradient) in work.dense.iter().enumerate() {
-            let (change, square) = change(squares, index, gradient);
-            model[index] += change;
-            if let Some(place) = squares.get_mut(index) {
-                *place = square;
+            let square = squares.get(index).copied().unwrap_or(0.0);
+            let (change, square) = plan.rule.change(rate, square, gradient);
+            if left_out.fits(index, model[index], change) {
+                model[index] += change;
+                if let Some(place) = squares.get_mut(index) {
+                    *place = square;
+                }
             }
         }
-        Ok(())
+        left_out
     }
 
-    /// Adds what the rule makes of a sparse push to the model and to what each worker is owed: all of it, or
-    /// nothing.
-    pub(super) fn apply_sparse(&mut self, rate: f32) -> Checked {
+    /// Adds what the rule makes of a sparse push to the model and to what each worker is owed. Returns what
+    /// was left out because it would overflow.
+    pub(super) fn apply_sparse(&mut self, rate: f32) -> Checked<LeftOut> {
         let Self { plan, model, squares, clients, work, number, .. } = self;
-        let change = |squares: &[f32], index: usize, gradient| {
-            plan.rule.change(rate, squares.get(index).copied().unwrap_or(0.0), gradient)
-        };
         // Read alone, so that the processor waits for many elements at a time: they lie far apart.
         work.before.clear();
         work.before.extend(work.push.indices().iter().map(|index| model[*index as usize]));
-        for ((index, gradient), &element) in work.push.iter().zip(&work.before) {
-            check(index as usize, element, change(squares, index as usize, gradient))?;
-        }
-        let mut before = work.before.iter();
+        let (mut before, mut left_out) = (work.before.iter(), LeftOut::default());
         for (lane, changes) in plan.layout.shards[*number].lanes.iter().zip(&mut work.changes) {
             changes.reset(lane.len());
-            for ((index, gradient), element) in work.push.view().within(lane.clone()).iter().zip(&mut before)
+            for ((index, gradient), &element) in work.push.view().within(lane.clone()).iter().zip(&mut before)
             {
                 let place = index as usize;
-                let (change, square) = change(squares, place, gradient);
+                let square = squares.get(place).copied().unwrap_or(0.0);
+                let (change, square) = plan.rule.change(rate, square, gradient);
+                if !left_out.fits(place, element, change) {
+                    continue;
+                }
                 model[place] = element + change;
                 if let Some(place) = squares.get_mut(place) {
                     *place = square;
@@ -68,11 +65,12 @@ impl Shard {
                 owed.add(changes.view()).map_err(|error| error.to_string())?;
             }
         }
-        Ok(())
+        Ok(left_out)
     }
 
     /// Lets a worker begin, or begin again: it gets the whole model and is owed nothing.
-    pub(super) fn admit(&mut self, worker: usize) -> Checked {
+    pub(super) fn admit(&mut self, worker: usize, now: Duration) -> Checked {
+        let slowest = self.slowest(now);
         let client = &mut self.clients[worker];
         if !self.plan.method.is_dense() && client.owed.is_empty() {
             let lanes = self.plan.layout.shards[self.number].lanes.iter();
@@ -80,6 +78,9 @@ impl Shard {
             client.owed = owed.map_err(|error| format!("no room for another worker: {error}"))?;
         }
         client.owed.iter_mut().for_each(Tracked::clear);
+        if client.presence != Presence::Here {
+            client.came = Came { applied: client.applied, steps: slowest.unwrap_or(0) };
+        }
         (client.presence, client.seen, client.lag, client.is_held) = (Presence::Here, self.clock, 0, false);
         Ok(())
     }
@@ -87,22 +88,28 @@ impl Shard {
     /// Answers the workers that need not wait for slower ones any more.
     ///
     /// With a bound on staleness a worker waits until it is no more than so many steps ahead of the slowest
-    /// that is here. One that has not been heard of for the timeout of the group is not waited for.
+    /// that is here. One that has not been heard of for the timeout of the group is not waited for. Steps
+    /// count from a worker's first fetch, where it is level with the slowest.
     pub(super) fn release(&mut self, now: Duration, out: &mut Vec<Reply>) {
-        let patience = self.plan.patience;
-        let counts = self.clients.iter().filter(|client| {
-            client.presence == Presence::Here && now.saturating_sub(client.heard) <= patience
-        });
-        let slowest = counts.map(|client| client.applied).min();
+        let slowest = self.slowest(now);
         for worker in 0..self.clients.len() {
             let client = &self.clients[worker];
-            let ahead = client.applied.saturating_sub(slowest.unwrap_or(0));
+            let ahead = client.steps().saturating_sub(slowest.unwrap_or(0));
             if client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound) {
                 self.clients[worker].is_held = false;
                 let reply = self.answer(worker);
                 out.push(reply);
             }
         }
+    }
+
+    /// The steps of the slowest worker that is here and was heard of.
+    fn slowest(&self, now: Duration) -> Option<u64> {
+        let patience = self.plan.patience;
+        let counts = self.clients.iter().filter(|client| {
+            client.presence == Presence::Here && now.saturating_sub(client.heard) <= patience
+        });
+        counts.map(Client::steps).min()
     }
 
     /// The end of a reply.
@@ -125,7 +132,7 @@ impl Shard {
         Reply { worker, bytes }
     }
 
-    fn answer(&mut self, worker: usize) -> Reply {
+    pub(super) fn answer(&mut self, worker: usize) -> Reply {
         if self.plan.method.is_dense() {
             return self.whole(worker);
         }
@@ -192,17 +199,52 @@ impl Rule {
         match self {
             Self::Sgd => (-rate * gradient, 0.0),
             Self::AdaGrad { epsilon } => {
-                let square = square + gradient * gradient;
-                (-rate * gradient / (square.sqrt() + epsilon), square)
+                let sum = square + gradient * gradient;
+                if sum.is_finite() {
+                    return (-rate * gradient / (sum.sqrt() + epsilon), sum);
+                }
+                // The change is at most the rate. The sum stops at the largest number, so that later changes
+                // are as small as they were to be.
+                let [rate, square, gradient, epsilon] = [rate, square, gradient, epsilon].map(f64::from);
+                let root = (square + gradient * gradient).sqrt();
+                ((-rate * gradient / (root + epsilon)) as f32, f32::MAX)
             }
         }
     }
 }
 
-/// Fails unless the changed element is finite and leaves room.
-fn check(index: usize, element: f32, (change, square): (f32, f32)) -> Checked {
-    if (element + change).abs() <= LARGEST && square.is_finite() {
-        return Ok(());
+/// The entries of a push that would have made the model overflow.
+#[derive(Default)]
+pub(super) struct LeftOut {
+    count: usize,
+    /// The first one: its element, which has this value and would have that.
+    first: (usize, f32, f32),
+}
+
+impl LeftOut {
+    /// Whether the changed element is finite and leaves room. Counts it otherwise.
+    fn fits(&mut self, index: usize, element: f32, change: f32) -> bool {
+        let sum = element + change;
+        // Not so for NaN.
+        let fits = sum.abs() <= LARGEST;
+        if !fits {
+            if self.count == 0 {
+                self.first = (index, element, sum);
+            }
+            self.count += 1;
+        }
+        fits
     }
-    Err(format!("a change by {change} of element {index}, which is {element}: it would overflow"))
+
+    /// What to tell the worker, in less than 200 bytes.
+    pub(super) fn reason(&self) -> Option<String> {
+        let (index, element, sum) = self.first;
+        (self.count > 0).then(|| {
+            format!(
+                "the push is applied without {} entries, which are dropped: element {index} is {element:e} \
+                 and would overflow at {sum:e}. Lower the rate, or clip gradients",
+                self.count
+            )
+        })
+    }
 }

@@ -9,6 +9,7 @@ use brevity_collectives::{Group, Peers};
 use brevity_compress::Density;
 use brevity_compress::codec::Choice;
 
+use super::answers::LARGEST;
 use super::desk::Desk;
 use super::layout::{Layout, Roles, Tensor};
 use super::loading::{load_shard, load_worker};
@@ -109,7 +110,8 @@ impl ServerBuilder {
     }
 
     /// Bounds staleness: a worker's answer waits until it is at most so many steps ahead of the slowest
-    /// worker. One that has not been heard of for the group's timeout is not waited for.
+    /// worker. One that has not been heard of for the group's timeout is not waited for. The steps of a
+    /// worker count from its first fetch, where it is level with the slowest of the others.
     #[must_use]
     pub fn staleness(self, steps: u64) -> Self {
         Self { staleness: Some(steps), ..self }
@@ -194,6 +196,8 @@ impl ServerBuilder {
     fn prepare<T: AsRef<[f32]>>(self, parameters: &[T]) -> Result<Ready> {
         self.group.check_process()?;
         let plan = Arc::new(self.plan()?);
+        // Settings may have changed since the states were read.
+        self.saved.iter().try_for_each(|saved| saved.head.check(&plan))?;
         let layout = &plan.layout;
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
@@ -201,10 +205,15 @@ impl ServerBuilder {
         shape("the list of parameters".into(), parameters.len(), layout.tensors.len())?;
         for (tensor, values) in layout.tensors.iter().zip(parameters) {
             let values = values.as_ref();
-            shape(format!("the parameters of {:?}", tensor.name), values.len(), tensor.len)?;
+            shape(format!("tensor {:?} of the parameters", tensor.name), values.len(), tensor.len)?;
             if !values.iter().all(|value| value.is_finite()) {
                 let rank = self.group.members()[self.group.rank() as usize].0;
                 return Err(Error::GradientNotFinite { rank, tensor: tensor.name.clone() });
+            }
+            if let Some(place) = values.iter().position(|value| value.abs() > LARGEST) {
+                let found = format!("{:e} at element {place} of tensor {:?}", values[place], tensor.name);
+                let expected = "at most a quarter of the largest f32 in magnitude, so that sums are finite";
+                return Err(Error::Server { parameter: "initial value", found, expected });
             }
         }
         let rank = self.group.rank();
@@ -224,54 +233,17 @@ impl ServerBuilder {
     }
 
     pub(super) fn plan(&self) -> Result<Plan> {
-        let refused = |parameter, found: String, expected| Error::Server { parameter, found, expected };
-        let mut tensors: Vec<Tensor> = Vec::new();
-        for (name, shape) in &self.tensors {
-            if tensors.iter().any(|known| known.name == *name) {
-                return Err(Error::DuplicateName { tensor: name.clone() });
-            }
-            tensors.push(Tensor { name: name.clone(), len: elements(name, shape)? });
-        }
         let world_size = self.group.world_size();
         let roles = Roles::new(world_size, self.servers).ok_or_else(|| {
-            refused(
-                "servers",
-                format!("{:?} of {world_size} ranks", self.servers),
-                "at least one, and one worker",
-            )
+            let found = format!("{:?} of {world_size} ranks", self.servers);
+            refused("choice of servers", found, "at least one, and one worker")
         })?;
-        let layout = Layout::new(tensors, roles.servers.len(), self.threshold);
+        let layout = Layout::new(self.checked_tensors()?, roles.servers.len(), self.threshold);
         if layout.shards.iter().any(|shard| shard.len as u64 > 1 << 32) {
-            return Err(refused(
-                "elements of a shard",
-                layout.total.to_string(),
-                "at most 2^32: use more servers",
-            ));
+            let found = layout.total.div_ceil(roles.servers.len()).to_string();
+            return Err(refused("number of elements of a shard", found, "at most 2^32: use more servers"));
         }
-        let density = self.method.density().map(|density| check_density("density", density)).transpose()?;
-        let secondary = match (self.secondary, density) {
-            (Some(given), Some(_)) => Some(check_density("secondary density", given)?),
-            (Some(given), None) => {
-                return Err(refused(
-                    "secondary density",
-                    given.to_string(),
-                    "none: asgd sends the whole model",
-                ));
-            }
-            (None, density) => density,
-        };
-        if self.method.is_dense() && !self.values.is_exact() {
-            return Err(refused("values", format!("{:?}", self.values), "F32: asgd keeps no residual"));
-        }
-        match (self.rule, self.method.0) {
-            (Rule::AdaGrad { .. }, Kind::Dgs { .. }) => {
-                return Err(refused("rule", "AdaGrad".into(), "Sgd: a push of dgs contains the rate"));
-            }
-            (Rule::AdaGrad { epsilon }, _) if !(epsilon > 0.0 && epsilon.is_finite()) => {
-                return Err(refused("epsilon", epsilon.to_string(), "a finite number above 0"));
-            }
-            _ => {}
-        }
+        self.check_rule()?;
         Ok(Plan {
             layout,
             roles,
@@ -279,13 +251,58 @@ impl ServerBuilder {
             rule: self.rule,
             values: self.values,
             codec: self.codec,
-            secondary: secondary.map(|density: Density| density),
+            secondary: self.checked_secondary()?,
             staleness: self.staleness,
             keeps_pushes: self.keeps_pushes,
             patience: self.group.timeout(),
             charge: self.charge,
         })
     }
+
+    fn checked_tensors(&self) -> Result<Vec<Tensor>> {
+        let mut tensors: Vec<Tensor> = Vec::new();
+        for (name, shape) in &self.tensors {
+            if tensors.iter().any(|known| known.name == *name) {
+                return Err(Error::DuplicateName { tensor: name.clone() });
+            }
+            tensors.push(Tensor { name: name.clone(), shape: shape.clone(), len: elements(name, shape)? });
+        }
+        Ok(tensors)
+    }
+
+    /// The share of entries in an answer; `None` for the whole shard.
+    fn checked_secondary(&self) -> Result<Option<Density>> {
+        let density = self.method.density().map(|density| check_density("density", density)).transpose()?;
+        match (self.secondary, density) {
+            (Some(given), Some(_)) => check_density("secondary density", given).map(Some),
+            (Some(given), None) => {
+                let expected = "none: asgd sends the whole model";
+                Err(refused("secondary density", given.to_string(), expected))
+            }
+            (None, density) => Ok(density),
+        }
+    }
+
+    /// Whether rule and values go with the method.
+    fn check_rule(&self) -> Result<()> {
+        if self.method.is_dense() && !self.values.is_exact() {
+            let found = format!("{:?}", self.values);
+            return Err(refused("format of values", found, "F32: asgd keeps no residual"));
+        }
+        match (self.rule, self.method.0) {
+            (Rule::AdaGrad { .. }, Kind::Dgs { .. }) => {
+                Err(refused("rule", "AdaGrad".into(), "Sgd: a push of dgs contains the rate"))
+            }
+            (Rule::AdaGrad { epsilon }, _) if !(epsilon > 0.0 && epsilon.is_finite()) => {
+                Err(refused("epsilon", epsilon.to_string(), "a finite number above 0"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refused(parameter: &'static str, found: String, expected: &'static str) -> Error {
+    Error::Server { parameter, found, expected }
 }
 
 /// What is checked and has its memory.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brevity_collectives::Peers;
 use crossbeam_channel::{Sender, unbounded};
@@ -20,13 +20,15 @@ use super::acceptor::{Acceptor, To};
 use super::letterbox::Letterbox;
 use super::plan::Plan;
 use super::shard::{Reply, Shard};
+use super::watch::{Alarm, Ended, Watch, poll_alarm, set_alarm};
 use super::works::Works;
 use crate::Handle;
 use crate::error::{Error, Result};
 
-/// The tags of requests and of replies.
-pub(super) const REQUESTS: u32 = 1;
-pub(super) const REPLIES: u32 = 2;
+/// The tag of requests.
+pub const REQUESTS: u32 = 1;
+/// The tag of replies.
+pub const REPLIES: u32 = 2;
 
 /// A worker has one request at a time, and may leave after it. What comes beyond is dropped.
 pub(super) const MOST_WAITING: u32 = 4;
@@ -51,14 +53,15 @@ pub(super) type Receiving = Handle<(Acceptor, brevity_collectives::Result<()>)>;
 
 /// A shard of this rank, and what brings requests to it.
 pub(super) struct Desk {
-    counter: Arc<Counter>,
+    pub(super) counter: Arc<Counter>,
     gate: Arc<Gate>,
     way: Way,
 }
 
 enum Way {
     Thread(Threads),
-    Here(Receiving),
+    /// With an alarm for workers that are silent.
+    Here(Receiving, Option<Alarm>),
 }
 
 /// The threads of a shard: one works, one turns the engine until nobody is served any more.
@@ -66,7 +69,9 @@ struct Threads {
     events: Sender<Event>,
     /// Those that were not joined.
     running: Vec<JoinHandle<()>>,
+    /// Holds a letter when workers were silent for too long, and is closed in the end.
     ended: Arc<Letterbox<()>>,
+    begun: Instant,
 }
 
 /// A shard, and where its replies go.
@@ -77,6 +82,8 @@ pub(super) struct Counter {
     /// This rank as a worker, if it is one, and the replies to it.
     pub(super) own: Option<usize>,
     pub(super) letterbox: Letterbox<Vec<u8>>,
+    /// What this rank waits for while it serves.
+    pub(super) watch: Watch,
 }
 
 /// What bounds the requests that wait for a shard's thread.
@@ -163,13 +170,14 @@ impl Desk {
             shard: Mutex::new(shard),
             peers: Arc::clone(peers),
             letterbox: Letterbox::default(),
+            watch: Watch::default(),
         });
         let serve = |to| {
             let (plan, gate) = (Arc::clone(&plan), Arc::clone(&gate));
             peers.start_serving(REQUESTS, Acceptor { plan, shard: number, to, gate })
         };
         let way = if peers.is_simulated() {
-            Way::Here(serve(To::Here(Arc::clone(&counter))))
+            Way::Here(serve(To::Here(Arc::clone(&counter))), None)
         } else {
             let (events, inbox) = unbounded();
             let receiving = Arc::new(serve(To::Thread(events.clone())));
@@ -194,7 +202,7 @@ impl Desk {
                 let _ = threads.events.send(request);
                 Duration::ZERO
             }
-            Way::Here(_) => {
+            Way::Here(..) => {
                 let (replies, cost, is_deserted) = self.counter.handle_here(request);
                 if is_deserted {
                     self.gate.close();
@@ -214,29 +222,53 @@ impl Desk {
         self.counter.shard.lock().ok().map(|mut shard| look(&mut shard))
     }
 
-    /// Waits until all workers are gone. Returns at once on a simulated network.
-    pub(super) fn join(&mut self) {
-        if let Way::Thread(threads) = &mut self.way {
-            threads.join();
+    /// Waits until all workers are gone, or nothing was heard of those that are not for so long. Returns at
+    /// once on a simulated network.
+    pub(super) fn join(&mut self, silence: Duration) -> Ended {
+        self.watch(Some(silence));
+        let Way::Thread(threads) = &mut self.way else { return Ended::Deserted };
+        loop {
+            if let Poll::Ready(letter) = threads.ended.wait(Duration::MAX) {
+                return threads.end(letter);
+            }
         }
     }
 
     /// Waits for so long, and returns whether all workers are gone.
     pub(super) fn join_for(&mut self, longest: Duration) -> bool {
+        self.watch(None);
         let Way::Thread(threads) = &mut self.way else { return false };
-        let has_ended = threads.ended.wait(longest).is_ready();
-        if has_ended {
-            threads.join();
-        }
-        has_ended
+        let waited = threads.ended.wait(longest);
+        matches!(waited, Poll::Ready(letter) if threads.end(letter) == Ended::Deserted)
     }
 
-    /// Ready when all workers are gone.
-    pub(super) fn poll_deserted(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Begins to watch for a silence of all workers from now on, or watches no longer.
+    pub(super) fn watch(&mut self, silence: Option<Duration>) {
+        let Counter { watch, peers, .. } = &*self.counter;
         match &mut self.way {
-            Way::Thread(threads) => threads.ended.poll(context).map(|_| threads.join()),
-            Way::Here(receiving) if !receiving.has_ended() => Pin::new(receiving).poll(context).map(drop),
-            Way::Here(_) => Poll::Ready(()),
+            Way::Thread(threads) => {
+                watch.begin(silence.map(|longest| (threads.begun.elapsed(), longest)));
+                // What an earlier one has found.
+                let _ = threads.ended.wait(Duration::ZERO);
+            }
+            Way::Here(_, alarm) => {
+                watch.begin(silence.map(|longest| (peers.now(), longest)));
+                *alarm = silence.map(|longest| set_alarm(peers, longest));
+            }
+        }
+    }
+
+    /// Ready when all workers are gone, or silent.
+    pub(super) fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+        match &mut self.way {
+            Way::Thread(threads) => threads.ended.poll(context).map(|letter| threads.end(letter)),
+            Way::Here(receiving, alarm) => {
+                if receiving.has_ended() || Pin::new(receiving).poll(context).is_ready() {
+                    *alarm = None;
+                    return Poll::Ready(Ended::Deserted);
+                }
+                poll_alarm(&self.counter, alarm, context)
+            }
         }
     }
 }
@@ -266,8 +298,9 @@ impl Threads {
             [Arc::clone(&ends), ends]
         };
         let (peers, closes) = (works.peers(), events.clone());
+        let begun = Instant::now();
         let works = start("brevity-shard", move || {
-            works.run();
+            works.run(begun, &last.0);
             drop(last);
         })?;
         let turns = start("brevity-server", move || {
@@ -277,7 +310,16 @@ impl Threads {
             drop((receiving, peers, also_last));
         });
         let turns = turns.inspect_err(|_| drop(events.send(Event::Close)))?;
-        Ok(Self { events, running: vec![works, turns], ended })
+        Ok(Self { events, running: vec![works, turns], ended, begun })
+    }
+
+    /// What a letter means, or its absence for ever.
+    fn end(&mut self, letter: Option<()>) -> Ended {
+        if letter.is_some() {
+            return Ended::Silent;
+        }
+        self.join();
+        Ended::Deserted
     }
 
     fn join(&mut self) {

@@ -14,6 +14,7 @@ pub(super) struct Layout {
 
 pub(super) struct Tensor {
     pub(super) name: String,
+    pub(super) shape: Vec<usize>,
     pub(super) len: usize,
 }
 
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     fn layout(lens: &[usize], shards: usize, threshold: Threshold) -> Layout {
-        let tensor = |len: &usize| Tensor { name: len.to_string(), len: *len };
+        let tensor = |len: &usize| Tensor { name: len.to_string(), shape: vec![*len], len: *len };
         Layout::new(lens.iter().map(tensor).collect(), shards, threshold)
     }
 

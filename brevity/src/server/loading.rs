@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use brevity_compress::SparseVec;
 
+use super::layout::ShardLayout;
 use super::plan::Plan;
 use super::saved::{Head, Saved, SavedShard, SavedWorker};
 use super::seat::{Aside, Seat};
@@ -86,27 +87,33 @@ fn absorb(plan: &Plan, seat: &mut Seat, vectors: &[Vec<f32>]) -> Result<()> {
 
 /// Puts a push back to shards that are cut otherwise than the one that it was for, which had these elements.
 fn put_back(plan: &Plan, seats: &mut [Seat], elements: Range<usize>, push: &Aside) -> Result<()> {
-    let entries: Vec<(usize, f32)> = match push {
-        Aside::Sparse(entries) => {
-            entries.iter().map(|(index, value)| (elements.start + index as usize, value)).collect()
-        }
-        Aside::Dense(values) => elements.clone().zip(values.iter().copied()).collect(),
-    };
     for seat in seats {
-        let layout = &plan.layout.shards[seat.shard];
-        let own = layout.first..layout.first + layout.len;
-        let mut part = SparseVec::new(layout.len);
-        for (element, value) in entries.iter().filter(|(element, _)| own.contains(element)) {
-            part.push((element - own.start) as u32, *value);
-        }
-        let part = match push {
-            Aside::Sparse(_) => Aside::Sparse(part),
-            Aside::Dense(_) => Aside::Dense(part.to_dense()),
-        };
-        // As a push that the shard has not applied.
-        let step = seat.step;
-        seat.aside.push_back((step + 1, part));
-        seat.resume(plan, step)?;
+        let part = part_of(push, elements.start, &plan.layout.shards[seat.shard]);
+        seat.put_back(plan, &part)?;
     }
     Ok(())
+}
+
+/// The entries of a push that are in a shard. Those of the push begin with element `first`.
+fn part_of(push: &Aside, first: usize, layout: &ShardLayout) -> Aside {
+    let own = layout.first..layout.first + layout.len;
+    match push {
+        Aside::Sparse(entries) => {
+            let mut part = SparseVec::new(layout.len);
+            for (index, value) in entries.iter() {
+                let element = first + index as usize;
+                if own.contains(&element) {
+                    part.push((element - own.start) as u32, value);
+                }
+            }
+            Aside::Sparse(part)
+        }
+        Aside::Dense(values) => {
+            let mut part = vec![0.0; layout.len];
+            for (element, value) in (first..).zip(values).filter(|(element, _)| own.contains(element)) {
+                part[element - own.start] = *value;
+            }
+            Aside::Dense(part)
+        }
+    }
 }

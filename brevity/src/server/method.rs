@@ -102,8 +102,8 @@ pub enum Rule {
     /// `- rate g`. Of [`Method::dgs`], whose pushes contain the rate, `- g`.
     #[default]
     Sgd,
-    /// `h += g^2`, then `- rate g / (sqrt(h) + epsilon)`, with `h` for each element. One more model of
-    /// memory.
+    /// `h += g^2`, then `- rate g / (sqrt(h) + epsilon)`, with `h` for each element, which stops at the
+    /// largest f32. One more model of memory.
     AdaGrad {
         /// What keeps the divisor from being 0, as 1e-8.
         epsilon: f32,

@@ -8,19 +8,26 @@ mod desk;
 mod lane;
 mod layout;
 mod letterbox;
+#[cfg(test)]
+mod limit_tests;
+mod list;
 mod loading;
 mod method;
 mod plan;
 mod saved;
 mod seat;
+mod serve;
+#[cfg(test)]
+mod server_tests;
 mod shard;
 #[cfg(test)]
 mod shard_tests;
 mod trailer;
+mod watch;
 mod worker;
 mod works;
 
-use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,11 +38,17 @@ pub use charge::Charge;
 pub use method::{Method, Rule, Servers, Threshold, Values};
 pub use shard::Served;
 
+/// The ends of messages, for programs that make their own.
+#[doc(hidden)]
+pub mod messages {
+    pub use super::desk::{REPLIES, REQUESTS};
+    pub use super::trailer::{Kind, TRAILER_BYTES, Trailer};
+}
+
 use crate::error::{Error, Result};
 use desk::Desk;
 use plan::Plan;
-use trailer::Kind;
-use worker::{Around, Worker};
+use worker::{Around, UNUSED, Worker};
 
 /// A sharded parameter server, and this rank's part in it: a worker, a shard, or both.
 ///
@@ -101,17 +114,19 @@ impl ParameterServer {
     }
 
     /// Replaces the parameters by the model, as it is at each shard. Every worker begins with this, also one
-    /// that comes late. After a failure it begins anew: what it was owed is in the model.
+    /// that comes late. After a failure it begins anew: what it was owed is in the model. Answers that were
+    /// not pulled are waited for first; what they hold is in the model, too.
     ///
     /// # Errors
     /// [`Error::Shape`]; [`Error::Order`] on a rank that does not work. [`Error::ServerLost`],
-    /// [`Error::ServerSilent`] after the group's timeout, [`Error::Refused`].
+    /// [`Error::ServerSilent`] after the group's timeout, [`Error::Refused`], also of an earlier request:
+    /// fetch again. The parameters may hold the model of some shards then.
     pub fn fetch<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
         self.check(parameters)?;
         let (worker, around) = self.worker()?;
-        worker.has_fetched = false;
-        worker.request(&around, Kind::Fetch);
-        worker.wait(&around, parameters)?;
+        worker.wait(&around, UNUSED)?;
+        worker.begin_to_fetch(&around);
+        worker.wait(&around, Some(parameters))?;
         worker.has_fetched = true;
         Ok(())
     }
@@ -123,9 +138,9 @@ impl ParameterServer {
     pub async fn fetch_async<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
         self.check(parameters)?;
         let (worker, around) = self.worker()?;
-        worker.has_fetched = false;
-        worker.request(&around, Kind::Fetch);
-        worker.wait_async(&around, parameters).await?;
+        worker.wait_async(&around, UNUSED).await?;
+        worker.begin_to_fetch(&around);
+        worker.wait_async(&around, Some(parameters)).await?;
         worker.has_fetched = true;
         Ok(())
     }
@@ -168,9 +183,8 @@ impl ParameterServer {
     /// [`Error::GradientNotFinite`] nothing was sent, and the gradients are in no residual; those of tensors
     /// before it are, if a sum has overflowed with momentum.
     pub fn push<G: AsRef<[f32]>>(&mut self, gradients: &[G], rate: f32) -> Result<()> {
-        self.check_lengths("gradient", gradients.iter().map(|gradient| gradient.as_ref().len()))?;
-        self.check_gradients(gradients, rate)?;
-        let (worker, around) = self.worker()?;
+        self.check_lengths("gradients", gradients.iter().map(|gradient| gradient.as_ref().len()))?;
+        let (worker, _) = self.worker()?;
         if !worker.has_fetched {
             return Err(Error::Order { what: "a push before a fetch", remedy: "fetch the model first" });
         }
@@ -178,6 +192,8 @@ impl ParameterServer {
             let remedy = "pull the answers to the last one first";
             return Err(Error::Order { what: "a push after a push", remedy });
         }
+        self.check_gradients(gradients, rate)?;
+        let (worker, around) = self.worker()?;
         worker.push(&around, gradients, rate)
     }
 
@@ -191,7 +207,7 @@ impl ParameterServer {
     pub fn pull<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<Step> {
         self.check(parameters)?;
         let (worker, around) = self.ask_for_answers()?;
-        worker.wait(&around, parameters)
+        worker.wait(&around, Some(parameters))
     }
 
     /// The same, awaited.
@@ -201,10 +217,10 @@ impl ParameterServer {
     pub async fn pull_async<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<Step> {
         self.check(parameters)?;
         let (worker, around) = self.ask_for_answers()?;
-        worker.wait_async(&around, parameters).await
+        worker.wait_async(&around, Some(parameters)).await
     }
 
-    /// Changes the timeout of this rank's waits, which is the group's otherwise.
+    /// Changes the timeout of this rank's waits, also of those for workers, which is the group's otherwise.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = Some(timeout);
     }
@@ -226,93 +242,6 @@ impl ParameterServer {
                 .for_each(|(lane, range)| lane.set_k(checked.entries(range.len())));
         }
         Ok(())
-    }
-
-    /// Leaves: no worker waits for this one any more. Where this rank serves, it goes on until all workers
-    /// have left or are gone; it returns what its shard has done. A server to which no message goes through
-    /// for the timeout is left without a word.
-    ///
-    /// # Errors
-    /// [`Error::Collective`] in a forked child.
-    pub fn leave(mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        if let Ok((worker, around)) = self.worker() {
-            worker.leave(&around);
-        }
-        self.serve()
-    }
-
-    /// The same, awaited, in any runtime: it blocks no thread, and is woken by the last worker. If the future
-    /// is dropped before, the server is: others find this rank gone.
-    ///
-    /// # Errors
-    /// As for [`leave`](Self::leave).
-    pub async fn leave_async(mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        if let Ok((worker, around)) = self.worker() {
-            worker.leave_async(&around).await;
-        }
-        self.serve_async().await
-    }
-
-    /// Serves until all workers have left or are gone: what a dedicated server calls. Elsewhere it returns at
-    /// once. Returns what the shard of this rank has done. Dropping the server ends serving; this takes as
-    /// long as the request that the shard is handling, and some milliseconds.
-    ///
-    /// On a simulated network, where nothing may block, await [`serve_async`](Self::serve_async).
-    ///
-    /// # Errors
-    /// [`Error::Collective`] in a forked child.
-    pub fn serve(&mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        if let Some(desk) = &mut self.desk {
-            desk.join();
-        }
-        Ok(self.served())
-    }
-
-    /// The same, awaited, in any runtime: it blocks no thread, and is woken by the last worker. The shard
-    /// works on threads of its own, so it serves before this is polled, and goes on if the future is dropped:
-    /// race it with a timer to [save](Self::save) the shard now and then.
-    ///
-    /// ```
-    /// # use brevity::server::{ParameterServer, Servers};
-    /// # async fn serve(group: brevity::Group) -> Result<(), brevity::Error> {
-    /// let parameters = [vec![0.0f32; 4]];
-    /// let server = ParameterServer::builder(&group).tensor("weight", [4]).servers(Servers::Dedicated(1));
-    /// let mut server = server.build_async(&parameters).await?;
-    /// if !server.is_worker() {
-    ///     let served = server.serve_async().await?;
-    ///     println!("{} pushes", served.map_or(0, |served| served.pushes));
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`serve`](Self::serve).
-    pub async fn serve_async(&mut self) -> Result<Option<Served>> {
-        self.group.check_process()?;
-        if let Some(desk) = &mut self.desk {
-            poll_fn(|context| desk.poll_deserted(context)).await;
-        }
-        Ok(self.served())
-    }
-
-    /// Serves for so long, and returns whether all workers have left or are gone. For a server that
-    /// [saves](Self::save) its shard now and then.
-    ///
-    /// # Errors
-    /// [`Error::Collective`] in a forked child.
-    pub fn serve_for(&mut self, longest: Duration) -> Result<bool> {
-        self.group.check_process()?;
-        Ok(self.desk.as_mut().is_none_or(|desk| desk.join_for(longest)))
-    }
-
-    /// What the shard of this rank has done so far; `None` where this rank does not serve.
-    #[must_use]
-    pub fn served(&self) -> Option<Served> {
-        self.desk.as_ref()?.look(|shard| shard.served)
     }
 
     /// What this worker has not pushed of a tensor's gradients: the residual, `w` of SAMomentum, `v` of
@@ -342,7 +271,15 @@ impl ParameterServer {
     #[must_use]
     pub fn model(&self) -> Option<(usize, Vec<f32>)> {
         let model = self.desk.as_ref()?.look(|shard| shard.model.clone())?;
-        Some((self.plan.layout.shards[self.plan.roles.shard(self.group.rank())?].first, model))
+        Some((self.elements()?.start, model))
+    }
+
+    /// The elements of this rank's shard, among all elements of all tensors. `None` where this rank does not
+    /// serve.
+    #[must_use]
+    pub fn elements(&self) -> Option<Range<usize>> {
+        let shard = &self.plan.layout.shards[self.plan.roles.shard(self.group.rank())?];
+        Some(shard.first..shard.first + shard.len)
     }
 
     /// The ranks as workers and servers know them, for tests that send them what no worker sends.
@@ -386,7 +323,7 @@ impl ParameterServer {
             return Err(Error::Order { what: "a pull before a fetch", remedy: "fetch the model first" });
         }
         if !worker.is_waiting() {
-            worker.request(&around, Kind::Pull);
+            worker.begin_to_pull(&around);
         }
         Ok((worker, around))
     }
@@ -396,26 +333,24 @@ impl ParameterServer {
         self.check_lengths("parameters", parameters.iter_mut().map(|values| values.as_mut().len()))
     }
 
-    fn check_lengths(&self, of: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<()> {
+    fn check_lengths(&self, all: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<()> {
         let tensors = &self.plan.layout.tensors;
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };
-        shape(format!("the list of {of}s"), lens.len(), tensors.len())?;
+        shape(format!("the list of {all}"), lens.len(), tensors.len())?;
         for (tensor, len) in tensors.iter().zip(lens) {
-            shape(format!("the {of} of {:?}", tensor.name), len, tensor.len)?;
+            shape(format!("tensor {:?} of the {all}", tensor.name), len, tensor.len)?;
         }
         Ok(())
     }
 
-    /// With momentum a gradient can't be taken out again. Gradient dropping checks while it adds.
+    /// Checked before anything is changed: taking a gradient out again rounds, and can't be done with
+    /// momentum.
     fn check_gradients<G: AsRef<[f32]>>(&self, gradients: &[G], rate: f32) -> Result<()> {
         if !rate.is_finite() {
             let expected = "a finite number";
-            return Err(Error::Server { parameter: "rate", found: rate.to_string(), expected });
-        }
-        if matches!(self.plan.method.0, method::Kind::GradientDropping { .. }) {
-            return Ok(());
+            return Err(Error::Server { parameter: "learning rate", found: rate.to_string(), expected });
         }
         for (tensor, gradient) in self.plan.layout.tensors.iter().zip(gradients) {
             if !gradient.as_ref().iter().all(|value| value.is_finite()) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brevity_collectives::{Description, Operation};
 use brevity_compress::Density;
-use brevity_compress::codec::{Choice, HEADER_BYTES};
+use brevity_compress::codec::{Choice, HEADER_BYTES, IndexCodec};
 
 use super::layout::{Layout, Roles};
 use super::method::{Method, Rule, Values};
@@ -52,7 +52,12 @@ impl Plan {
         let entries: usize = self.answer_limits(shard).sum();
         match self.secondary {
             None => self.longest_model(shard),
-            Some(_) => longest_sparse(entries).max(REASON_BYTES) + TRAILER_BYTES,
+            Some(_) => {
+                // However few entries there are, it has a bit for each element.
+                let is_bitmap = self.codec == Choice::Only(IndexCodec::Bitmap);
+                let bitmap = if is_bitmap { self.layout.shards[shard].len / 8 } else { 0 };
+                (longest_sparse(entries) + bitmap).max(REASON_BYTES) + TRAILER_BYTES
+            }
         }
     }
 
@@ -72,9 +77,12 @@ impl Plan {
     /// The same in words.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let tensors = self.layout.tensors.iter();
-        let tensors = tensors.map(|tensor| format!("tensor {:?} of {} elements", tensor.name, tensor.len));
+        let tensors = tensors.map(|tensor| format!("tensor {:?} of shape {:?}", tensor.name, tensor.shape));
         let how = format!(
-            "{:?}, {:?}, values {:?}, codec {:?}, secondary density {:?}, staleness {:?}, {} lanes, {}",
+            "{} workers, {} servers, {:?}, {:?}, values {:?}, codec {:?}, secondary density {:?}, \
+             staleness {:?}, {} lanes, {}",
+            self.roles.workers.len(),
+            self.roles.servers.len(),
             self.method,
             self.rule,
             self.values,
@@ -98,7 +106,7 @@ impl Plan {
 }
 
 /// The longest sparse or dense message of so many elements: values of 4 bytes, and indices in a bitmap if all
-/// are there; every other choice of a codec is shorter, or chosen by the caller and at most 4 bytes an index.
+/// are there; every other codec is shorter, or chosen by the caller and at most 4 bytes an index.
 fn longest_sparse(len: usize) -> usize {
     HEADER_BYTES + 8 * len + 1024
 }

@@ -7,11 +7,12 @@
 use std::io::{Read, Write};
 use std::ops::Range;
 
-use brevity_compress::state::{self, Fault, Reader, State, Writer};
-use brevity_compress::{Error as Compress, SparseVec};
+use brevity_compress::SparseVec;
+use brevity_compress::state::{self, Fault};
 
 use super::ParameterServer;
 use super::layout::Layout;
+use super::list::{List, Word, load};
 use super::method::Kind;
 use super::plan::Plan;
 use super::seat::Aside;
@@ -61,57 +62,6 @@ pub(super) struct SavedShard {
     pub(super) squares: Vec<f32>,
 }
 
-/// Numbers, values or bytes of a length that the reader knows.
-struct Numbers(Vec<u64>);
-struct Floats(Vec<f32>);
-struct Bytes(Vec<u8>);
-
-macro_rules! state_of_list {
-    ($list:ident, $kind:literal, $write:expr, $read:expr) => {
-        impl State for $list {
-            fn kind(&self) -> [u8; 4] {
-                *$kind
-            }
-
-            fn shape(&self) -> Vec<u64> {
-                vec![self.0.len() as u64]
-            }
-
-            fn write_contents(&self, contents: &mut Writer) {
-                $write(&self.0, contents);
-            }
-
-            fn read_contents(&mut self, contents: &mut Reader<'_>) -> std::result::Result<(), Compress> {
-                $read(&mut self.0, contents)
-            }
-        }
-    };
-}
-
-state_of_list!(
-    Numbers,
-    b"srvn",
-    |numbers: &[u64], contents: &mut Writer| numbers.iter().for_each(|number| contents.u64(*number)),
-    |numbers: &mut Vec<u64>, contents: &mut Reader<'_>| {
-        numbers.iter_mut().try_for_each(|number| contents.u64().map(|read| *number = read))
-    }
-);
-state_of_list!(
-    Floats,
-    b"srvf",
-    |values: &[f32], contents: &mut Writer| contents.f32s(values),
-    |values: &mut Vec<f32>, contents: &mut Reader<'_>| contents.f32s(values)
-);
-state_of_list!(
-    Bytes,
-    b"srvb",
-    |bytes: &[u8], contents: &mut Writer| contents.bytes(bytes),
-    |bytes: &mut Vec<u8>, contents: &mut Reader<'_>| {
-        let count = bytes.len();
-        contents.bytes(count).map(|read| bytes.copy_from_slice(read))
-    }
-);
-
 impl ParameterServer {
     /// Writes what this rank needs after a restart: of a worker its residuals and the pushes that may have to
     /// be put back, of a server its shard. Each rank saves its own state, at any time; call it between steps.
@@ -125,27 +75,28 @@ impl ParameterServer {
     pub fn save(&mut self, to: &mut impl Write) -> Result<()> {
         let shard = self.desk.as_ref().and_then(|desk| desk.look(|shard| SavedShard::of(shard)));
         let worker = self.worker.as_ref().map(|worker| SavedWorker::of(&self.plan, worker));
-        let aside = worker.as_ref().map_or(Vec::new(), SavedWorker::aside_bytes);
+        let aside = worker.as_ref().map_or(Vec::new(), SavedWorker::aside_words);
         let rank = self.group.rank();
         let number = |place: Option<usize>| place.map_or(0, |place| place as u64 + 1);
         let head = Head {
             worker: number(self.plan.roles.worker(rank)),
             shard: number(shard.as_ref().and_then(|_| self.plan.roles.shard(rank))),
-            aside_bytes: aside.len() as u64,
+            aside_bytes: 4 * aside.len() as u64,
             has_squares: shard.as_ref().map_or(0, |shard| u64::from(!shard.squares.is_empty())),
             ..Head::of(&self.plan)
         };
-        state::save(&Numbers(head.numbers()), to)?;
+        state::save(&List::of(head.numbers()), to)?;
         if let Some(worker) = worker {
-            worker.vectors.into_iter().try_for_each(|vector| state::save(&Floats(vector), to))?;
-            state::save(&Bytes(aside), to)?;
+            worker.vectors.into_iter().try_for_each(|vector| state::save(&List::of(vector), to))?;
+            state::save(&List::of(aside), to)?;
         }
         if let Some(SavedShard { clock, applied, model, squares }) = shard {
             let numbers = [vec![clock], applied.clone()].concat();
-            state::save(&Numbers(numbers), to)?;
-            state::save(&Floats(model), to)?;
-            state::save(&Floats(squares), to)?;
-            // Workers that keep their pushes hear of it.
+            state::save(&List::of(numbers), to)?;
+            state::save(&List::of(model), to)?;
+            state::save(&List::of(squares), to)?;
+            // Workers that keep their pushes hear of it: it has to be written by then.
+            to.flush().map_err(|error| Fault::Io(error.kind()))?;
             self.desk.as_ref().and_then(|desk| desk.look(|shard| shard.note_saved(&applied)));
         }
         Ok(())
@@ -194,9 +145,7 @@ impl Head {
     }
 
     fn read(from: &mut impl Read) -> Result<Self> {
-        let mut numbers = Numbers(Self::default().numbers());
-        state::load(&mut numbers, from)?;
-        let mut numbers = numbers.0.into_iter();
+        let mut numbers = load::<u64>(Self::default().numbers().len(), from)?.into_iter();
         let mut next = || numbers.next().unwrap_or(0);
         Ok(Self {
             tensors: next(),
@@ -212,6 +161,35 @@ impl Head {
         })
     }
 
+    /// Fails unless the plan has the same tensors and method.
+    pub(super) fn check(&self, plan: &Plan) -> Result<()> {
+        let own = Self::of(plan);
+        let what = |head: &Self| (head.tensors, head.total, head.method, head.vectors);
+        if what(self) == what(&own) {
+            return Ok(());
+        }
+        let of = |head: &Self, tensors| {
+            format!(
+                "the state of a server of {} elements in {tensors}, by {}",
+                head.total,
+                head.method_name()
+            )
+        };
+        let are_other = self.tensors != own.tensors && self.total == own.total;
+        let found = of(self, if are_other { "tensors of other names or lengths" } else { "its tensors" });
+        Err(Fault::Part { found, expected: of(&own, "its tensors") }.into())
+    }
+
+    fn method_name(&self) -> String {
+        match self.method {
+            1 => "asgd".into(),
+            2 => "gradient dropping".into(),
+            3 => "dgs".into(),
+            4 => "dgc".into(),
+            other => format!("method {other}"),
+        }
+    }
+
     /// The elements of a shard.
     pub(super) fn range(&self, shard: usize) -> Range<usize> {
         let cut = |shard: usize| (u128::from(self.total) * shard as u128 / u128::from(self.servers)) as usize;
@@ -222,43 +200,34 @@ impl Head {
 impl Saved {
     /// Reads what a rank has saved for a server of these tensors and this method.
     pub(super) fn read(plan: &Plan, from: &mut impl Read) -> Result<Self> {
-        let (head, own) = (Head::read(from)?, Head::of(plan));
-        let of = |head: &Head| {
-            format!("the state of a server with plan {:x}, method {}", head.tensors, head.method)
-        };
-        let is_same = |head: &Head| (head.tensors, head.total, head.method, head.vectors);
+        let head = Head::read(from)?;
         let is_possible = head.servers > 0
             && head.shard <= head.servers
             && head.worker <= head.workers
             && head.workers < u64::from(u32::MAX)
-            && head.aside_bytes <= 16 * (head.total + 64) * 1024;
-        if is_same(&head) != is_same(&own) || !is_possible {
-            return Err(Fault::Part { found: of(&head), expected: of(&own) }.into());
+            && head.aside_bytes.is_multiple_of(4)
+            && head.aside_bytes < u64::from(u32::MAX) << 24;
+        head.check(plan)?;
+        if !is_possible {
+            return Err(Fault::Contents { what: "numbers that no server has" }.into());
         }
         let total = plan.layout.total;
-        let floats = |len: usize, from: &mut _| -> Result<Vec<f32>> {
-            let mut floats = Floats(plan.zeros(len)?);
-            state::load(&mut floats, from)?;
-            Ok(floats.0)
-        };
         let worker = if head.worker > 0 {
-            let vectors = (0..head.vectors).map(|_| floats(total, from)).collect::<Result<_>>()?;
-            let mut aside = Bytes(vec![0; head.aside_bytes as usize]);
-            state::load(&mut aside, from)?;
+            let vectors = (0..head.vectors).map(|_| load(total, from)).collect::<Result<_>>()?;
+            let aside = load::<Word>(head.aside_bytes as usize / 4, from)?;
             let aside =
-                read_aside(&head, &aside.0).ok_or(Fault::Contents { what: "pushes that no worker has" })?;
+                read_aside(&head, &aside).ok_or(Fault::Contents { what: "pushes that no worker has" })?;
             Some(SavedWorker { vectors, aside })
         } else {
             None
         };
         let shard = if head.shard > 0 {
             let len = head.range(head.shard as usize - 1).len();
-            let mut numbers = Numbers(vec![0; 1 + head.workers as usize]);
-            state::load(&mut numbers, from)?;
-            let model = floats(len, from)?;
-            let squares = floats(if head.has_squares == 1 { len } else { 0 }, from)?;
-            let applied = numbers.0.split_off(1);
-            Some(SavedShard { clock: numbers.0[0], applied, model, squares })
+            let mut numbers: Vec<u64> = load(1 + head.workers as usize, from)?;
+            let model = load(len, from)?;
+            let squares = load(if head.has_squares == 1 { len } else { 0 }, from)?;
+            let applied = numbers.split_off(1);
+            Some(SavedShard { clock: numbers[0], applied, model, squares })
         } else {
             None
         };
@@ -315,50 +284,50 @@ impl SavedWorker {
         Self { vectors, aside: aside.collect() }
     }
 
-    /// For each push: shard, number, dense (1) or sparse (0), entries in 8 bytes each, then indices and
-    /// values.
-    fn aside_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
+    /// For each push: shard, number, dense (1) or sparse (0), entries, in two words each; then indices and
+    /// values. Little-endian.
+    fn aside_words(&self) -> Vec<Word> {
+        let mut words = Vec::new();
         for (shard, step, push) in &self.aside {
             let (is_dense, indices, values) = match push {
                 Aside::Sparse(entries) => (0, entries.indices(), entries.values()),
                 Aside::Dense(values) => (1, &[][..], &values[..]),
             };
             for number in [*shard as u64, *step, is_dense, values.len() as u64] {
-                bytes.extend_from_slice(&number.to_le_bytes());
+                words.extend_from_slice(number.to_le_bytes().as_chunks().0);
             }
-            bytes.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
-            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            words.extend(indices.iter().map(|index| index.to_le_bytes()));
+            words.extend(values.iter().map(|value| value.to_le_bytes()));
         }
-        bytes
+        words
     }
 }
 
-/// Reads what [`SavedWorker::aside_bytes`] has written; `None` if it is something else.
-fn read_aside(head: &Head, mut bytes: &[u8]) -> Option<Vec<(usize, u64, Aside)>> {
+/// Reads what [`SavedWorker::aside_words`] has written; `None` if it is something else.
+fn read_aside(head: &Head, mut words: &[Word]) -> Option<Vec<(usize, u64, Aside)>> {
     let mut all = Vec::new();
-    while !bytes.is_empty() {
-        let mut number = || {
-            let (number, rest) = bytes.split_first_chunk::<8>()?;
-            bytes = rest;
-            Some(u64::from_le_bytes(*number))
+    while !words.is_empty() {
+        let mut take = |count: usize| {
+            let (taken, rest) = words.split_at_checked(count)?;
+            words = rest;
+            Some(taken)
         };
-        let (shard, step, is_dense, count) = (number()?, number()?, number()?, number()?);
+        let numbers = take(8)?;
+        let number = |place: usize| {
+            let halves = [numbers[2 * place], numbers[2 * place + 1]].map(u32::from_le_bytes).map(u64::from);
+            halves[0] | halves[1] << 32
+        };
+        let (shard, step, is_dense, count) = (number(0), number(1), number(2), number(3));
         let len = if shard < head.servers { head.range(shard as usize).len() } else { return None };
         let count = usize::try_from(count).ok().filter(|count| *count <= len)?;
-        let mut words = |count: usize| {
-            let (words, rest) = bytes.split_at_checked(4 * count)?;
-            bytes = rest;
-            Some(words.as_chunks::<4>().0.to_vec())
-        };
-        let indices = if is_dense == 0 { words(count)? } else { Vec::new() };
-        let values: Vec<f32> = words(count)?.into_iter().map(f32::from_le_bytes).collect();
+        let indices = if is_dense == 0 { take(count)? } else { &[] };
+        let values: Vec<f32> = take(count)?.iter().map(|word| f32::from_le_bytes(*word)).collect();
         if !values.iter().all(|value| value.is_finite()) {
             return None;
         }
         let push = match is_dense {
             0 => {
-                let indices = indices.into_iter().map(u32::from_le_bytes).collect();
+                let indices = indices.iter().map(|word| u32::from_le_bytes(*word)).collect();
                 Aside::Sparse(SparseVec::from_parts(len, indices, values).ok()?)
             }
             1 if count == len => Aside::Dense(values),

@@ -15,6 +15,9 @@ use super::plan::Plan;
 use super::trailer::{Kind, Trailer, read_dense, write_dense};
 use crate::error::{Error, Result};
 
+/// A step that no worker reaches, so that numbers do not overflow.
+const MOST_STEPS: u64 = 1 << 62;
+
 /// A worker's side of one shard. No network: messages out, replies in.
 pub(super) struct Seat {
     pub(super) shard: usize,
@@ -47,9 +50,7 @@ impl Seat {
     pub(super) fn new(plan: &Plan, shard: usize) -> Result<Self> {
         let layout = &plan.layout.shards[shard];
         let workers = plan.roles.workers.len();
-        let lane = |lane: &Range<usize>| {
-            Lane::new(plan.method, lane.len(), workers).map_err(|error| refused(&error, lane.len()))
-        };
+        let lane = |lane: &Range<usize>| Lane::new(plan.method, lane.len(), workers).map_err(refused);
         let lanes = layout.lanes.iter().map(lane).collect::<Result<_>>()?;
         let work = Work {
             flat: Vec::new(),
@@ -121,35 +122,59 @@ impl Seat {
         rate: f32,
         message: &mut Vec<u8>,
     ) -> std::result::Result<(), (usize, Compress)> {
-        let Self { lanes, work, .. } = self;
-        work.push.reset(layout.len);
+        self.select(layout, gradients, rate)?;
+        let work = &mut self.work;
+        let encoded = work.encoder.encode(work.push.view(), plan.codec, &mut *work.quantiser, message);
+        let kept =
+            encoded.and_then(|()| if plan.values.is_exact() { Ok(()) } else { self.round(layout, message) });
+        if let Err(error) = kept {
+            self.give_up(layout, gradients, self.lanes.len());
+            return Err((0, error));
+        }
+        self.aside.push_back((self.step + 1, Aside::Sparse(self.work.push.clone())));
+        Ok(())
+    }
+
+    /// Adds gradients to the residuals, and moves the largest entries of each lane into the push.
+    fn select<T: AsRef<[f32]>>(
+        &mut self,
+        layout: &ShardLayout,
+        gradients: &[T],
+        rate: f32,
+    ) -> std::result::Result<(), (usize, Compress)> {
+        self.work.push.reset(layout.len);
         for (number, range) in layout.lanes.iter().enumerate() {
+            let work = &mut self.work;
             let gradient = layout.gradient(range, gradients, &mut work.flat);
-            if let Err(error) = lanes[number].compress(gradient, rate, &mut work.selected) {
-                let (before, tensor) = (work.push.clone(), layout.tensor_at(range.start));
-                put_back(lanes, layout, &Aside::Sparse(before), &mut work.selected)
-                    .map_err(|error| (tensor, error))?;
-                withdraw(&mut lanes[..number], layout, gradients, &mut work.flat);
-                return Err((tensor, error));
+            if let Err(error) = self.lanes[number].compress(gradient, rate, &mut work.selected) {
+                self.give_up(layout, gradients, number);
+                return Err((layout.tensor_at(range.start), error));
             }
             for (index, value) in work.selected.iter() {
                 work.push.push(index + range.start as u32, value);
             }
         }
-        let encoded = work.encoder.encode(work.push.view(), plan.codec, &mut *work.quantiser, message);
-        encoded.map_err(|error| (0, error))?;
-        let mut pushed = work.push.clone();
-        if !plan.values.is_exact() {
-            decode(message, layout.len, pushed.len(), &mut work.decoded).map_err(|error| (0, error))?;
-            for (lane, range) in lanes.iter_mut().zip(&layout.lanes) {
-                differences(work.push.view(), work.decoded.view(), range.clone(), &mut work.errors);
-                lane.keep_error(work.errors.view())
-                    .map_err(|error| (layout.tensor_at(range.start), error))?;
-            }
-            pushed.clone_from(&work.decoded);
-        }
-        self.aside.push_back((self.step + 1, Aside::Sparse(pushed)));
         Ok(())
+    }
+
+    /// Makes the push what the shard gets of it, and keeps what rounding has taken away.
+    fn round(&mut self, layout: &ShardLayout, message: &[u8]) -> std::result::Result<(), Compress> {
+        let work = &mut self.work;
+        decode(message, layout.len, work.push.len(), &mut work.decoded)?;
+        for (lane, range) in self.lanes.iter_mut().zip(&layout.lanes) {
+            differences(work.push.view(), work.decoded.view(), range.clone(), &mut work.errors);
+            lane.keep_error(work.errors.view())?;
+        }
+        std::mem::swap(&mut work.push, &mut work.decoded);
+        Ok(())
+    }
+
+    /// Puts the push back, and takes the gradients of the first lanes out again.
+    fn give_up<T: AsRef<[f32]>>(&mut self, layout: &ShardLayout, gradients: &[T], lanes: usize) {
+        let push = Aside::Sparse(std::mem::replace(&mut self.work.push, SparseVec::new(layout.len)));
+        // It succeeds: what is put back was there before.
+        let _ = put_back(&mut self.lanes, layout, &push, &mut self.work.selected);
+        withdraw(&mut self.lanes[..lanes], layout, gradients, &mut self.work.flat);
     }
 
     /// Takes the last push back, which was not sent, with its gradients.
@@ -160,7 +185,8 @@ impl Seat {
         withdraw(&mut self.lanes, layout, gradients, &mut self.work.flat);
     }
 
-    /// Takes a reply, [split](Trailer::split), and adds what it holds to the worker's parameters.
+    /// Takes a reply, [split](Trailer::split), and adds what it holds to the worker's parameters, if they are
+    /// given.
     ///
     /// # Errors
     /// What is wrong with the reply, or why the shard has refused the request. Nothing has changed then.
@@ -168,9 +194,13 @@ impl Seat {
         &mut self,
         plan: &Plan,
         (payload, trailer): (&[u8], &Trailer),
-        parameters: &mut [T],
+        parameters: Option<&mut [T]>,
     ) -> std::result::Result<(), String> {
         let layout = &plan.layout.shards[self.shard];
+        let parameters = parameters.into_iter();
+        if trailer.step > MOST_STEPS {
+            return Err(format!("a reply to step {}, which no worker has", trailer.step));
+        }
         if trailer.shard as usize != self.shard {
             return Err(format!("a reply of shard {}, expected shard {}", trailer.shard, self.shard));
         }
@@ -178,18 +208,22 @@ impl Seat {
             Kind::Model => {
                 read_dense(payload, &mut self.work.flat, layout.len)?;
                 let flat = &self.work.flat;
-                layout.for_pieces(parameters, |at, piece| piece.copy_from_slice(&flat[at]));
+                for parameters in parameters {
+                    layout.for_pieces(parameters, |at, piece| piece.copy_from_slice(&flat[at]));
+                }
             }
             Kind::Answer => {
                 let limit = plan.answer_limits(self.shard).sum();
                 let decoded = decode(payload, layout.len, limit, &mut self.work.decoded);
                 decoded.map_err(|error| error.to_string())?;
                 let answer = self.work.decoded.view();
-                layout.for_pieces(parameters, |at, piece| {
-                    for (index, value) in answer.within(at.clone()).iter() {
-                        piece[index as usize - at.start] += value;
-                    }
-                });
+                for parameters in parameters {
+                    layout.for_pieces(parameters, |at, piece| {
+                        for (index, value) in answer.within(at.clone()).iter() {
+                            piece[index as usize - at.start] += value;
+                        }
+                    });
+                }
             }
             Kind::Refused => return Err(String::from_utf8_lossy(payload).into_owned()),
             _ => return Err("a request, expected a reply".into()),
@@ -203,13 +237,17 @@ impl Seat {
         self.aside.retain(|(step, _)| *step > safe);
     }
 
+    /// Puts back a push that no shard has applied.
+    pub(super) fn put_back(&mut self, plan: &Plan, push: &Aside) -> std::result::Result<(), Compress> {
+        put_back(&mut self.lanes, &plan.layout.shards[self.shard], push, &mut self.work.selected)
+    }
+
     /// Puts back the pushes that the shard has not applied, and goes on from the last one that it has. For a
     /// shard that was started again, and for a push that it has refused.
     pub(super) fn resume(&mut self, plan: &Plan, applied: u64) -> std::result::Result<(), Compress> {
-        let layout = &plan.layout.shards[self.shard];
         while self.aside.back().is_some_and(|(step, _)| *step > applied) {
             if let Some((_, push)) = self.aside.pop_back() {
-                put_back(&mut self.lanes, layout, &push, &mut self.work.selected)?;
+                self.put_back(plan, &push)?;
             }
         }
         self.step = applied;
@@ -218,7 +256,7 @@ impl Seat {
 }
 
 /// Puts entries of a shard back into its lanes.
-pub(super) fn put_back(
+fn put_back(
     lanes: &mut [Lane],
     layout: &ShardLayout,
     push: &Aside,
@@ -247,13 +285,12 @@ fn withdraw<T: AsRef<[f32]>>(lanes: &mut [Lane], layout: &ShardLayout, gradients
 }
 
 /// A state that can't be made.
-fn refused(error: &Compress, len: usize) -> Error {
+fn refused(error: Compress) -> Error {
     match error {
-        Compress::Memory { bytes } => Error::Memory { what: "a residual".into(), bytes: *bytes },
-        other => Error::Server {
-            parameter: "method",
-            found: format!("{other} for {len} elements"),
-            expected: "a method that fits",
-        },
+        Compress::Memory { bytes } => Error::Memory { what: "a residual".into(), bytes },
+        Compress::OutOfRange { what, value, expected } => {
+            Error::Server { parameter: what, found: value.to_string(), expected }
+        }
+        other => Error::State(other),
     }
 }

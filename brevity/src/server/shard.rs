@@ -33,7 +33,7 @@ pub(super) struct Reply {
 pub struct Served {
     /// Pushes that were applied.
     pub pushes: u64,
-    /// Requests that were refused.
+    /// Requests that were refused, and pushes of which entries were dropped.
     pub refused: u64,
 }
 
@@ -60,6 +60,8 @@ pub(super) struct Client {
     /// The last step that was applied, and that was when the shard was last saved.
     pub(super) applied: u64,
     pub(super) saved: u64,
+    /// What was applied when it came, and the steps of the slowest worker then: its own count from there.
+    pub(super) came: Came,
     /// The clock at its last answer.
     pub(super) seen: u64,
     pub(super) lag: u64,
@@ -67,6 +69,14 @@ pub(super) struct Client {
     pub(super) heard: Duration,
     /// Its answer waits for slower workers.
     pub(super) is_held: bool,
+}
+
+/// Where the steps of a worker begin to count, so that nobody waits for steps that others made before it
+/// came.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Came {
+    pub(super) applied: u64,
+    pub(super) steps: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -124,10 +134,22 @@ impl Shard {
         self.clients.iter().all(|client| client.presence == Presence::Gone)
     }
 
+    /// The workers that have not left and are not gone.
+    pub(super) fn not_gone(&self) -> Vec<usize> {
+        let is_there = |worker: &usize| self.clients[*worker].presence != Presence::Gone;
+        (0..self.clients.len()).filter(is_there).collect()
+    }
+
+    /// When something was last heard of a worker that is not gone.
+    pub(super) fn heard(&self) -> Duration {
+        let there = self.clients.iter().filter(|client| client.presence != Presence::Gone);
+        there.map(|client| client.heard).max().unwrap_or_default()
+    }
+
     /// Handles a request that came at `now`.
     pub(super) fn handle(&mut self, worker: usize, message: &[u8], now: Duration, out: &mut Vec<Reply>) {
         self.clients[worker].heard = now;
-        if let Err(reason) = self.try_to_handle(worker, message, out) {
+        if let Err(reason) = self.try_to_handle(worker, message, now, out) {
             self.refuse(worker, &reason, out);
         }
         self.release(now, out);
@@ -154,6 +176,7 @@ impl Shard {
         &mut self,
         worker: usize,
         message: &[u8],
+        now: Duration,
         out: &mut Vec<Reply>,
     ) -> std::result::Result<(), String> {
         let (payload, trailer) = Trailer::split(message)?;
@@ -162,11 +185,15 @@ impl Shard {
         }
         match trailer.kind {
             Kind::Fetch => {
-                self.admit(worker)?;
+                self.admit(worker, now)?;
                 out.push(self.whole(worker));
                 return Ok(());
             }
             Kind::Leave => {
+                // It waits for the answer to its last push, and for no other worker any more.
+                if self.clients[worker].is_held {
+                    out.push(self.answer(worker));
+                }
                 self.clients[worker].leave();
                 return Ok(());
             }
@@ -184,6 +211,9 @@ impl Shard {
     }
 
     /// Applies a push, unless it was applied before.
+    ///
+    /// # Errors
+    /// What is wrong with it, or what of it was left out.
     fn push(&mut self, worker: usize, payload: &[u8], trailer: &Trailer) -> std::result::Result<(), String> {
         let applied = self.clients[worker].applied;
         if trailer.step <= applied {
@@ -195,24 +225,30 @@ impl Shard {
         if !trailer.rate.is_finite() {
             return Err(format!("the rate {}", trailer.rate));
         }
-        if self.plan.method.is_dense() {
+        let left_out = if self.plan.method.is_dense() {
             read_dense(payload, &mut self.work.dense, self.model.len())?;
-            self.apply_dense(trailer.rate)?;
+            self.apply_dense(trailer.rate)
         } else {
             let (len, limit) = (self.model.len(), self.plan.push_limit(self.number));
             decode(payload, len, limit, &mut self.work.push).map_err(|error| error.to_string())?;
-            self.apply_sparse(trailer.rate)?;
-        }
+            self.apply_sparse(trailer.rate)?
+        };
         let client = &mut self.clients[worker];
         client.applied = trailer.step;
         client.lag = self.clock - client.seen;
         self.clock += 1;
         self.served.pushes += 1;
-        Ok(())
+        // Its number counts as applied, so that what was left out does not come again and again.
+        left_out.reason().map_or(Ok(()), Err)
     }
 }
 
 impl Client {
+    /// Its steps, as the bound on staleness compares them.
+    pub(super) fn steps(&self) -> u64 {
+        self.came.steps + self.applied.saturating_sub(self.came.applied)
+    }
+
     fn leave(&mut self) {
         self.presence = Presence::Gone;
         self.owed = Vec::new();

@@ -17,15 +17,17 @@
 //! it, or dense values of 4 bytes, or a text.
 
 /// The length of a trailer.
-pub(super) const TRAILER_BYTES: usize = 48;
+pub const TRAILER_BYTES: usize = 48;
 
 const MAGIC: [u8; 3] = [0xb7, 0x53, 1];
 
+/// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub enum Kind {
     /// A worker asks for the whole shard.
     Fetch = 1,
+    /// Gradients.
     Push = 2,
     /// A worker asks for what it is owed, without a push.
     Pull = 3,
@@ -44,24 +46,33 @@ impl Kind {
         [Self::Fetch, Self::Push, Self::Pull, Self::Leave, Self::Model, Self::Answer, Self::Refused];
 }
 
+/// The end of a message; see the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Trailer {
-    pub(super) kind: Kind,
-    pub(super) shard: u32,
-    pub(super) step: u64,
-    pub(super) clock: u64,
-    pub(super) saved: u64,
-    pub(super) lag: u64,
-    pub(super) rate: f32,
+pub struct Trailer {
+    /// What the message is.
+    pub kind: Kind,
+    /// The number of the shard.
+    pub shard: u32,
+    /// See the table, here and below.
+    pub step: u64,
+    /// Pushes of all workers.
+    pub clock: u64,
+    /// The last step that is in a saved state.
+    pub saved: u64,
+    /// Pushes of others.
+    pub lag: u64,
+    /// The learning rate.
+    pub rate: f32,
 }
 
 impl Trailer {
-    pub(super) fn new(kind: Kind, shard: usize, step: u64) -> Self {
+    /// A trailer with zeros in all other places.
+    pub fn new(kind: Kind, shard: usize, step: u64) -> Self {
         Self { kind, shard: shard as u32, step, clock: 0, saved: 0, lag: 0, rate: 0.0 }
     }
 
     /// Appends the trailer to a message.
-    pub(super) fn end(&self, message: &mut Vec<u8>) {
+    pub fn end(&self, message: &mut Vec<u8>) {
         message.extend_from_slice(&MAGIC);
         message.push(self.kind as u8);
         message.extend_from_slice(&self.shard.to_le_bytes());
@@ -76,7 +87,7 @@ impl Trailer {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn split(message: &[u8]) -> Result<(&[u8], Self), String> {
+    pub fn split(message: &[u8]) -> Result<(&[u8], Self), String> {
         let Some((payload, bytes)) = message.split_last_chunk::<TRAILER_BYTES>() else {
             return Err(format!("a message of {} bytes, expected at least {TRAILER_BYTES}", message.len()));
         };

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use brevity_collectives::{Error as Collective, Message, Peers};
@@ -25,6 +25,9 @@ type Receiving = Handle<(Vec<u8>, brevity_collectives::Result<Message>)>;
 /// A reply, and the bytes of its request.
 type Came = (Vec<u8>, usize);
 
+/// No parameters, for replies of which only the outcome matters.
+pub(super) const UNUSED: Option<&mut [Vec<f32>]> = None;
+
 /// The worker of this rank.
 pub(super) struct Worker {
     pub(super) seats: Vec<Seat>,
@@ -43,6 +46,7 @@ struct Line {
 
 /// A request whose reply has not been taken.
 struct Pending {
+    kind: Kind,
     room: usize,
     sent: usize,
     /// `None` for this rank's own shard.
@@ -51,6 +55,42 @@ struct Pending {
     reply: Option<Receiving>,
     /// What this rank's own shard costs on a simulated network, and is not charged yet.
     cost: Duration,
+}
+
+impl Pending {
+    /// The receive of the reply, which a timeout may have ended before.
+    fn receive(&mut self, around: &Around<'_>, rank: u32) -> Receiving {
+        let start = || around.peers.start_recv(vec![0u8; self.room], rank, REPLIES, around.timeout);
+        self.reply.take().unwrap_or_else(start)
+    }
+}
+
+/// How a wait for a reply ends.
+enum Outcome {
+    Came(Vec<u8>),
+    /// It may still come.
+    Silent,
+    Lost,
+    Failed(Collective),
+}
+
+impl Outcome {
+    /// Of this rank's own shard, which has panicked if nothing comes.
+    fn of_own(reply: Option<Vec<u8>>) -> Self {
+        reply.map_or(Self::Lost, Self::Came)
+    }
+
+    fn of_receive((mut bytes, received): (Vec<u8>, brevity_collectives::Result<Message>)) -> Self {
+        match received {
+            Ok(message) => {
+                bytes.truncate(message.bytes);
+                Self::Came(bytes)
+            }
+            Err(Collective::MessageTimeout { .. }) => Self::Silent,
+            Err(Collective::PeerLost { .. } | Collective::Aborted { .. }) => Self::Lost,
+            Err(error) => Self::Failed(error),
+        }
+    }
 }
 
 /// What a worker's requests need.
@@ -90,16 +130,20 @@ impl Worker {
         self.lines.iter().any(|line| line.pending.is_some())
     }
 
-    /// Asks all shards, without gradients.
-    pub(super) fn request(&mut self, around: &Around<'_>, kind: Kind) {
+    /// Asks all shards for the model. Nothing else is waited for.
+    pub(super) fn begin_to_fetch(&mut self, around: &Around<'_>) {
+        self.has_fetched = false;
         for (line, seat) in self.lines.iter_mut().zip(&self.seats) {
-            let room = match kind {
-                Kind::Fetch => around.plan.longest_model(seat.shard),
-                _ => around.plan.longest_answer(seat.shard),
-            };
-            if line.pending.is_none() {
-                line.ask(around, seat.request(kind), room);
-            }
+            let room = around.plan.longest_model(seat.shard);
+            line.ask(around, Kind::Fetch, seat.request(Kind::Fetch), room);
+        }
+    }
+
+    /// Asks all shards for what this worker is owed. Nothing else is waited for.
+    pub(super) fn begin_to_pull(&mut self, around: &Around<'_>) {
+        for (line, seat) in self.lines.iter_mut().zip(&self.seats) {
+            let room = around.plan.longest_answer(seat.shard);
+            line.ask(around, Kind::Pull, seat.request(Kind::Pull), room);
         }
     }
 
@@ -122,23 +166,24 @@ impl Worker {
             }
         }
         for ((line, seat), message) in self.lines.iter_mut().zip(&self.seats).zip(messages) {
-            line.ask(around, message, plan.longest_answer(seat.shard));
+            line.ask(around, Kind::Push, message, plan.longest_answer(seat.shard));
         }
         Ok(())
     }
 
-    /// Waits for the replies of all shards, and adds what they hold to the parameters. Each reply is taken
-    /// as soon as it is there; after an error the others can still be waited for.
+    /// Waits for the replies of all shards, and adds what they hold to the parameters, if there are any. Each
+    /// reply is taken as soon as it is there; after an error the others can still be waited for.
     pub(super) fn wait<T: AsMut<[f32]>>(
         &mut self,
         around: &Around<'_>,
-        parameters: &mut [T],
+        mut parameters: Option<&mut [T]>,
     ) -> Result<Step> {
         let deadline = Instant::now().checked_add(around.timeout);
         let (mut step, mut failures) = (Step::default(), Vec::new());
         for number in 0..self.lines.len() {
             let came = self.lines[number].wait(around, number, deadline);
-            failures.extend(self.take(around, number, came, parameters, &mut step).err());
+            let taken = self.take(around, number, came, parameters.as_deref_mut(), &mut step);
+            failures.extend(taken.err());
         }
         around.first_cause(failures).map_or(Ok(step), Err)
     }
@@ -147,7 +192,7 @@ impl Worker {
     pub(super) async fn wait_async<T: AsMut<[f32]>>(
         &mut self,
         around: &Around<'_>,
-        parameters: &mut [T],
+        mut parameters: Option<&mut [T]>,
     ) -> Result<Step> {
         let (mut step, mut failures) = (Step::default(), Vec::new());
         for number in 0..self.lines.len() {
@@ -155,7 +200,8 @@ impl Worker {
                 around.peers.compute(std::mem::take(&mut pending.cost)).await;
             }
             let came = poll_fn(|context| self.lines[number].poll(around, number, context)).await;
-            failures.extend(self.take(around, number, came, parameters, &mut step).err());
+            let taken = self.take(around, number, came, parameters.as_deref_mut(), &mut step);
+            failures.extend(taken.err());
         }
         around.first_cause(failures).map_or(Ok(step), Err)
     }
@@ -166,7 +212,7 @@ impl Worker {
         around: &Around<'_>,
         number: usize,
         came: Result<Option<Came>>,
-        parameters: &mut [T],
+        parameters: Option<&mut [T]>,
         step: &mut Step,
     ) -> Result<()> {
         let Some((bytes, sent)) = came? else { return Ok(()) };
@@ -199,38 +245,54 @@ impl Worker {
     }
 
     /// Leaves all shards. The messages are sent when this returns, or given up after the timeout.
-    pub(super) fn leave(&mut self, around: &Around<'_>) {
-        for farewell in self.start_to_leave(around) {
+    ///
+    /// # Errors
+    /// Of a push that was not pulled: it may be lost.
+    pub(super) fn leave(&mut self, around: &Around<'_>) -> Result<()> {
+        let farewells = self.start_to_leave(around);
+        let applied = self.wait(around, UNUSED).map(drop);
+        for farewell in farewells {
             // A server that is gone needs none.
             drop(farewell.wait());
         }
+        applied
     }
 
     /// The same, awaited.
-    pub(super) async fn leave_async(&mut self, around: &Around<'_>) {
-        for farewell in self.start_to_leave(around) {
+    pub(super) async fn leave_async(&mut self, around: &Around<'_>) -> Result<()> {
+        let farewells = self.start_to_leave(around);
+        let applied = self.wait_async(around, UNUSED).await.map(drop);
+        for farewell in farewells {
             drop(farewell.await);
         }
+        applied
     }
 
-    fn start_to_leave(&self, around: &Around<'_>) -> Vec<Sending> {
-        let lines = self.lines.iter().zip(&self.seats);
-        lines.filter_map(|(line, seat)| line.leave(around, seat.request(Kind::Leave))).collect()
+    /// Only the replies to pushes are waited for: they say that these are applied. A shard gives an answer
+    /// that it holds back before it lets the worker go.
+    fn start_to_leave(&mut self, around: &Around<'_>) -> Vec<Sending> {
+        let lines = self.lines.iter_mut().zip(&self.seats);
+        let farewells = lines.filter_map(|(line, seat)| {
+            line.pending.take_if(|pending| pending.kind != Kind::Push);
+            line.leave(around, seat.request(Kind::Leave))
+        });
+        farewells.collect()
     }
 }
 
 impl Line {
-    fn ask(&mut self, around: &Around<'_>, message: Vec<u8>, room: usize) {
+    fn ask(&mut self, around: &Around<'_>, kind: Kind, message: Vec<u8>, room: usize) {
         let sent = message.len();
-        self.pending = Some(match around.desk.filter(|_| self.is_own) {
-            Some(desk) => Pending { room, sent, _sending: None, reply: None, cost: desk.ask(message) },
+        let mut pending = Pending { kind, room, sent, _sending: None, reply: None, cost: Duration::ZERO };
+        match around.desk.filter(|_| self.is_own) {
+            Some(desk) => pending.cost = desk.ask(message),
             None => {
                 // The receive first: the reply then goes to its place.
-                let reply = Some(self.receive(around, room));
-                let _sending = Some(around.peers.start_send(message, self.rank, REQUESTS));
-                Pending { room, sent, _sending, reply, cost: Duration::ZERO }
+                pending.reply = Some(pending.receive(around, self.rank));
+                pending._sending = Some(around.peers.start_send(message, self.rank, REQUESTS));
             }
-        });
+        }
+        self.pending = Some(pending);
     }
 
     /// Sends a message without a reply. `None` where it needs no way.
@@ -244,34 +306,31 @@ impl Line {
         }
     }
 
-    fn receive(&self, around: &Around<'_>, room: usize) -> Receiving {
-        around.peers.start_recv(vec![0u8; room], self.rank, REPLIES, around.timeout)
-    }
-
     /// The reply and the bytes of its request, once it is there; `None` if nothing was asked.
     fn wait(&mut self, around: &Around<'_>, shard: usize, deadline: Option<Instant>) -> Result<Option<Came>> {
-        let Some(mut pending) = self.pending.take() else { return Ok(None) };
         let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            return match desk.letterbox().wait(left()) {
-                Poll::Ready(reply) => self.own_reply(around, shard, reply, &pending),
-                Poll::Pending => {
-                    self.pending = Some(pending);
-                    Err(self.silent(around, shard))
+        let Some(pending) = &mut self.pending else { return Ok(None) };
+        let outcome = if let Some(desk) = around.desk.filter(|_| self.is_own) {
+            match desk.letterbox().wait(left()) {
+                Poll::Ready(reply) => Outcome::of_own(reply),
+                Poll::Pending => Outcome::Silent,
+            }
+        } else {
+            let reply = pending.receive(around, self.rank);
+            loop {
+                if around.peers.wait_until(LOOK_EVERY.min(left()), || reply.has_ended()) {
+                    break Outcome::of_receive(reply.wait());
                 }
-            };
-        }
-        let reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
-        while !around.peers.wait_until(LOOK_EVERY.min(left()), || reply.has_ended()) {
-            if around.peers.has_gone(self.rank) && !reply.has_ended() {
-                return Err(self.lost(around, shard));
+                if around.peers.has_gone(self.rank) && !reply.has_ended() {
+                    break Outcome::Lost;
+                }
+                if left().is_zero() {
+                    pending.reply = Some(reply);
+                    break Outcome::Silent;
+                }
             }
-            if left().is_zero() {
-                self.pending = Some(Pending { reply: Some(reply), ..pending });
-                return Err(self.silent(around, shard));
-            }
-        }
-        self.came(around, shard, pending, reply.wait())
+        };
+        self.end(around, shard, outcome)
     }
 
     fn poll(
@@ -280,60 +339,37 @@ impl Line {
         shard: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Came>>> {
-        let Some(mut pending) = self.pending.take() else { return Poll::Ready(Ok(None)) };
-        if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            let Poll::Ready(reply) = desk.letterbox().poll(context) else {
-                self.pending = Some(pending);
-                return Poll::Pending;
-            };
-            return Poll::Ready(self.own_reply(around, shard, reply, &pending));
-        }
-        let mut reply = pending.reply.take().unwrap_or_else(|| self.receive(around, pending.room));
-        match Pin::new(&mut reply).poll(context) {
-            Poll::Ready(ended) => Poll::Ready(self.came(around, shard, pending, ended)),
-            // One that has closed its side ends no receive, but its notice wakes whoever waits.
-            Poll::Pending if around.peers.has_gone(self.rank) && !reply.has_ended() => {
-                Poll::Ready(Err(self.lost(around, shard)))
+        let Some(pending) = &mut self.pending else { return Poll::Ready(Ok(None)) };
+        let outcome = if let Some(desk) = around.desk.filter(|_| self.is_own) {
+            Outcome::of_own(ready!(desk.letterbox().poll(context)))
+        } else {
+            let mut reply = pending.receive(around, self.rank);
+            match Pin::new(&mut reply).poll(context) {
+                Poll::Ready(ended) => Outcome::of_receive(ended),
+                // One that has closed its side ends no receive, but its notice wakes whoever waits.
+                Poll::Pending if around.peers.has_gone(self.rank) && !reply.has_ended() => Outcome::Lost,
+                Poll::Pending => {
+                    pending.reply = Some(reply);
+                    return Poll::Pending;
+                }
             }
-            Poll::Pending => {
-                self.pending = Some(Pending { reply: Some(reply), ..pending });
-                Poll::Pending
-            }
-        }
+        };
+        Poll::Ready(self.end(around, shard, outcome))
     }
 
-    /// What has come of this rank's own shard; nothing comes of one that has panicked.
-    fn own_reply(
-        &self,
-        around: &Around<'_>,
-        shard: usize,
-        reply: Option<Vec<u8>>,
-        pending: &Pending,
-    ) -> Result<Option<Came>> {
-        let reply = reply.ok_or_else(|| self.lost(around, shard))?;
-        Ok(Some((reply, pending.sent)))
-    }
-
-    /// What has come of a receive that has ended.
-    fn came(
-        &mut self,
-        around: &Around<'_>,
-        shard: usize,
-        pending: Pending,
-        (mut bytes, received): (Vec<u8>, brevity_collectives::Result<Message>),
-    ) -> Result<Option<Came>> {
-        match received {
-            Ok(message) => {
-                bytes.truncate(message.bytes);
-                Ok(Some((bytes, pending.sent)))
+    /// Ends a wait. The request stays pending if its reply may still come.
+    fn end(&mut self, around: &Around<'_>, shard: usize, outcome: Outcome) -> Result<Option<Came>> {
+        match outcome {
+            Outcome::Came(bytes) => Ok(self.pending.take().map(|pending| (bytes, pending.sent))),
+            Outcome::Silent => Err(self.silent(around, shard)),
+            Outcome::Lost => {
+                self.pending = None;
+                Err(self.lost(around, shard))
             }
-            Err(Collective::MessageTimeout { .. }) => {
-                // The reply may still come.
-                self.pending = Some(pending);
-                Err(self.silent(around, shard))
+            Outcome::Failed(error) => {
+                self.pending = None;
+                Err(error.into())
             }
-            Err(Collective::PeerLost { .. } | Collective::Aborted { .. }) => Err(self.lost(around, shard)),
-            Err(error) => Err(error.into()),
         }
     }
 

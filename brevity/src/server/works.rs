@@ -7,6 +7,7 @@ use brevity_collectives::Peers;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::desk::{Counter, Event, Gate, MOST_WAITING, REPLIES, Receiving, Sending};
+use super::letterbox::Letterbox;
 use super::shard::Reply;
 
 /// How often a shard looks for workers that are not heard of any more.
@@ -38,8 +39,10 @@ impl Works {
     }
 
     /// Works until all workers are gone, or this rank serves no longer.
-    pub(super) fn run(mut self) {
-        let (begun, mut out) = (Instant::now(), Vec::new());
+    ///
+    /// Puts a letter into `silent` when workers that this rank waits for are not heard of.
+    pub(super) fn run(mut self, begun: Instant, silent: &Letterbox<()>) {
+        let mut out = Vec::new();
         loop {
             let event = match self.inbox.recv_timeout(TICK) {
                 Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => break,
@@ -51,13 +54,28 @@ impl Works {
             }
             let Ok(mut shard) = self.counter.shard.lock() else { break };
             shard.hear(event, begun.elapsed(), &mut out);
-            let is_deserted = shard.is_deserted();
+            let (is_deserted, heard) = (shard.is_deserted(), shard.heard());
             drop(shard);
+            if self.counter.watch.has_found(heard, begun.elapsed()) {
+                silent.put(());
+            }
             self.send(&mut out);
+            if is_deserted {
+                self.end_sends();
+            }
             if is_deserted || self.gate.is_closed() {
                 break;
             }
         }
+    }
+
+    /// Waits for the replies to workers that have left and wait for them, for the group's timeout at most,
+    /// and no longer when this rank serves no longer.
+    fn end_sends(&self) {
+        let Counter { plan, peers, .. } = &*self.counter;
+        peers.wait_until(plan.patience, || {
+            self.gate.is_closed() || self.sends.iter().flatten().all(Sending::has_ended)
+        });
     }
 
     fn send(&mut self, out: &mut Vec<Reply>) {

@@ -151,13 +151,14 @@ static int run(brv_group *group, uint32_t servers, brv_server **server)
 
 int main(int argc, char **argv)
 {
-    long servers = argc > 1 ? strtol(argv[1], NULL, 10) : 0;
+    char *rest = "";
+    long servers = argc > 1 ? strtol(argv[1], &rest, 10) : 0;
     brv_group *group = NULL;
     brv_server *server = NULL;
     int failed;
 
-    if (servers < 0 || servers > 1000) {
-        fprintf(stderr, "server: %s servers: expected a number below that of the ranks\n", argv[1]);
+    if (servers < 0 || servers > 1000 || *rest != '\0' || (argc > 1 && rest == argv[1])) {
+        fprintf(stderr, "server: '%s' servers: expected a number below that of the ranks\n", argv[1]);
         return 2;
     }
     /* Warnings go to standard error. */

@@ -4,6 +4,11 @@
 
 enum { TENSORS = 2, FIRST = 40, SECOND = 7, STEPS = 20 };
 
+/* What a worker has handed in, and its state after the last step. */
+static float handed_in[TENSORS][FIRST];
+static char *state;
+static size_t state_bytes;
+
 static brv_server *make(brv_group *group, uint32_t servers)
 {
     static const size_t first[] = {8, 5}, second[] = {SECOND};
@@ -14,6 +19,7 @@ static brv_server *make(brv_group *group, uint32_t servers)
     config.density = 0.1;
     config.servers = servers;
     config.keep_pushes = 1;
+    config.codec = BRV_CODEC_SMALLEST;
     CHECK(brv_server_new(group, &config, &server) == BRV_OK && server != NULL);
     CHECK(brv_server_add(server, "first", first, 2) == BRV_OK);
     CHECK(brv_server_add(server, "second", second, 1) == BRV_OK);
@@ -36,6 +42,10 @@ static void refuses(brv_group *group)
     config.reserved[7] = 1;
     CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
     config.reserved[7] = 0;
+    config.codec = BRV_CODEC_BITMAP + 1;
+    CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "config.codec is 6") != NULL);
+    config.codec = BRV_CODEC_BITMAP;
     config.density = 2;
     config.momentum = 0.5;
     CHECK(brv_server_new(group, &config, &server) == BRV_OK);
@@ -48,10 +58,34 @@ static void refuses(brv_group *group)
     brv_server_free(NULL);
 }
 
-/* What this worker has handed in is in the model, or in its residuals. */
-static void works(brv_group *group, brv_server *server)
+/* The shards of all ranks are the whole model, as it was fetched. */
+static void has_model(brv_group *group, brv_server *server, float parameters[TENSORS][FIRST])
 {
-    static float parameters[2][FIRST], gradients[2][FIRST], handed_in[2][FIRST], residual[FIRST];
+    float elements[FIRST + SECOND];
+    size_t first = 77, n = 77, i;
+    brv_status status = brv_server_shard(server, &first, &n);
+
+    if (status != BRV_OK) {
+        CHECK(status == BRV_ERR_ARGUMENT && first == 77);
+        CHECK(strstr(brv_last_error(), "does not serve") != NULL);
+        CHECK(brv_server_model(server, elements, 1) == BRV_ERR_ARGUMENT);
+        return;
+    }
+    CHECK(first == (FIRST + SECOND) * (size_t)brv_group_rank(group) / (size_t)brv_group_size(group));
+    CHECK(brv_server_model(server, elements, n + 1) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_model(server, elements, n) == BRV_OK);
+    for (i = 0; i < n; i++) {
+        size_t place = first + i;
+        CHECK(elements[i] == (place < FIRST ? parameters[0][place] : parameters[1][place - FIRST]));
+    }
+    CHECK(brv_server_shard(server, NULL, &n) == BRV_ERR_ARGUMENT);
+}
+
+/* What this worker has handed in is in the model, or in its residuals. */
+static void works(brv_group *group, brv_server *server, int serves_too)
+{
+    brv_server_statistics statistics = BRV_SERVER_STATISTICS_INIT;
+    static float parameters[2][FIRST], gradients[2][FIRST], residual[FIRST];
     float *places[TENSORS] = {parameters[0], parameters[1]};
     const float *slices[TENSORS] = {gradients[0], gradients[1]};
     const size_t counts[TENSORS] = {FIRST, SECOND};
@@ -59,9 +93,8 @@ static void works(brv_group *group, brv_server *server)
     brv_server_step step = BRV_SERVER_STEP_INIT;
     brv_options options = within(60);
     float sums[FIRST + SECOND], *sum = sums;
-    size_t tensor, i, needed = 0;
+    size_t tensor, i, needed = 0, again = 0;
     uint32_t number_of_step;
-    char *state;
 
     memset(handed_in, 0, sizeof handed_in);
     CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_ARGUMENT);
@@ -85,13 +118,20 @@ static void works(brv_group *group, brv_server *server)
     }
     gradients[1][3] = NAN;
     CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_NON_FINITE);
+    gradients[1][3] = 0;
     CHECK(brv_server_set_density(server, 0) == BRV_ERR_ARGUMENT);
     CHECK(brv_server_set_density(server, 0.5) == BRV_OK);
 
     CHECK(brv_server_save(server, NULL, 0, &needed) == BRV_ERR_ARGUMENT && needed > 0);
-    state = malloc(needed);
-    CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
+    /* Nothing was saved: the pushes are still kept. */
+    CHECK(brv_server_pull(server, places, TENSORS, NULL, &options) == BRV_OK);
+    CHECK(brv_server_save(server, NULL, 0, &again) == BRV_ERR_ARGUMENT && again == needed);
+    /* Once a shard is saved, the others hear of it. */
+    CHECK(brv_barrier(group, &options) == BRV_OK);
     free(state);
+    state_bytes = needed;
+    state = malloc(needed + 1);
+    CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
 
     /* All pushes are applied: each was answered. */
     CHECK(brv_barrier(group, &options) == BRV_OK);
@@ -108,8 +148,57 @@ static void works(brv_group *group, brv_server *server)
         float found = i < FIRST ? parameters[0][i] : parameters[1][i - FIRST];
         CHECK(found == -sums[i]);
     }
+    has_model(group, server, parameters);
     CHECK(brv_server_leave(server) == BRV_OK);
     CHECK(brv_server_leave(server) == BRV_ERR_ARGUMENT);
+    if (serves_too) {
+        /* Its own, and those of all others, which have left. */
+        CHECK(brv_server_get_statistics(server, &statistics) == BRV_OK);
+        CHECK(statistics.pushes == STEPS * (uint64_t)brv_group_size(group) && statistics.refused == 0);
+    } else {
+        CHECK(brv_server_get_statistics(server, &statistics) == BRV_ERR_ARGUMENT);
+    }
+}
+
+/* A server of the same settings begins from the states: what all have handed in is in the model, or in
+ * residuals. Pushes that came to a shard after it was saved have gone back to theirs. */
+static void resumes(brv_group *group, const float *const *zeros)
+{
+    static float parameters[2][FIRST], residual[FIRST];
+    float *places[TENSORS] = {parameters[0], parameters[1]};
+    const size_t counts[TENSORS] = {FIRST, SECOND};
+    const char *names[TENSORS] = {"first", "second"};
+    brv_options options = within(60);
+    brv_server *server = make(group, 0);
+    size_t tensor, i;
+    float moved = 0;
+
+    state[state_bytes - 5] ^= 1;
+    CHECK(brv_server_resume(server, state, state_bytes) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "saved state") != NULL);
+    state[state_bytes - 5] ^= 1;
+    CHECK(brv_server_resume(server, state, state_bytes - 1) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_resume(server, state, state_bytes + 1) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_resume(server, NULL, 9) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_resume(server, state, state_bytes) == BRV_OK);
+    CHECK(brv_server_begin(server, zeros, TENSORS, &options) == BRV_OK);
+    CHECK(brv_server_resume(server, state, state_bytes) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_fetch(server, places, TENSORS, &options) == BRV_OK);
+    for (tensor = 0; tensor < TENSORS; tensor++) {
+        float *sums = handed_in[tensor];
+        size_t n = counts[tensor];
+
+        CHECK(brv_server_residual(server, names[tensor], residual, n) == BRV_OK);
+        CHECK(brv_all_reduce(group, residual, residual, n, BRV_F32, BRV_SUM, &options) == BRV_OK);
+        CHECK(brv_all_reduce(group, sums, sums, n, BRV_F32, BRV_SUM, &options) == BRV_OK);
+        for (i = 0; i < counts[tensor]; i++) {
+            CHECK(residual[i] - parameters[tensor][i] == handed_in[tensor][i]);
+            moved += parameters[tensor][i] * parameters[tensor][i];
+        }
+    }
+    CHECK(moved > 0);
+    CHECK(brv_server_leave(server) == BRV_OK);
+    brv_server_free(server);
 }
 
 static void serves(brv_group *group, brv_server *server)
@@ -118,6 +207,7 @@ static void serves(brv_group *group, brv_server *server)
     float sums[FIRST + SECOND] = {0};
 
     CHECK(brv_server_serve(server, 0.01) == BRV_PENDING);
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
     CHECK(brv_all_reduce(group, sums, sums, FIRST + SECOND, BRV_F32, BRV_SUM, NULL) == BRV_OK);
     CHECK(brv_server_serve(server, BRV_FOREVER) == BRV_OK);
@@ -140,12 +230,16 @@ int main(void)
         CHECK(brv_server_begin(server, parameters, TENSORS, NULL) == BRV_OK);
         CHECK(brv_server_begin(server, parameters, TENSORS, NULL) == BRV_ERR_ARGUMENT);
         if (brv_server_is_worker(server)) {
-            works(group, server);
+            works(group, server, servers == 0);
         } else {
             serves(group, server);
         }
         brv_server_free(server);
+        if (servers == 0) {
+            resumes(group, parameters);
+        }
     }
+    free(state);
     brv_group_free(group);
     return 0;
 }

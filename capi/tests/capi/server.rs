@@ -49,8 +49,10 @@ fn the_example_finds_its_model() {
 fn the_example_says_what_is_wrong() {
     let stage = Stage::new();
     let program = stage.compile_source(&source("examples/c/server.c"));
-    let (status, output) = outcome(std::process::Command::new(&program).arg("-1"));
-    assert!(status.code() == Some(2) && output.contains("expected a number"), "{output}");
+    for argument in ["-1", "abc", "1x", "", "1001"] {
+        let (status, output) = outcome(std::process::Command::new(&program).arg(argument));
+        assert!(status.code() == Some(2) && output.contains("expected a number"), "{argument}: {output}");
+    }
     // Alone it can't be a server of others.
     let (status, output) = outcome(std::process::Command::new(&program).arg("1"));
     assert!(status.code() == Some(1) && output.contains("servers"), "{output}");

@@ -15,7 +15,8 @@ use crate::error::Result;
 
 /// What a rank does with the messages of others; see [`Peers::start_serving`](crate::Peers::start_serving).
 ///
-/// Its functions run on whichever thread turns the engine, one at a time. They must not block.
+/// Its functions run on whichever thread turns the engine, one at a time. They must not block. They hear of
+/// the messages of a rank in the order of sending, dropped ones included.
 pub trait Handler: Send + 'static {
     /// The longest message that is taken from a rank now, in bytes. A longer one is dropped.
     fn limit(&mut self, source: u32) -> usize;
@@ -62,10 +63,11 @@ type Outcome<T> = std::result::Result<T, Fault>;
 /// A message with its length, in a place that may be longer.
 type Arrived = Outcome<(Vec<u8>, usize)>;
 
-/// A message that is being received.
+/// A message that is being received, or is there and waits for an earlier one of its source.
 struct Receiving<'a> {
     source: u32,
     bytes: Pin<Box<dyn Future<Output = Arrived> + Send + 'a>>,
+    arrived: Option<Arrived>,
 }
 
 /// A message that is being sent.
@@ -76,8 +78,13 @@ struct Serving<'a, 'env, 'h, H> {
     tag: u32,
     handler: &'h mut H,
     receiving: Vec<Receiving<'a>>,
+    /// The sources of messages that are not there yet; reused in each poll.
+    late: Vec<u32>,
     sending: Vec<Sending<'a>>,
     out: Outbox,
+    /// On a simulated network: until when this rank computes. Other calls of the rank may turn the engine
+    /// before.
+    busy_until: Duration,
     polls: Polls,
     /// The members that are gone, by rank of the group; those that seemed so in the last round.
     gone: Vec<bool>,
@@ -92,8 +99,10 @@ pub(crate) async fn serve<H: Handler>(mail: Mail<'_, '_>, tag: u32, handler: &mu
         tag,
         handler,
         receiving: Vec::new(),
+        late: Vec::new(),
         sending: Vec::new(),
         out: Outbox::default(),
+        busy_until: Duration::ZERO,
         polls: Polls::default(),
         gone: vec![false; size],
         leaving: vec![false; size],
@@ -107,6 +116,9 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
         loop {
             if self.mail.comm.time().is_canceled() {
                 return Poll::Ready(Ok(()));
+            }
+            if self.mail.comm.port().is_simulated() && self.mail.comm.port().now() < self.busy_until {
+                return next_turn(context);
             }
             let has_ended = self.handler.has_ended();
             self.send_replies();
@@ -128,6 +140,7 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
             let port = self.mail.comm.port();
             let computed = std::mem::take(&mut self.out.computed);
             if port.is_simulated() && computed > Duration::ZERO {
+                self.busy_until = port.now().saturating_add(computed);
                 port.compute(computed);
                 return next_turn(context);
             }
@@ -176,16 +189,30 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
             let bytes = Box::pin(async move {
                 receive.await.map(|(bytes, arrival)| (bytes, arrival.lengths.iter().sum()))
             });
-            self.receiving.push(Receiving { source, bytes });
+            self.receiving.push(Receiving { source, bytes, arrived: None });
         }
         Ok(self.receiving.len() > before)
     }
 
+    /// Hands over what has come. A short message may be there before a longer one that was sent earlier: it
+    /// waits for it.
     fn poll_receives(&mut self, context: &mut Context<'_>) -> bool {
-        let Self { receiving, handler, out, .. } = self;
+        let Self { receiving, late, handler, out, .. } = self;
         let before = receiving.len();
-        receiving.retain_mut(|Receiving { source, bytes }| {
-            let Poll::Ready(ended) = bytes.as_mut().poll(context) else { return true };
+        late.clear();
+        receiving.retain_mut(|Receiving { source, bytes, arrived }| {
+            if arrived.is_none()
+                && let Poll::Ready(ended) = bytes.as_mut().poll(context)
+            {
+                *arrived = Some(ended);
+            }
+            if late.contains(source) {
+                return true;
+            }
+            let Some(ended) = arrived.take() else {
+                late.push(*source);
+                return true;
+            };
             match ended {
                 Ok((mut bytes, count)) => {
                     bytes.truncate(count);

@@ -1,7 +1,7 @@
 //! The arguments of asynchronous training.
 
 use crate::Error;
-use crate::arguments::in_range;
+use crate::arguments::{in_range, whole};
 use brevity::server::{Method, Rule, Servers};
 use clap::{Args, ValueEnum};
 use std::fmt;
@@ -9,6 +9,12 @@ use std::str::FromStr;
 
 /// The divisor's smallest value in AdaGrad.
 const EPSILON: f32 = 1e-8;
+
+/// The largest factor of a straggler.
+const SLOWEST: f64 = 1e6;
+
+/// The slowest link that is simulated, in Gbit/s.
+const SLOWEST_LINK: f64 = 1e-6;
 
 /// How gradients travel to the servers and changes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,8 +65,8 @@ impl FromStr for Straggler {
         let parsed = text
             .split_once(':')
             .and_then(|(rank, factor)| Some(Self { rank: rank.parse().ok()?, factor: factor.parse().ok()? }));
-        let straggler = parsed.filter(|found| found.factor >= 1.0 && found.factor.is_finite());
-        straggler.ok_or_else(|| "expected RANK:FACTOR, a factor of at least 1, as 0:4".to_owned())
+        let straggler = parsed.filter(|found| (1.0..=SLOWEST).contains(&found.factor));
+        straggler.ok_or_else(|| format!("expected RANK:FACTOR, a factor of 1 to {SLOWEST}, as 0:4"))
     }
 }
 
@@ -80,19 +86,32 @@ pub struct AsyncArguments {
     )]
     pub methods: Vec<AsyncMethod>,
     /// How many ranks serve and do not train, the last ones; with 0 every rank trains and serves its share.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "async")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "async",
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
     pub servers: usize,
     /// What servers do with gradients [default: adagrad for gradient-dropping, else sgd].
     #[arg(long, requires = "async")]
     pub rule: Option<RuleName>,
     /// Bounds how many steps a rank may be ahead of the slowest one.
-    #[arg(long, value_name = "STEPS", requires = "async")]
-    pub staleness: Option<u64>,
+    #[arg(
+        long,
+        value_name = "STEPS",
+        requires = "async",
+        value_parser = whole,
+        allow_negative_numbers = true,
+    )]
+    pub staleness: Option<usize>,
     /// The share of entries in what servers answer [default: that of --density].
     #[arg(long, value_name = "D", requires = "async", allow_negative_numbers = true)]
     pub secondary_density: Option<f64>,
     /// A rank whose gradients take so many times as long, as 0:4; may be given several times.
-    #[arg(long, value_name = "RANK:FACTOR", requires = "async")]
+    #[arg(long, value_name = "RANK:FACTOR", requires = "async", allow_hyphen_values = true)]
     pub straggler: Vec<Straggler>,
     /// Runs all ranks in one process, on a simulated network of so many Gbit/s, whose clock counts the time
     /// that they compute: the times are those of as many hosts.
@@ -141,9 +160,14 @@ impl AsyncArguments {
         let share = |density: f64| density > 0.0 && density <= 1.0;
         if let Some(density) = self.secondary_density {
             in_range("--secondary-density", density, share(density), "above 0 and at most 1")?;
+            let has_use = self.methods.iter().any(|method| *method != AsyncMethod::Asgd);
+            let expected = "none for asgd: its servers answer with the whole model";
+            in_range("--secondary-density", density, has_use, expected)?;
         }
         if let Some(speed) = self.simulate {
-            in_range("--simulate", speed, speed > 0.0 && speed.is_finite(), "a speed in Gbit/s")?;
+            let is_speed = speed >= SLOWEST_LINK && speed.is_finite();
+            let expected = format!("a speed in Gbit/s, at least {SLOWEST_LINK}");
+            in_range("--simulate", speed, is_speed, &expected)?;
         }
         let is_dgs = self.methods.contains(&AsyncMethod::Dgs);
         let is_refused = is_dgs && self.rule == Some(RuleName::Adagrad);
@@ -157,6 +181,9 @@ impl AsyncArguments {
         for straggler in &self.straggler {
             let expected = format!("a rank that trains, below {workers}");
             in_range("--straggler", straggler.rank, straggler.rank < workers, &expected)?;
+            let factor = self.factor(straggler.rank);
+            let expected = format!("a factor of at most {SLOWEST} for each rank");
+            in_range("--straggler", factor, factor <= SLOWEST, &expected)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::Job;
 use super::arguments::{AsyncMethod, method};
+use super::report;
 use crate::Error;
 use crate::course::{Course, count_share};
 use crate::data::Shard;
@@ -14,15 +15,20 @@ use brevity::{Group, ReduceOp};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Trains by one method as a rank of `group`; all ranks make the same call. Rank 0 shows its progress.
+/// Trains by one method as a rank of `group`; all ranks make the same call. Rank 0 shows its progress. The
+/// rank that [reports](Job::reporter) returns the run.
+///
+/// With dedicated servers the death of a rank that trains leaves the others as they were.
 ///
 /// # Errors
 /// [`Error::Exchange`] of the library, [`Error::Diverged`] if the loss is no longer finite,
 /// [`Error::Network`] if candle reports one.
-pub async fn train(group: &Group, job: &Job<'_>, name: AsyncMethod) -> Result<Run, Error> {
+pub async fn train(group: &Group, job: &Job<'_>, name: AsyncMethod) -> Result<Option<Run>, Error> {
     let model = job.settings.model(job.dataset)?;
     let mut parameters = model.values()?;
     let mut server = build(group, job, name, (&model, &parameters)).await.map_err(of_library)?;
+    // A death closes the group, but not these.
+    let peers = group.start_peers().await.map_err(of_group)?;
     let mut worker = Worker::new(group, job, name, &model);
     if server.is_worker() {
         server.fetch_async(&mut parameters).await.map_err(of_library)?;
@@ -30,30 +36,31 @@ pub async fn train(group: &Group, job: &Job<'_>, name: AsyncMethod) -> Result<Ru
         worker.work(&mut server, &mut parameters).await?;
     }
     // Who has finished waits for the others, however slow they are.
-    let group = &group.with_timeout(Duration::MAX);
-    let figures = if server.is_worker() { worker.figures() } else { worker.no_figures() };
-    // What the servers hold is complete when all have trained.
-    let shard = match job.arguments.roles() {
+    server.set_timeout(Duration::MAX);
+    match job.arguments.roles() {
         Servers::EveryRank => {
+            let group = &group.with_timeout(Duration::MAX);
+            // What the servers hold is complete when all have trained.
             group.start_barrier().await.1.map_err(of_group)?;
             let shard = server.model();
             server.leave_async().await.map_err(of_library)?;
-            shard
+            let sums = sum(group, worker.figures()).await?;
+            let longest = group.start_all_reduce(vec![worker.seconds], ReduceOp::Max).await;
+            longest.1.map_err(of_group)?;
+            let accuracy = evaluate(group, job, &model, shard).await?;
+            let all: Vec<usize> = (0..job.ranks).collect();
+            Ok((job.reporter() == group.rank()).then(|| worker.run(&sums, longest.0[0], accuracy, &all)))
         }
         Servers::Dedicated(_) if server.is_worker() => {
             server.leave_async().await.map_err(of_library)?;
-            None
+            report::send(&peers, job, [worker.figures(), vec![worker.seconds]].concat()).await?;
+            Ok(None)
         }
         Servers::Dedicated(_) => {
             server.serve_async().await.map_err(of_library)?;
-            server.model()
+            report::of_survivors(&peers, &worker, &server).await
         }
-    };
-    let sums = sum(group, figures).await?;
-    let longest = group.start_all_reduce(vec![worker.seconds], ReduceOp::Max).await;
-    longest.1.map_err(of_group)?;
-    let accuracy = evaluate(group, job, &model, shard).await?;
-    Ok(worker.run(&sums, longest.0[0], accuracy))
+    }
 }
 
 async fn build(
@@ -74,7 +81,7 @@ async fn build(
         builder = builder.secondary_density(density);
     }
     if let Some(steps) = arguments.staleness {
-        builder = builder.staleness(steps);
+        builder = builder.staleness(steps as u64);
     }
     for (name, shape) in model.parameters() {
         builder = builder.tensor(name, shape);
@@ -96,18 +103,22 @@ async fn evaluate(
     // Each element is on one shard: the others add zeros.
     let (all, summed) = group.start_all_reduce(all, ReduceOp::Sum).await;
     summed.map_err(of_group)?;
-    let mut rest = all.as_slice();
+    set_all(model, &all)?;
+    let share = (group.rank() as usize, group.world_size() as usize);
+    let correct = count_share(model, &job.dataset.test, share)?;
+    let correct = sum(group, vec![correct as f64]).await?;
+    Ok(correct[0] / job.dataset.test.len().max(1) as f64)
+}
+
+/// Sets all parameters, one after the other.
+pub(super) fn set_all(model: &Model, mut rest: &[f32]) -> Result<(), Error> {
     let mut parameters = model.gradient_buffers();
     for values in &mut parameters {
         let (own, behind) = rest.split_at(values.len());
         values.copy_from_slice(own);
         rest = behind;
     }
-    model.set(&parameters)?;
-    let share = (group.rank() as usize, group.world_size() as usize);
-    let correct = count_share(model, &job.dataset.test, share)?;
-    let correct = sum(group, vec![correct as f64]).await?;
-    Ok(correct[0] / job.dataset.test.len().max(1) as f64)
+    Ok(model.set(&parameters)?)
 }
 
 async fn sum(group: &Group, values: Vec<f64>) -> Result<Vec<f64>, Error> {
@@ -116,11 +127,11 @@ async fn sum(group: &Group, values: Vec<f64>) -> Result<Vec<f64>, Error> {
 }
 
 /// A rank that trains.
-struct Worker<'a> {
+pub(super) struct Worker<'a> {
     group: &'a Group,
-    job: &'a Job<'a>,
+    pub(super) job: &'a Job<'a>,
     name: AsyncMethod,
-    model: &'a Model,
+    pub(super) model: &'a Model,
     schedule: Schedule,
     /// The rate stays as it is.
     is_constant: bool,
@@ -236,32 +247,33 @@ impl<'a> Worker<'a> {
         [vec![self.lag as f64, self.communicating.as_secs_f64()], self.course.figures()].concat()
     }
 
-    fn no_figures(&self) -> Vec<f64> {
+    pub(super) fn no_figures(&self) -> Vec<f64> {
         [vec![0.0; 2], self.course.no_figures()].concat()
     }
 
-    /// The run of all ranks.
-    fn run(&self, sums: &[f64], seconds: f64, test_accuracy: f64) -> Run {
-        let (workers, steps) = (self.job.workers(), self.schedule.steps);
-        let curve = self.course.curve(&sums[2..], self.job.dataset.test.len());
+    /// The run of these ranks.
+    pub(super) fn run(&self, sums: &[f64], seconds: f64, test_accuracy: f64, ranks: &[usize]) -> Run {
+        let steps = self.schedule.steps;
+        let curve = self.course.curve(&sums[2..], self.job.dataset.test.len(), ranks);
         Run {
             method: self.name.to_string(),
-            ranks: workers,
+            ranks: self.job.workers(),
             test_accuracy,
             bytes_per_rank_step: curve.last().map_or(0.0, |point| point.bytes_per_rank / steps as f64),
             steps,
             seconds,
-            communication_seconds: sums[1] / workers as f64,
-            staleness: Some(sums[0] / (workers * steps) as f64),
+            communication_seconds: sums[1] / ranks.len() as f64,
+            staleness: Some(sums[0] / (ranks.len() * steps) as f64),
+            lost_ranks: (0..self.job.workers()).filter(|rank| !ranks.contains(rank)).collect(),
             curve,
         }
     }
 }
 
-fn of_library(error: brevity::Error) -> Error {
+pub(super) fn of_library(error: brevity::Error) -> Error {
     Error::Exchange(error.into())
 }
 
-fn of_group(error: brevity::collectives::Error) -> Error {
+pub(super) fn of_group(error: brevity::collectives::Error) -> Error {
     of_library(error.into())
 }

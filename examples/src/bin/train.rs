@@ -30,11 +30,11 @@ fn main() -> ExitCode {
 fn start() -> Result<u8, Error> {
     let arguments = Arguments::from_words(std::env::args_os())?;
     arguments.settings(&arguments.dataset()?)?;
-    // Rank 0 opens them again later; this reports errors before any rank starts.
+    // The rank that reports opens them again later; this reports errors before any rank starts.
     arguments.open_outputs()?;
     // Simulated ranks are tasks of one process.
     let processes = if arguments.asynchronous.simulate.is_some() { 1 } else { arguments.ranks };
-    ranks::start((processes, arguments.ranks), arguments.grace)
+    ranks::start((processes, arguments.ranks), arguments.grace())
 }
 
 /// Trains as a rank of the launcher's job; rank 0 prints the results.
@@ -57,8 +57,10 @@ fn train(group: &brevity::Group) -> Result<(), Error> {
     }
     let dataset = arguments.dataset()?;
     let settings = arguments.settings(&dataset)?;
-    let outputs = if group.rank() == 0 { Some(arguments.open_outputs()?) } else { None };
     let job = Job::new(&arguments, &dataset, &settings);
+    let is_simulated = arguments.asynchronous.simulate.is_some();
+    let is_reporter = is_simulated || group.rank() == job.reporter();
+    let outputs = if is_reporter { Some(arguments.open_outputs()?) } else { None };
     let runs = match arguments.asynchronous.simulate {
         Some(speed) => asynchronous::simulate(&job, speed)?,
         None if arguments.asynchronous.is_given() => asynchronous::train_all(group, &job)?,

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use brevity::collectives::Error as Collective;
 use brevity::compress::generator::Generator;
 use brevity::server::{Charge, Method, Servers};
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::transport::{Rank, Transport};
 use brevity::{Error, Group, Settings};
 
-use brevity_tests::pushes::{Record, TOTAL, builder, check_mass, zeros};
+use brevity_tests::pushes::{Record, TOTAL, builder, check_mass, fits_within, zeros};
 
 /// Longer than any run.
 const TIMEOUT: Duration = Duration::from_secs(100);
@@ -30,6 +31,12 @@ enum Ended {
     /// A shard: where it begins, and its elements.
     Served(usize, Vec<f32>),
     Failed(Error),
+}
+
+impl Ended {
+    fn shard(&self) -> Option<(usize, &[f32])> {
+        if let Self::Served(first, elements) = self { Some((*first, elements)) } else { None }
+    }
 }
 
 struct Job {
@@ -92,10 +99,8 @@ fn simulate_on(links: Links, job: &Job, ranks: u32, faults: Vec<Fault>) -> (Vec<
 /// The model, from all shards.
 fn model(ended: &[Ended]) -> Vec<f32> {
     let mut model = vec![0.0; TOTAL];
-    for ended in ended {
-        if let Ended::Served(first, elements) = ended {
-            model[*first..first + elements.len()].copy_from_slice(elements);
-        }
+    for (first, elements) in ended.iter().filter_map(Ended::shard) {
+        model[first..first + elements.len()].copy_from_slice(elements);
     }
     model
 }
@@ -132,7 +137,8 @@ fn workers_that_die_lose_no_push_of_others() {
     }
 }
 
-/// Every rank is killed after each of its messages, one run each.
+/// Every rank is killed after each of its messages, one run each. The others end by themselves, or for a
+/// reason that the death explains.
 #[test]
 fn a_death_at_any_message_ends_well() {
     let job = dedicated(Method::gradient_dropping(0.1), 6);
@@ -145,31 +151,60 @@ fn a_death_at_any_message_ends_well() {
                 assert!(messages > 6, "rank {victim} ended with {messages} messages");
                 break;
             }
-            let others = (0..5).filter(|rank| *rank != victim as usize);
-            let all = &ended;
-            for rank in others {
-                match &all[rank] {
-                    // While the server is made, a death closes the group.
-                    Ended::Failed(Error::Collective(_)) => {}
-                    // Or a server had not even begun.
-                    Ended::Failed(Error::ServerLost { rank: lost, shard }) => {
-                        let began = !matches!(all[*lost as usize], Ended::Failed(Error::Collective(_)));
-                        assert!(*lost == shard + 3 && (*lost == victim || !began), "rank {rank}: {all:?}");
-                    }
-                    Ended::Failed(error) => panic!("rank {rank}: {error}"),
-                    Ended::Worked | Ended::Served(..) => {}
-                }
-            }
-            let is_made = ended.iter().any(|ended| matches!(ended, Ended::Served(..)));
-            if is_made && victim < 3 {
-                let (sure, unsure): (Vec<_>, Vec<_>) = (0..3).partition(|worker| *worker != victim as usize);
-                let of = |workers: Vec<usize>| -> Vec<Record> {
-                    workers.into_iter().map(|worker| records[worker].clone()).collect()
-                };
-                check_mass(&model(&ended), job.shards, &of(sure), &of(unsure));
-            }
+            check_endings(victim, &ended, &records);
+            check_pushes(&job, victim, &ended, &records);
         }
     }
+}
+
+fn check_endings(victim: u32, ended: &[Ended], records: &[Record]) {
+    // While the server is made, the death closes the group, which others may hear of by those that fail for
+    // it.
+    let could_not_begin = |rank: u32| {
+        let is_failure = matches!(
+            &ended[rank as usize],
+            Ended::Failed(Error::Collective(Collective::PeerLost { .. } | Collective::Aborted { .. }))
+        );
+        let is_empty = records.get(rank as usize).is_none_or(|record| record.next == 0);
+        is_failure && is_empty
+    };
+    for rank in (0..5).filter(|rank| *rank != victim) {
+        let explains = |other: u32| other == victim || could_not_begin(other);
+        let is_explained = match &ended[rank as usize] {
+            Ended::Worked | Ended::Served(..) => true,
+            Ended::Failed(Error::Collective(Collective::PeerLost { rank: lost })) => {
+                explains(lost.0) && could_not_begin(rank)
+            }
+            Ended::Failed(Error::Collective(Collective::Aborted { rank: by })) => {
+                explains(by.0) && could_not_begin(rank)
+            }
+            Ended::Failed(Error::ServerLost { rank: lost, shard }) => *lost == shard + 3 && explains(*lost),
+            Ended::Failed(_) => false,
+        };
+        assert!(is_explained, "{victim} has died, rank {rank}: {ended:?}");
+    }
+}
+
+/// Each shard that is left has all pushes of those that have worked to the end. Of the others the last push
+/// may be applied or not, and no other.
+fn check_pushes(job: &Job, victim: u32, ended: &[Ended], records: &[Record]) {
+    let (sure, unsure): (Vec<_>, Vec<_>) = records.iter().zip(ended).partition(|(_, ended)| {
+        // Of one that was lost with a server, and of the dead.
+        matches!(ended, Ended::Worked)
+    });
+    let of = |all: Vec<(&Record, &Ended)>| -> Vec<Record> {
+        all.into_iter().map(|(record, _)| record.clone()).collect()
+    };
+    let (sure, unsure) = (of(sure), of(unsure));
+    for shard in ended.iter().filter_map(Ended::shard) {
+        let (first, elements) = shard;
+        let mut model = vec![0.0; TOTAL];
+        model[first..first + elements.len()].copy_from_slice(elements);
+        let fits = fits_within(&model, first..first + elements.len(), &sure, &unsure);
+        assert!(fits, "{victim} has died: {elements:?} from {first} of {sure:?} and perhaps {unsure:?}");
+    }
+    let shards = ended.iter().filter_map(Ended::shard).count();
+    assert!(victim < 3 || shards < job.shards, "a dead server is none");
 }
 
 #[test]
@@ -237,4 +272,41 @@ fn computing_takes_virtual_time() {
     let request = (4 * TOTAL + 48) as u32;
     assert_eq!(charged - free, request * Duration::from_micros(10));
     assert!(free > Duration::from_micros(3200) && free < Duration::from_micros(3400), "{free:?}");
+}
+
+/// A worker that is stopped keeps its server waiting for the timeout, in virtual time.
+#[test]
+fn a_server_waits_for_a_silent_worker_until_the_timeout() {
+    let stall =
+        Fault::Stall { rank: Rank(0), at: Duration::from_secs(1), lasting: Duration::from_secs(1000) };
+    let cluster = Cluster::new(3, links()).with_faults(vec![stall]);
+    let ended = run(cluster.clone(), |transport| {
+        let (group, cluster) = (group(transport), cluster.clone());
+        async move {
+            let server = builder(&group).servers(Servers::Dedicated(1)).build_async(&zeros());
+            let mut server = server.await.unwrap();
+            if server.is_worker() {
+                let mut parameters = zeros();
+                server.fetch_async(&mut parameters).await.unwrap();
+                // One of them is heard of again and again.
+                for _ in 0..30 * group.rank() {
+                    group.compute(Duration::from_secs(1)).await;
+                    server.pull_async(&mut parameters).await.unwrap();
+                }
+                group.compute(Duration::from_secs(2 * u64::from(1 - group.rank()))).await;
+                server.leave_async().await.unwrap();
+                return Duration::ZERO;
+            }
+            server.set_timeout(Duration::from_secs(10));
+            let served = server.serve_async().await;
+            let is_silent = matches!(&served, Err(Error::WorkersSilent { ranks, .. }) if *ranks == [0]);
+            assert!(is_silent, "{served:?}");
+            let waited = cluster.now();
+            server.set_timeout(Duration::MAX);
+            server.serve_async().await.unwrap();
+            waited
+        }
+    });
+    let waited = ended.unwrap()[2];
+    assert!((30.0..45.0).contains(&waited.as_secs_f64()), "{waited:?}");
 }

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use brevity::server::{Method, Servers};
-use brevity::{Error, Group};
+use brevity::{Error, Group, ParameterServer};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_transports;
 
@@ -17,6 +17,7 @@ on_every_wire! {
     dedicated_servers => |wire: Wire| work(wire, 5, Servers::Dedicated(2));
     strangers_to_the_protocol => |wire: Wire| refuse(wire);
     a_server_that_ends => |wire: Wire| end(wire);
+    a_push_before_a_leave => |wire: Wire| leave(wire);
 }
 
 const STEPS: u32 = 25;
@@ -115,6 +116,36 @@ fn refuse(wire: Wire) {
             }
         }
     });
+}
+
+/// A short leave does not overtake a long push, and the push is applied when the worker has left; also where
+/// its answer waits for a slower worker.
+fn leave(wire: Wire) {
+    const LONG: usize = 1 << 20;
+    for (servers, ranks) in [(Servers::Dedicated(1), 3), (Servers::EveryRank, 2)] {
+        for method in [Method::asgd(), Method::gradient_dropping(1.0)] {
+            on_transports(wire.world(ranks), move |group: &Group| {
+                let server = ParameterServer::builder(group).tensor("long", [LONG]).method(method);
+                let mut parameters = [vec![0.0; LONG]];
+                let mut server = server.servers(servers).staleness(1).build(&parameters).unwrap();
+                if server.is_worker() {
+                    server.fetch(&mut parameters).unwrap();
+                    // Both are there.
+                    group.barrier().unwrap();
+                    if group.rank() == 0 {
+                        server.step(&[vec![1.0; LONG]], 1.0, &mut parameters).unwrap();
+                        server.push(&[vec![1.0; LONG]], 1.0).unwrap();
+                    }
+                } else {
+                    group.barrier().unwrap();
+                }
+                // The second push is two steps ahead of the other worker, if that has not left.
+                let served = server.leave().unwrap();
+                assert!(served.is_none_or(|served| served.pushes == 2 && served.refused == 0), "{served:?}");
+                group.barrier().unwrap();
+            });
+        }
+    }
 }
 
 /// Rank 1, which serves, ends before its worker.

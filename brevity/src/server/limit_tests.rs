@@ -1,0 +1,88 @@
+//! Shards and seats at the limits of numbers and messages.
+
+use std::sync::Arc;
+
+use brevity_collectives::Group;
+use brevity_compress::codec;
+
+use super::ParameterServer;
+use super::method::{Method, Rule};
+use super::seat::Seat;
+use super::shard::{Reply, Shard};
+use super::shard_tests::{LENS, NOW, World, builder, plan, zeros};
+use super::trailer::{Kind, Trailer};
+
+/// Entries that would make the model overflow are dropped, and named; the others are applied, and later
+/// pushes.
+#[test]
+fn what_would_overflow_does_not_come_again() {
+    for method in [Method::gradient_dropping(1.0), Method::asgd()] {
+        let mut world = World::new(builder(method), 2);
+        let plan = Arc::clone(&world.plan);
+        let mut gradients = zeros();
+        let ones = LENS.map(|len| vec![1.0; len]);
+        gradients[0][..4].copy_from_slice(&[1.0, 3e37, -3e37, 2.0]);
+        let reply = &world.push(0, &gradients, 10.0)[0];
+        let text = world.take(reply).unwrap_err();
+        assert!(text.contains("without 2 entries") && text.contains("element 1 is 0e0"), "{text}");
+        assert!(text.ends_with("clip gradients"), "{text}");
+        let step = Trailer::split(&reply.bytes).unwrap().1.step;
+        world.seats[0].resume(&plan, step).unwrap();
+        assert_eq!(world.shard.model[..5], [-10.0, 0.0, 0.0, -20.0, 0.0]);
+        for _ in 0..2 {
+            let replies = world.push(0, &ones, 1.0);
+            world.take(&replies[0]).unwrap();
+        }
+        assert_eq!(world.shard.model[..5], [-12.0, -2.0, -2.0, -22.0, -2.0]);
+    }
+}
+
+/// The change of AdaGrad is at most the rate, whatever the gradient; its sum of squares stops at the largest
+/// number.
+#[test]
+fn adagrad_takes_any_gradient() {
+    let mut world =
+        World::new(builder(Method::gradient_dropping(1.0)).rule(Rule::AdaGrad { epsilon: 1e-8 }), 1);
+    let mut gradients = zeros();
+    gradients[0][..3].copy_from_slice(&[1e20, -f32::MAX, 1.0]);
+    let replies = world.push(0, &gradients, 0.5);
+    world.take(&replies[0]).unwrap();
+    assert_eq!(world.shard.model[..4], [-0.5, 0.5, -0.5, 0.0]);
+    assert_eq!(world.shard.squares[..4], [f32::MAX, f32::MAX, 1.0, 0.0]);
+    gradients[0][..3].copy_from_slice(&[1.0, 1.0, 0.0]);
+    let replies = world.push(0, &gradients, 0.5);
+    world.take(&replies[0]).unwrap();
+    assert!((world.shard.model[0] + 0.5).abs() < 1e-6 && (world.shard.model[1] - 0.5).abs() < 1e-6);
+}
+
+/// By every codec, also one that does not suit the few entries.
+#[test]
+fn answers_fit_their_place() {
+    let codecs = codec::IndexCodec::ALL.map(codec::Choice::Only);
+    for codec in [codec::Choice::Fast, codec::Choice::Smallest].into_iter().chain(codecs) {
+        let method = Method::gradient_dropping(1e-4);
+        let builder = ParameterServer::builder(&Group::solo()).tensor("long", [100_000]).method(method);
+        let plan = plan(builder.codec(codec), 1);
+        let mut shard = Shard::new(&plan, 0, vec![0.0; 100_000]).unwrap();
+        let mut seat = Seat::new(&plan, 0).unwrap();
+        let gradient: Vec<f32> = (0..100_000u32).map(|index| (index * 7919 % 100_003) as f32).collect();
+        let (mut out, fetch) = (Vec::new(), seat.request(Kind::Fetch));
+        shard.handle(0, &fetch, NOW, &mut out);
+        let push = seat.push(&plan, &[gradient], 1.0).unwrap();
+        assert!(push.len() <= plan.longest_request(0));
+        shard.handle(0, &push, NOW, &mut out);
+        assert_eq!(Trailer::split(&out[1].bytes).unwrap().1.kind, Kind::Answer);
+        let (found, room) = (out[1].bytes.len(), plan.longest_answer(0));
+        assert!(found <= room, "{codec:?}: {found} bytes in {room}");
+    }
+}
+
+/// What no server sends is refused, and a worker's numbers do not overflow.
+#[test]
+fn replies_to_steps_that_no_worker_has_are_refused() {
+    let mut world = World::new(builder(Method::gradient_dropping(0.1)), 1);
+    let mut bytes = Vec::new();
+    Trailer::new(Kind::Answer, 0, u64::MAX).end(&mut bytes);
+    let reason = world.take(&Reply { worker: 0, bytes }).unwrap_err();
+    assert!(reason.contains("step 18446744073709551615"), "{reason}");
+}

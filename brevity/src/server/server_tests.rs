@@ -1,0 +1,264 @@
+//! A server of one rank: what its calls do, and refuse.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use brevity_collectives::{Group, Settings};
+use ucx_sys_wrap::local;
+
+use super::method::{Method, Servers};
+use super::{ParameterServer, ServerBuilder};
+use crate::Error;
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// A solo server that keeps its pushes, after one step.
+fn stepped() -> (ParameterServer, [Vec<f32>; 1]) {
+    let builder = ParameterServer::builder(&Group::solo()).tensor("all", [4]);
+    let mut parameters = [vec![0.0f32; 4]];
+    let builder = builder.method(Method::gradient_dropping(0.25)).keep_pushes();
+    let mut server = builder.build(&parameters).unwrap();
+    server.fetch(&mut parameters).unwrap();
+    server.step(&[[1.0, 2.0, 3.0, 4.0]], 1.0, &mut parameters).unwrap();
+    (server, parameters)
+}
+
+/// Takes everything, and fails in the end, as a full disk behind a buffer.
+struct Full;
+
+impl std::io::Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+}
+
+#[test]
+fn pushes_are_kept_until_a_state_is_written() {
+    let (mut server, mut parameters) = stepped();
+    let mut kept = |server: &mut ParameterServer| {
+        server.pull(&mut parameters).unwrap();
+        server.worker.as_ref().unwrap().seats[0].aside.len()
+    };
+    assert!(server.save(&mut Full).is_err());
+    assert_eq!(kept(&mut server), 1);
+    server.save(&mut Vec::new()).unwrap();
+    assert_eq!(kept(&mut server), 0);
+}
+
+/// However many there are: a push that is kept is longer than its elements.
+#[test]
+fn many_kept_pushes_are_read_again() {
+    let (mut server, mut parameters) = stepped();
+    for _ in 0..30_000 {
+        server.step(&[[0.0f32, 0.0, 0.0, 1.0]], 0.001, &mut parameters).unwrap();
+    }
+    let mut state = Vec::new();
+    server.save(&mut state).unwrap();
+    let builder = ParameterServer::builder(server.group()).tensor("all", [4]);
+    let builder = builder.method(Method::gradient_dropping(0.25)).keep_pushes();
+    let resumed = builder.resume(&mut &state[..]).unwrap().build(&parameters).unwrap();
+    assert_eq!(resumed.worker.as_ref().unwrap().seats[0].aside.len(), 30_001);
+    // Of counts that are in the file alone there is no memory: it is cut off.
+    let cut = ParameterServer::builder(server.group()).tensor("all", [4]);
+    let cut = cut.method(Method::gradient_dropping(0.25)).resume(&mut &state[..state.len() / 2]);
+    assert!(matches!(cut.map(drop), Err(Error::State(_))));
+}
+
+#[test]
+fn states_of_others_are_refused_in_words() {
+    let (mut server, _) = stepped();
+    let mut state = Vec::new();
+    server.save(&mut state).unwrap();
+    let refusal = |name: &str, len: usize, method| {
+        let builder = ParameterServer::builder(&Group::solo()).tensor(name, [len]).method(method);
+        builder.resume(&mut &state[..]).map(drop).unwrap_err().to_string()
+    };
+    let dropping = Method::gradient_dropping(0.25);
+    for (text, found, expected) in [
+        (refusal("all", 4, Method::dgs(0.25, 0.5)), "by gradient dropping", "by dgs"),
+        (refusal("all", 5, dropping), "of 4 elements", "expected the state of a server of 5 elements"),
+        (refusal("other", 4, dropping), "tensors of other names or lengths", "of 4 elements"),
+    ] {
+        assert!(text.contains(found) && text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn settings_that_change_after_a_state_was_read_are_refused() {
+    let (mut server, parameters) = stepped();
+    let mut state = Vec::new();
+    server.save(&mut state).unwrap();
+    let builder = ParameterServer::builder(server.group()).tensor("all", [4]);
+    let resumed = builder.method(Method::gradient_dropping(0.5)).resume(&mut &state[..]).unwrap();
+    assert!(resumed.clone().secondary_density(0.5).build(&parameters).is_ok());
+    let other_method = resumed.clone().method(Method::dgc(0.5, 0.5)).build(&parameters);
+    let [first] = parameters;
+    let more_tensors = resumed.tensor("more", [3]).build(&[first, vec![0.0; 3]]);
+    for built in [other_method, more_tensors] {
+        assert!(matches!(built.map(drop), Err(Error::State(_))));
+    }
+}
+
+/// Also after a push whose answer was not pulled, and after a wait that was given up.
+#[test]
+fn a_fetch_brings_the_whole_model() {
+    let builder = ParameterServer::builder(&Group::solo()).tensor("all", [4]);
+    let builder = builder.method(Method::gradient_dropping(0.25));
+    let mut server = builder.build(&[vec![7.0f32; 4]]).unwrap();
+    let fetched = |server: &mut ParameterServer| {
+        let mut parameters = [vec![0.0f32; 4]];
+        server.fetch(&mut parameters).map(|()| parameters[0].clone())
+    };
+    assert_eq!(fetched(&mut server).unwrap(), [7.0; 4]);
+    server.push(&[[1.0, 2.0, 3.0, 4.0]], 1.0).unwrap();
+    assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 7.0, 3.0]);
+    // Its answer comes too late, and that of the fetch as well.
+    let desk = Arc::clone(&server.desk.as_ref().unwrap().counter);
+    let shard = desk.shard.lock().unwrap();
+    server.set_timeout(Duration::ZERO);
+    server.push(&[[0.0f32; 4]], 1.0).unwrap();
+    let is_silent = |ended| matches!(ended, Err(Error::ServerSilent { .. }));
+    assert!(is_silent(fetched(&mut server)) && is_silent(fetched(&mut server)));
+    drop(shard);
+    server.set_timeout(Duration::from_secs(60));
+    assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 4.0, 3.0]);
+}
+
+/// Nobody leaves; also a shard that no worker has asked yet.
+#[test]
+fn workers_that_are_silent_are_waited_for_until_the_timeout() {
+    let ranks = local::world(2).into_iter().map(|rank| {
+        thread::spawn(move || {
+            let group = Group::new(Box::new(rank), Settings::default());
+            let parameters = [vec![0.0f32; 4]];
+            let builder = ParameterServer::builder(&group).tensor("all", [4]);
+            let every = builder.clone().build(&parameters).unwrap();
+            let mut dedicated = builder.servers(Servers::Dedicated(1)).build(&parameters).unwrap();
+            let is_silent = |ended| matches!(ended, Err(Error::WorkersSilent { ranks, .. }) if ranks == [0]);
+            if group.rank() == 0 {
+                group.barrier().unwrap();
+                assert_eq!(dedicated.serve().unwrap(), None);
+                dedicated.leave().unwrap();
+                drop(every);
+                return;
+            }
+            dedicated.set_timeout(Duration::from_millis(200));
+            assert!(is_silent(dedicated.serve()));
+            assert!(is_silent(block_on(dedicated.serve_async())));
+            assert!(!dedicated.serve_for(Duration::from_millis(1)).unwrap());
+            let mut every = every;
+            assert!(matches!(every.serve(), Err(Error::Order { .. })));
+            every.set_timeout(Duration::from_millis(200));
+            assert!(is_silent(every.leave()));
+            group.barrier().unwrap();
+            dedicated.set_timeout(Duration::from_secs(60));
+            assert_eq!(dedicated.serve().unwrap().unwrap().pushes, 0);
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+/// Residuals are not even rounded.
+#[test]
+fn gradients_that_are_not_finite_change_nothing() {
+    let methods =
+        [Method::asgd(), Method::gradient_dropping(0.25), Method::dgs(0.25, 0.5), Method::dgc(0.25, 0.5)];
+    for method in methods {
+        let builder = ParameterServer::builder(&Group::solo()).tensor("a", [4]).tensor("b", [4]);
+        let mut parameters = [vec![0.0f32; 4], vec![0.0; 4]];
+        let mut server = builder.method(method).build(&parameters).unwrap();
+        server.fetch(&mut parameters).unwrap();
+        server.step(&[[0.1, 0.2, 0.3, 0.4], [0.0; 4]], 1.0, &mut parameters).unwrap();
+        let before = server.residual("a");
+        let pushed = server.push(&[[1e10, -1e10, 1e10, 1e11], [f32::NAN, 0.0, 0.0, 0.0]], 1.0);
+        assert!(matches!(pushed, Err(Error::GradientNotFinite { tensor, .. }) if tensor == "b"));
+        assert_eq!(server.residual("a"), before, "{method:?}");
+    }
+}
+
+/// By turns: the pushes of others between a worker's last answer and its push, whenever the answer is pulled.
+#[test]
+fn the_lag_counts_the_pushes_of_others() {
+    let turns = [(0, 0), (0, 0), (1, 2), (0, 1), (1, 1), (1, 0)];
+    for method in [Method::asgd(), Method::gradient_dropping(0.25)] {
+        let ranks = local::world(2).into_iter().map(|rank| {
+            thread::spawn(move || {
+                let group = Group::new(Box::new(rank), Settings::default());
+                let builder = ParameterServer::builder(&group).tensor("all", [8]).method(method);
+                let mut parameters = [vec![0.0f32; 8]];
+                let mut server = builder.build(&parameters).unwrap();
+                server.fetch(&mut parameters).unwrap();
+                group.barrier().unwrap();
+                for (clock, (turn, lag)) in (1..).zip(turns) {
+                    if turn == group.rank() {
+                        let step = server.step(&[[1.0; 8]], 1.0, &mut parameters).unwrap();
+                        assert_eq!((step.clock, step.lag), (clock, lag));
+                    }
+                    group.barrier().unwrap();
+                }
+                server.leave().unwrap();
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    }
+}
+
+#[test]
+fn parameters_that_leave_no_room_are_refused() {
+    let builder = ParameterServer::builder(&Group::solo()).tensor("all", [2]);
+    let text = builder.build(&[[0.0f32, -1e38]]).map(drop).unwrap_err().to_string();
+    assert!(text.contains("-1e38 at element 1 of tensor \"all\""), "{text}");
+}
+
+#[test]
+fn errors_name_what_differs() {
+    let (mut server, parameters) = stepped();
+    let [first] = parameters;
+    let text = server.fetch(&mut [first, vec![0.0]]).unwrap_err().to_string();
+    assert!(text.starts_with("the list of parameters has 2 elements, expected 1"), "{text}");
+    let text = server.push(&[[0.0; 4], [0.0; 4]], 1.0).unwrap_err().to_string();
+    assert!(text.starts_with("the list of gradients has 2 elements, expected 1"), "{text}");
+    let text = server.push(&[[0.0; 3]], 1.0).unwrap_err().to_string();
+    assert!(text.starts_with("tensor \"all\" of the gradients has 3 elements, expected 4"), "{text}");
+    let text = server.push(&[[0.0; 4]], f32::INFINITY).unwrap_err().to_string();
+    assert_eq!(text, "the server's learning rate is inf, expected a finite number");
+    let refusal = |build: fn(ServerBuilder) -> ServerBuilder| {
+        let builder = build(ParameterServer::builder(&Group::solo()).tensor("all", [4]));
+        builder.build(&[[0.0; 4]]).map(drop).unwrap_err().to_string()
+    };
+    let text = refusal(|builder| builder.method(Method::dgs(0.5, 0.0)));
+    assert!(text.starts_with("the server's momentum is 0, expected more than 0"), "{text}");
+    let text = refusal(|builder| builder.servers(Servers::Dedicated(1)));
+    assert!(
+        text.starts_with("the server's choice of servers is Dedicated(1) of 1 ranks, expected"),
+        "{text}"
+    );
+}
