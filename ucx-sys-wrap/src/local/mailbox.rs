@@ -84,6 +84,8 @@ struct Inbox {
     returned: Vec<Returned>,
     notices: Vec<(Rank, Notice)>,
     left: Vec<Rank>,
+    /// The peers that the owner has given up.
+    refused: Vec<Rank>,
     closed: bool,
 }
 
@@ -103,11 +105,11 @@ impl Mailbox {
         self.copied_bytes.load(Ordering::Relaxed) + bytes <= COPIED_BYTES_LIMIT
     }
 
-    /// Puts a message in, or returns it if the owner has left.
+    /// Puts a message in, or returns it if the owner has left, or has given up its sender.
     #[must_use]
     pub(super) fn put(&self, key: Key, message: Message) -> Option<Message> {
         let mut inbox = self.inbox.lock();
-        if inbox.closed {
+        if inbox.closed || inbox.refused.contains(&key.source) {
             return Some(message);
         }
         self.copied_bytes.fetch_add(message.copied_bytes(), Ordering::Relaxed);
@@ -208,11 +210,22 @@ impl Mailbox {
     /// Takes some messages of a context.
     pub(super) fn take_context(&self, context: u16, which: Which) -> Vec<(Rank, Message)> {
         let mut inbox = self.inbox.lock();
-        let is_meant = |(key, message): &(&Key, &Message)| {
-            key.tag.group() == context && which.includes(key.tag, message.header.signature)
-        };
-        let keys: Vec<Key> = inbox.messages.iter().filter(is_meant).map(|(key, _)| *key).collect();
-        keys.iter().filter_map(|key| Some((key.source, self.remove(&mut inbox, key)?))).collect()
+        self.take_all(&mut inbox, |key, header| {
+            key.tag.group() == context && which.includes(key.tag, header.signature)
+        })
+    }
+
+    /// Takes no more messages of a peer that the owner gives up, and returns those that are there.
+    pub(super) fn refuse(&self, peer: Rank) -> Vec<(Rank, Message)> {
+        let mut inbox = self.inbox.lock();
+        inbox.refused.push(peer);
+        self.take_all(&mut inbox, |key, _| key.source == peer)
+    }
+
+    fn take_all(&self, inbox: &mut Inbox, is_meant: impl Fn(&Key, &Header) -> bool) -> Vec<(Rank, Message)> {
+        let meant = inbox.messages.iter().filter(|(key, message)| is_meant(key, &message.header));
+        let keys: Vec<Key> = meant.map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| Some((key.source, self.remove(inbox, key)?))).collect()
     }
 
     /// Takes all mail for the owner, with those messages that match a posted receive, which it claims.

@@ -271,6 +271,8 @@ impl Transport for Local {
         let notices = self.world.mailboxes[self.rank.index()].take_notices();
         self.news.extend(notices.into_iter().map(|(from, notice)| News::Told(from, notice)));
         self.lost.push(peer);
+        let dropped = self.world.mailboxes[self.rank.index()].refuse(peer);
+        self.give_back_all(dropped);
         self.receives.end_if(&error, |source, _| source == peer);
         for send in self.sends.iter_mut().filter(|send| send.to == peer) {
             send.take_back(&self.world, &error);
@@ -341,7 +343,7 @@ impl Local {
         let payload = Payload::Copied(copy_parts(&parts, &mut self.statistics));
         let message = Message { header, payload };
         let refused = self.world.mailboxes[to.index()].put(key, message);
-        SendDone { parts, result: refused.map_or(Ok(()), |_| Err(self.lose_left(to))) }
+        SendDone { parts, result: refused.map_or(Ok(()), |_| Err(self.lose_needed(to))) }
     }
 
     fn lend(&mut self, to: Rank, key: Key, header: Header, parts: SendParts) -> Posted<SendId, SendDone> {
@@ -355,7 +357,7 @@ impl Local {
             Payload::Lent(_, parts) => parts,
             Payload::Copied(_) => SendParts::new(),
         };
-        Posted::Done(SendDone { parts, result: Err(self.lose_left(to)) })
+        Posted::Done(SendDone { parts, result: Err(self.lose_needed(to)) })
     }
 
     fn take_messages(&mut self, mail: &mut Mail) {
@@ -385,6 +387,13 @@ impl Local {
         let missed: Vec<Rank> =
             mail.left.iter().copied().filter(|peer| self.receives.waits_for(*peer)).collect();
         missed.iter().for_each(|peer| drop(self.lose_left(*peer)));
+    }
+
+    /// Gives up a peer that has left and is sent something, once the receives have what it had sent. Returns
+    /// the error of operations with it.
+    fn lose_needed(&mut self, peer: Rank) -> Error {
+        self.progress();
+        self.lose_left(peer)
     }
 
     /// Gives up a peer that has left although it is needed. Returns the error of operations with it.

@@ -188,6 +188,35 @@ pub fn epochs(port: &Arc<Port>) {
     assert!(matches!(port.probe(&any(CONTEXT, NEW)), Err(Error::Aborted { .. })));
 }
 
+/// What B has sent before it left is found until A gives B up, and not afterwards: whoever receives all that
+/// it finds comes to an end.
+pub fn of_one_given_up(port: &Arc<Port>) {
+    port.open_context(CONTEXT, NEW, vec![A, B].into(), OnLoss::Continue);
+    meet(port);
+    block(port, async |comm| {
+        if port.rank() == B {
+            for tag in 0..3 {
+                comm.send(A, of_user(CONTEXT, NEW, B, tag), pattern(1, 10)).await.unwrap();
+            }
+            comm.recv(A, of_user(CONTEXT, NEW, A, 9), ()).await.unwrap();
+            return;
+        }
+        let wanted = any(CONTEXT, NEW);
+        assert_eq!(take(comm, wanted).await.1, pattern(1, 10));
+        find(comm, wanted).await;
+        comm.send(B, of_user(CONTEXT, NEW, A, 9), ()).await.unwrap();
+        let lost = loop {
+            if let Err(error) = comm.send(B, of_user(CONTEXT, NEW, A, 0), pattern(2, 10)).await {
+                break error;
+            }
+        };
+        assert!(matches!(lost, Error::PeerLost { rank: B }), "{lost}");
+        let place = |found: &Found| Some(vec![0u8; found.lengths.iter().sum()]);
+        let found = comm.recv_found(&wanted, signature(NEW), place).unwrap();
+        assert_eq!(found.map(|(found, _)| found), None);
+    });
+}
+
 /// A deadline that passes softly ends a receive that has nothing, and no other.
 pub fn withdrawn(port: &Arc<Port>) {
     let peer = Rank(1 - port.rank().0);

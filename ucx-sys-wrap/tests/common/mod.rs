@@ -84,6 +84,7 @@ const CASES: &[Case] = &[
 /// These close context 0.
 const CLOSING_CASES: &[Case] = &[
     ("peer dropped", &[3], endings::peer_dropped),
+    ("found messages of one given up", &[2], found::of_one_given_up),
     ("peer dropped under a send", &[2], endings::peer_dropped_under_a_send),
     ("peer dropped under puts and gets", &[2], remote::peer_dropped),
     ("abort under puts and gets", &[2], remote::aborted),
