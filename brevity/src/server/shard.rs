@@ -85,6 +85,8 @@ pub(super) enum Presence {
     #[default]
     Away,
     Here,
+    /// It waits for the answer to its last push, and nobody waits for it.
+    Leaving,
     Gone,
 }
 
@@ -168,7 +170,7 @@ impl Shard {
 
     /// A worker is gone: nobody waits for it any more.
     pub(super) fn gone(&mut self, worker: usize, now: Duration, out: &mut Vec<Reply>) {
-        self.clients[worker].leave();
+        self.clients[worker].end(Presence::Gone);
         self.release(now, out);
     }
 
@@ -189,12 +191,15 @@ impl Shard {
                 out.push(self.whole(worker));
                 return Ok(());
             }
-            Kind::Leave => {
-                // It waits for the answer to its last push, and for no other worker any more.
+            Kind::Finish => {
                 if self.clients[worker].is_held {
                     out.push(self.answer(worker));
                 }
-                self.clients[worker].leave();
+                self.clients[worker].end(Presence::Leaving);
+                return Ok(());
+            }
+            Kind::Leave => {
+                self.clients[worker].end(Presence::Gone);
                 return Ok(());
             }
             Kind::Push | Kind::Pull => {}
@@ -249,8 +254,9 @@ impl Client {
         self.came.steps + self.applied.saturating_sub(self.came.applied)
     }
 
-    fn leave(&mut self) {
-        self.presence = Presence::Gone;
+    /// Nobody waits for it any more, and it is owed nothing.
+    fn end(&mut self, presence: Presence) {
+        self.presence = presence;
         self.owed = Vec::new();
         self.is_held = false;
     }

@@ -353,12 +353,17 @@ fn a_fast_worker_waits_for_a_slow_one() {
     let mut out = Vec::new();
     world.shard.gone(1, NOW, &mut out);
     assert_eq!(out.len(), 1, "nobody waits for one that is gone");
-    // One that leaves gets the answer that it waits for: its push is applied.
+    // One that is about to leave gets the answer that it waits for: its push is applied. The shard does not
+    // end before it has it.
     let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(0), 2);
     assert_eq!(push(&mut world, 0), 0);
-    let leave = world.seats[0].request(Kind::Leave);
-    let replies = world.handle(0, &leave);
+    let finish = world.seats[0].request(Kind::Finish);
+    let replies = world.handle(0, &finish);
     assert_eq!((replies.len(), world.take(&replies[0]).unwrap().step), (1, 1));
+    world.ask(1, Kind::Leave);
+    assert!(!world.shard.is_deserted());
+    world.ask(0, Kind::Leave);
+    assert!(world.shard.is_deserted());
     // One that is silent for longer than the timeout is not waited for either.
     let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(0), 2);
     assert_eq!(push(&mut world, 0), 0);

@@ -31,8 +31,10 @@ pub enum Kind {
     Push = 2,
     /// A worker asks for what it is owed, without a push.
     Pull = 3,
-    /// A worker leaves; there is no reply.
+    /// A worker has left, and waits for no reply.
     Leave = 4,
+    /// A worker is about to leave: it wants the answer to its last push now, and is waited for no longer.
+    Finish = 5,
     /// The whole shard.
     Model = 16,
     /// Some of what the worker is owed.
@@ -42,8 +44,16 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
-        [Self::Fetch, Self::Push, Self::Pull, Self::Leave, Self::Model, Self::Answer, Self::Refused];
+    const ALL: [Self; 8] = [
+        Self::Fetch,
+        Self::Push,
+        Self::Pull,
+        Self::Leave,
+        Self::Finish,
+        Self::Model,
+        Self::Answer,
+        Self::Refused,
+    ];
 }
 
 /// The end of a message; see the table.

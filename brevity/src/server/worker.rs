@@ -249,9 +249,9 @@ impl Worker {
     /// # Errors
     /// Of a push that was not pulled: it may be lost.
     pub(super) fn leave(&mut self, around: &Around<'_>) -> Result<()> {
-        let farewells = self.start_to_leave(around);
+        let finish = self.finish(around);
         let applied = self.wait(around, UNUSED).map(drop);
-        for farewell in farewells {
+        for farewell in finish.into_iter().chain(self.tell_all(around, Kind::Leave)) {
             // A server that is gone needs none.
             drop(farewell.wait());
         }
@@ -260,23 +260,26 @@ impl Worker {
 
     /// The same, awaited.
     pub(super) async fn leave_async(&mut self, around: &Around<'_>) -> Result<()> {
-        let farewells = self.start_to_leave(around);
+        let finish = self.finish(around);
         let applied = self.wait_async(around, UNUSED).await.map(drop);
-        for farewell in farewells {
+        for farewell in finish.into_iter().chain(self.tell_all(around, Kind::Leave)) {
             drop(farewell.await);
         }
         applied
     }
 
-    /// Only the replies to pushes are waited for: they say that these are applied. A shard gives an answer
-    /// that it holds back before it lets the worker go.
-    fn start_to_leave(&mut self, around: &Around<'_>) -> Vec<Sending> {
-        let lines = self.lines.iter_mut().zip(&self.seats);
-        let farewells = lines.filter_map(|(line, seat)| {
+    /// Asks for the answers to pushes that shards hold back: they say that these are applied. No other reply
+    /// is waited for. The leave comes after the answers, so that no shard ends while one is on its way.
+    fn finish(&mut self, around: &Around<'_>) -> Vec<Sending> {
+        for line in &mut self.lines {
             line.pending.take_if(|pending| pending.kind != Kind::Push);
-            line.leave(around, seat.request(Kind::Leave))
-        });
-        farewells.collect()
+        }
+        if self.is_waiting() { self.tell_all(around, Kind::Finish) } else { Vec::new() }
+    }
+
+    fn tell_all(&self, around: &Around<'_>, kind: Kind) -> Vec<Sending> {
+        let lines = self.lines.iter().zip(&self.seats);
+        lines.filter_map(|(line, seat)| line.tell(around, seat.request(kind))).collect()
     }
 }
 
@@ -296,7 +299,7 @@ impl Line {
     }
 
     /// Sends a message without a reply. `None` where it needs no way.
-    fn leave(&self, around: &Around<'_>, message: Vec<u8>) -> Option<Sending> {
+    fn tell(&self, around: &Around<'_>, message: Vec<u8>) -> Option<Sending> {
         match around.desk.filter(|_| self.is_own) {
             Some(desk) => {
                 desk.ask(message);

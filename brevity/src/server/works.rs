@@ -60,22 +60,10 @@ impl Works {
                 silent.put(());
             }
             self.send(&mut out);
-            if is_deserted {
-                self.end_sends();
-            }
             if is_deserted || self.gate.is_closed() {
                 break;
             }
         }
-    }
-
-    /// Waits for the replies to workers that have left and wait for them, for the group's timeout at most,
-    /// and no longer when this rank serves no longer.
-    fn end_sends(&self) {
-        let Counter { plan, peers, .. } = &*self.counter;
-        peers.wait_until(plan.patience, || {
-            self.gate.is_closed() || self.sends.iter().flatten().all(Sending::has_ended)
-        });
     }
 
     fn send(&mut self, out: &mut Vec<Reply>) {
