@@ -31,12 +31,13 @@ pub const NAMES: [&str; 23] = [
 ];
 
 /// The variables of this library's own tests and benchmarks.
-pub const TEST_NAMES: [&str; 19] = [
+pub const TEST_NAMES: [&str; 20] = [
     "BREVITY_BENCH_NAMESPACE",
     "BREVITY_BENCH_TEST_MARK",
     "BREVITY_CLI_TEST_MARK",
     "BREVITY_PEERS",
     "BREVITY_RENEW_ABI",
+    "BREVITY_RENEW_C",
     "BREVITY_REQUIRE_CMAKE",
     "BREVITY_REQUIRE_LAUNCHERS",
     "BREVITY_REQUIRE_LISTENING",
