@@ -30,9 +30,9 @@
  *             for NULL; an array of 0 elements may be NULL; a place for a result that is marked "may be
  *             NULL"; functions that return no status say what they return for NULL. Pointers must be aligned
  *             for their type.
- * Results     brv_all_reduce and the averages give the same bits on every rank, in any floating-point mode
- *             (rounding, flushed denormals) of the calling thread; the thread keeps its mode. A sum of
- *             brv_all_reduce that involves NaN is NaN on every rank, but its bits depend on the processor.
+ * Results     Reductions and the averages give the same bits on every rank, in any floating-point mode
+ *             (rounding, flushed denormals) of the calling thread; the thread keeps its mode. A sum or
+ *             product that involves NaN is NaN on every rank, but its bits depend on the processor.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make
  *             their collective calls in the same order. A feedback, an exchange, a server or a request is
  *             used by one thread at a time; for all but a request another gets BRV_ERR_ARGUMENT. Free an
@@ -42,7 +42,7 @@
  *             which holds no lock meanwhile. It may start calls, and test and free requests. A call that
  *             waits is refused there with BRV_ERR_ARGUMENT, also brv_request_wait for 0 seconds and
  *             brv_group_prepare_sleep; a wait for requests that have ended is not. It must not throw or jump
- *             out.
+ *             out. A brv_reduce_function may make no call at all.
  * Signals     In a signal handler only brv_group_abort may be called.
  * Processes   In a forked child, calls that need a peer are refused with BRV_ERR_ARGUMENT if the parent made
  *             the group; the parent's job goes on. A child may free its copies of the parent's objects, and
@@ -50,11 +50,11 @@
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
  *             brv_last_error_rank. BRV_ERR_ARGUMENT is returned before anything is sent: the other ranks do
  *             not know of it and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED,
- *             BRV_ERR_TIMEOUT of a collective, BRV_ERR_MISMATCH, BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT that
- *             is due to lack of memory, the group is closed on all ranks: every further call fails with
- *             that error again, BRV_ERR_ABORTED or BRV_ERR_PEER_LOST; of a call that is started its request
- *             does. An event loop asks brv_group_status. After other errors the group stays usable. Calls
- *             on a brv_server but brv_server_begin close no group.
+ *             BRV_ERR_TIMEOUT of a collective, BRV_ERR_MISMATCH, BRV_ERR_PROTOCOL, BRV_ERR_USER, and
+ *             BRV_ERR_TRANSPORT that is due to lack of memory, the group is closed on all ranks: every
+ *             further call fails with that error again, BRV_ERR_ABORTED or BRV_ERR_PEER_LOST; of a call that
+ *             is started its request does. An event loop asks brv_group_status. After other errors the group
+ *             stays usable. Calls on a brv_server but brv_server_begin close no group.
  * Structs     Structs that the caller fills in begin with their size and are set by an initialiser macro, as
  *             in brv_options options = BRV_OPTIONS_INIT. Later versions only give meanings to reserved
  *             fields, which must be 0, and a value 0 or BRV_UNSET there means what it does today.
@@ -140,6 +140,9 @@ typedef enum brv_status {
     /* A message was longer than its place, or no whole number of elements. It was taken and is lost; the
      * group stays usable. Rank: the sender. */
     BRV_ERR_TRUNCATED = 13,
+    /* A reduction of the program (brv_reduction_register) has failed on this rank; brv_last_error has its
+     * name and what it returned. The group is closed: other ranks get BRV_ERR_ABORTED. */
+    BRV_ERR_USER = 14,
     /* Not an error: the request has not ended, no message has come, or nothing could be sent without waiting.
      * Leaves brv_last_error as it is. */
     BRV_PENDING = 100,
@@ -309,11 +312,32 @@ brv_status brv_group_solo(brv_group **group);
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
+/* The algorithms of dense collectives, which docs/algorithms.md describes. A call refuses one that does not
+ * fit it, with the names of those that do. One that is chosen here goes by messages, also among ranks that
+ * share memory. */
+typedef enum brv_algorithm {
+    BRV_ALGORITHM_ANY = 0, /* the library's choice */
+    BRV_ALGORITHM_DISSEMINATION = 1,
+    BRV_ALGORITHM_BINOMIAL = 2,
+    BRV_ALGORITHM_KNOMIAL_4 = 3,
+    BRV_ALGORITHM_KNOMIAL_8 = 4,
+    BRV_ALGORITHM_RING = 5,
+    BRV_ALGORITHM_DOUBLING = 6,
+    BRV_ALGORITHM_HALVING = 7,
+    BRV_ALGORITHM_DIRECT = 8,
+    BRV_ALGORITHM_BRUCK = 9,
+    BRV_ALGORITHM_PAIRWISE = 10,
+    BRV_ALGORITHM_LINEAR = 11,
+    BRV_ALGORITHM_SPREAD = 12,
+    BRV_ALGORITHM_MAX = BRV_ENUM_MAX
+} brv_algorithm;
+
 /* What one call does differently. Set it with BRV_OPTIONS_INIT. Nothing of it is kept. */
 typedef struct brv_options {
     uint32_t size; /* sizeof(brv_options) */
 
-    /* How the call is carried out: 0, the library's choice. There are no others yet. */
+    /* How a dense collective is carried out: a brv_algorithm, the same on all ranks; 0 for the library's
+     * choice. Other calls refuse it. */
     uint32_t algorithm;
 
     /* Seconds that the call may take instead of the group's timeout: above 0, INFINITY for no limit; 0 for
@@ -511,28 +535,59 @@ brv_status brv_group_prepare_sleep(brv_group *group, int *descriptor, int *milli
 
 /* Element types. */
 typedef enum brv_type {
-    BRV_F32 = 1, /* float */
-    BRV_F64 = 2, /* double */
-    BRV_I32 = 3, /* int32_t */
-    BRV_I64 = 4, /* int64_t */
-    BRV_U32 = 5, /* uint32_t */
-    BRV_U64 = 6, /* uint64_t */
-    BRV_U8 = 7,  /* uint8_t */
+    BRV_F32 = 1,    /* float */
+    BRV_F64 = 2,    /* double */
+    BRV_I32 = 3,    /* int32_t */
+    BRV_I64 = 4,    /* int64_t */
+    BRV_U32 = 5,    /* uint32_t */
+    BRV_U64 = 6,    /* uint64_t */
+    BRV_U8 = 7,     /* uint8_t */
+    BRV_I8 = 8,     /* int8_t */
+    BRV_I16 = 9,    /* int16_t */
+    BRV_U16 = 10,   /* uint16_t */
+    BRV_F16 = 11,   /* 16 bits, binary16 of IEEE 754; sums are computed in float and rounded once */
+    BRV_BF16 = 12,  /* 16 bits, the upper half of a float; likewise */
+    BRV_BOOL = 13,  /* a byte: 0 is false, any other value true */
+    BRV_BYTES = 14, /* bytes without a meaning, of any number; no reduction of the library has them */
     BRV_TYPE_MAX = BRV_ENUM_MAX
 } brv_type;
 
-/* How the elements of all ranks are combined. */
+/* How the elements of all ranks are combined. Numbers from 256 on are the program's own:
+ * brv_reduction_register. */
 typedef enum brv_reduction {
-    BRV_SUM = 1,     /* the sum; integers wrap */
-    BRV_AVERAGE = 2, /* the sum divided by the number of ranks, once; BRV_F32 and BRV_F64 only */
-    BRV_MAX = 3,     /* the largest; NaN where any is NaN */
-    BRV_MIN = 4,     /* the smallest; NaN where any is NaN */
+    BRV_SUM = 1,     /* the sum of numbers; integers wrap */
+    BRV_AVERAGE = 2, /* the sum divided by the number of ranks, once; floating-point numbers only */
+    BRV_MAX = 3,     /* the largest number; NaN where any is NaN */
+    BRV_MIN = 4,     /* the smallest number; NaN where any is NaN */
+    BRV_PRODUCT = 5, /* the product of numbers; integers wrap */
+    BRV_AND = 6,     /* of the bits of integers, or of BRV_BOOL */
+    BRV_OR = 7,      /* likewise */
+    BRV_XOR = 8,     /* likewise */
     BRV_REDUCTION_MAX = BRV_ENUM_MAX
 } brv_reduction;
+
+/* Collectives work on vectors of n elements, or on vectors with a block of n elements for each rank, in the
+ * order of ranks: block i is rank i's. n, the type, the reduction and the root are the same on all ranks.
+ * Functions with a v take a list instead of n: the lengths of the blocks, one for each rank of the group,
+ * without gaps between the blocks. A list is only read during the call that it is passed to.
+ *
+ * Output need not be set before, and is unspecified after an error other than BRV_ERR_ARGUMENT. Input is
+ * never changed, except in place.
+ *
+ * In place, a call finds its input where its output will be; each function says how its arguments ask for it.
+ * That saves a copy. All memory of both then belongs to the call as output does. Any other overlap is
+ * refused.
+ *
+ * Reductions give the same bits on every rank; NaN and infinity are reduced like other values. The order of
+ * sums depends on the number of ranks only, so the bits of a result are the same with any algorithm, size and
+ * transport: docs/algorithms.md.
+ */
 
 /* Each function with an i starts the call, stores its request in *request, and returns without waiting:
  * BRV_OK, or BRV_ERR_ARGUMENT or BRV_ERR_EXHAUSTED if nothing was started; *request is then NULL. Other
  * errors come from the request. */
+
+/* From here on made from capi/tests/capi/list.rs. */
 
 /* Waits until all ranks have called this. */
 brv_status brv_barrier(brv_group *group, const brv_options *options);
@@ -545,26 +600,124 @@ brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, 
 brv_status brv_ibroadcast(brv_group *group, void *data, size_t n, brv_type type, int32_t root,
                           brv_request **request, const brv_options *options);
 
-/* Reduces the n elements at in over all ranks, to out on every rank.
+/* Reduces the n elements at in over all ranks, to out on rank root. out of other ranks is not looked at, and
+ * may be NULL. In place: in == out; on other ranks than root the elements are then unspecified afterwards. */
+brv_status brv_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                      brv_reduction reduction, int32_t root, const brv_options *options);
+brv_status brv_ireduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                       brv_reduction reduction, int32_t root, brv_request **request,
+                       const brv_options *options);
+
+/* Reduces the n elements at in over all ranks, to out on every rank. In place: in == out.
  *
- * in == out is allowed and saves a copy; any other overlap is refused. After an error
- * other than BRV_ERR_ARGUMENT out is unspecified. in is never changed unless it is the same memory. NaN and
- * infinity are reduced like other values: they are not an error here.
- *
- * BRV_ERR_TRANSPORT if there is no memory for received data; a group of one needs none. */
+ * BRV_ERR_TRANSPORT if there is no memory for received data, also from other calls that reduce; a group of
+ * one needs none. */
 brv_status brv_all_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
                           brv_reduction reduction, const brv_options *options);
 brv_status brv_iall_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
                            brv_reduction reduction, brv_request **request, const brv_options *options);
 
-/* Gathers the n elements at own of every rank, in rank order: all has n * brv_group_size(group) elements,
- * which need not be set before. own may be this rank's place in all (the elements from rank * n on), which
- * saves a copy; any other overlap is refused. After an error other than BRV_ERR_ARGUMENT all is unspecified.
- */
+/* Reduces the blocks of n elements at in over all ranks, to n elements at out: each rank gets the block of
+ * its own place. In place: out == in + rank * n; the other blocks are then unspecified afterwards. */
+brv_status brv_reduce_scatter(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                              brv_reduction reduction, const brv_options *options);
+brv_status brv_ireduce_scatter(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                               brv_reduction reduction, brv_request **request, const brv_options *options);
+
+/* Like brv_reduce_scatter, with blocks of these lengths, the same list on all ranks; BRV_ERR_MISMATCH if
+ * lists differ. In place: out is this rank's block of in. */
+brv_status brv_reduce_scatter_v(brv_group *group, const void *in, void *out, const size_t *lengths,
+                                brv_type type, brv_reduction reduction, const brv_options *options);
+brv_status brv_ireduce_scatter_v(brv_group *group, const void *in, void *out, const size_t *lengths,
+                                 brv_type type, brv_reduction reduction, brv_request **request,
+                                 const brv_options *options);
+
+/* Gathers the n elements at own of every rank: all gets a block of n elements of each. In place: own == all +
+ * rank * n. */
 brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type,
                           const brv_options *options);
 brv_status brv_iall_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type,
                            brv_request **request, const brv_options *options);
+
+/* Like brv_all_gather, with blocks of these lengths, the same list on all ranks; BRV_ERR_MISMATCH if lists
+ * differ. In place: own is this rank's block of all. */
+brv_status brv_all_gather_v(brv_group *group, const void *own, void *all, const size_t *lengths,
+                            brv_type type, const brv_options *options);
+brv_status brv_iall_gather_v(brv_group *group, const void *own, void *all, const size_t *lengths,
+                             brv_type type, brv_request **request, const brv_options *options);
+
+/* Gathers the n elements at own of every rank at rank root: its all gets a block of n elements of each. all
+ * of other ranks is not looked at, and may be NULL. In place, at root: own == all + rank * n. */
+brv_status brv_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type, int32_t root,
+                      const brv_options *options);
+brv_status brv_igather(brv_group *group, const void *own, void *all, size_t n, brv_type type, int32_t root,
+                       brv_request **request, const brv_options *options);
+
+/* Like brv_gather, with blocks of these lengths. Of the list of another rank than root only its own length
+ * counts; BRV_ERR_PROTOCOL if that is not what root expects. In place, at root: own is its block of all. */
+brv_status brv_gather_v(brv_group *group, const void *own, void *all, const size_t *lengths, brv_type type,
+                        int32_t root, const brv_options *options);
+brv_status brv_igather_v(brv_group *group, const void *own, void *all, const size_t *lengths, brv_type type,
+                         int32_t root, brv_request **request, const brv_options *options);
+
+/* Gives every rank its block of all of rank root, which has n elements for each: n elements at own. all of
+ * other ranks is not looked at, and may be NULL. In place, at root: own == all + rank * n. */
+brv_status brv_scatter(brv_group *group, const void *all, void *own, size_t n, brv_type type, int32_t root,
+                       const brv_options *options);
+brv_status brv_iscatter(brv_group *group, const void *all, void *own, size_t n, brv_type type, int32_t root,
+                        brv_request **request, const brv_options *options);
+
+/* Like brv_scatter, with blocks of these lengths. Of the list of another rank than root only its own length
+ * counts; BRV_ERR_PROTOCOL if that is not what root sends. In place, at root: own is its block of all. */
+brv_status brv_scatter_v(brv_group *group, const void *all, void *own, const size_t *lengths, brv_type type,
+                         int32_t root, const brv_options *options);
+brv_status brv_iscatter_v(brv_group *group, const void *all, void *own, const size_t *lengths, brv_type type,
+                          int32_t root, brv_request **request, const brv_options *options);
+
+/* Sends a block of n elements to every rank, and receives one of each: block i of in goes to rank i, and
+ * block i of out comes from it. In place: in == out. */
+brv_status brv_all_to_all(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                          const brv_options *options);
+brv_status brv_iall_to_all(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                           brv_request **request, const brv_options *options);
+
+/* Like brv_all_to_all, with blocks of these lengths: of those that this rank sends, and of those that it
+ * receives; BRV_ERR_PROTOCOL if the sender of a block has another length. In place: in == out, with two equal
+ * lists. */
+brv_status brv_all_to_all_v(brv_group *group, const void *in, void *out, const size_t *sent,
+                            const size_t *received, brv_type type, const brv_options *options);
+brv_status brv_iall_to_all_v(brv_group *group, const void *in, void *out, const size_t *sent,
+                             const size_t *received, brv_type type, brv_request **request,
+                             const brv_options *options);
+
+/* Up to here made from the list. */
+
+/* A reduction of the program's own: combines elements of two vectors of `bytes` bytes, from with into, and
+ * leaves the results in into. Returns 0, or another number for a failure: the call then fails with
+ * BRV_ERR_USER, and the group is closed on all ranks.
+ *
+ * It must be associative and commutative, up to rounding, and the same on all ranks. Bits are the same on all
+ * ranks if swapping the two operands does not change those of the result. It is called for any parts of the
+ * vectors, which are whole elements and do not overlap, on any thread, and by several at once; in the middle
+ * of a call, so every function of this library is refused there with BRV_ERR_ARGUMENT, except brv_group_abort
+ * in a signal handler. It must not throw or jump out. */
+typedef int (*brv_reduce_function)(void *into, const void *from, size_t bytes, void *user_data);
+
+/* Registers a reduction of elements of `type_size` bytes with the group, and stores its number in *reduction,
+ * which is used as those of brv_reduction are. name is UTF-8 of 1 to 255 bytes, copied; ranks whose names
+ * differ get BRV_ERR_MISMATCH. Sends nothing.
+ *
+ * Calls have a type whose elements have that size. For elements of any size it is BRV_BYTES: lengths are then
+ * in bytes, and multiples of type_size. Parts of a vector are aligned as the vector is, to the largest power
+ * of two that divides type_size and is at most 64.
+ *
+ * The function may be called until the reduction is unregistered, or the group freed, and all calls with it
+ * have ended. Other groups do not know the number, also those that are made of this one. */
+brv_status brv_reduction_register(brv_group *group, const char *name, size_t type_size,
+                                  brv_reduce_function function, void *user_data, brv_reduction *reduction);
+
+/* Forgets a reduction of the program. Its number is not used again; calls that have begun go on with it. */
+brv_status brv_reduction_unregister(brv_group *group, brv_reduction reduction);
 
 /* ---- Messages between two ranks ------------------------------------------------------------------------ */
 

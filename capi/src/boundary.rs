@@ -2,14 +2,24 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::callback::check_may_call;
 use crate::failure::Failure;
 use crate::status::brv_status;
 
-/// Runs a function's body. A failure or a panic becomes a status and the thread's last error.
+/// Runs a function's body. A failure or a panic becomes a status and the thread's last error. In a reduction
+/// of the program it is refused.
 ///
 /// The body counts as unwind safe: the state that a panic leaves half done is behind a mutex, which the panic
 /// poisons, or is not used again.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> brv_status {
+    guard_anywhere(|| {
+        check_may_call()?;
+        body()
+    })
+}
+
+/// Like [`guard`], also in a reduction, which a signal handler may have interrupted.
+pub(crate) fn guard_anywhere(body: impl FnOnce() -> Result<(), Failure>) -> brv_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => brv_status::Ok,
         Ok(Err(failure)) => failure.record(),
@@ -95,10 +105,14 @@ pub(crate) fn check<T>(pointer: *const T, name: &str) -> Result<(), Failure> {
     if pointer.is_null() {
         return Err(Failure::argument(format!("{name} is NULL, expected a valid pointer")));
     }
-    if !pointer.is_aligned() {
-        let expected = align_of::<T>();
+    check_aligned(pointer, align_of::<T>(), name)
+}
+
+/// Refuses a pointer that is not aligned to so many bytes, a power of two.
+pub(crate) fn check_aligned<T>(pointer: *const T, bytes: usize, name: &str) -> Result<(), Failure> {
+    if !pointer.addr().is_multiple_of(bytes) {
         return Err(Failure::argument(format!(
-            "{name} is {pointer:p}, expected a multiple of {expected} bytes"
+            "{name} is {pointer:p}, expected a multiple of {bytes} bytes"
         )));
     }
     Ok(())

@@ -9,6 +9,7 @@ use crate::notice::Notice;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static IS_REDUCING: Cell<bool> = const { Cell::new(false) };
     /// What is to be called after the function that runs.
     static LATER: RefCell<VecDeque<Arc<Notice>>> = const { RefCell::new(VecDeque::new()) };
 }
@@ -31,6 +32,30 @@ pub(crate) fn in_callback<R>(function: impl FnOnce() -> R) -> R {
         }
     }
     result
+}
+
+/// Runs a reduction of the program, in which all calls are refused: it runs in the middle of one, which holds
+/// what they need.
+pub(crate) fn in_reduction<R>(function: impl FnOnce() -> R) -> R {
+    struct Inside(bool);
+    impl Drop for Inside {
+        fn drop(&mut self) {
+            IS_REDUCING.set(self.0);
+        }
+    }
+    let _inside = Inside(IS_REDUCING.replace(true));
+    function()
+}
+
+/// Refuses a call in a reduction of the program.
+#[inline]
+pub(crate) fn check_may_call() -> Result<(), Failure> {
+    if IS_REDUCING.get() {
+        return Err(Failure::argument(
+            "a call was made in a reduction, which may only combine its operands: make it elsewhere",
+        ));
+    }
+    Ok(())
 }
 
 /// Calls a function of the program now, or after the one that runs: functions that start calls which end at
@@ -72,6 +97,14 @@ pub(crate) fn check_may_wait() -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_are_refused_in_a_reduction_only() {
+        assert!(check_may_call().is_ok());
+        in_reduction(|| assert!(check_may_call().is_err()));
+        assert!(check_may_call().is_ok());
+        in_callback(|| assert!(check_may_call().is_ok()));
+    }
 
     #[test]
     fn waiting_is_refused_in_a_callback_only() {

@@ -1,6 +1,6 @@
 //! Element types and reductions by their C numbers.
 
-use brevity::ReduceOp;
+use brevity_collectives::data::{DataType, ReduceOp};
 
 use crate::failure::Failure;
 
@@ -9,70 +9,73 @@ pub type brv_type = u32;
 /// A reduction's number. C may pass any number, so this is not a Rust enum.
 pub type brv_reduction = u32;
 
-pub(crate) const F32: brv_type = 1;
-pub(crate) const F64: brv_type = 2;
-pub(crate) const I32: brv_type = 3;
-pub(crate) const I64: brv_type = 4;
-pub(crate) const U32: brv_type = 5;
-pub(crate) const U64: brv_type = 6;
-pub(crate) const U8: brv_type = 7;
-
-pub(crate) const SUM: brv_reduction = 1;
-pub(crate) const AVERAGE: brv_reduction = 2;
-pub(crate) const MAX: brv_reduction = 3;
-pub(crate) const MIN: brv_reduction = 4;
-
-/// Evaluates an expression with `$element` as the Rust type of a number.
+/// Evaluates an expression with `$element` as a Rust type of the size of the elements of a number: messages
+/// move bytes, whatever these mean.
 macro_rules! with_element {
     ($number:expr, $element:ident => $body:expr) => {
-        match $number {
-            $crate::element::F32 => {
-                type $element = f32;
-                $body
-            }
-            $crate::element::F64 => {
-                type $element = f64;
-                $body
-            }
-            $crate::element::I32 => {
-                type $element = i32;
-                $body
-            }
-            $crate::element::I64 => {
-                type $element = i64;
-                $body
-            }
-            $crate::element::U32 => {
-                type $element = u32;
-                $body
-            }
-            $crate::element::U64 => {
-                type $element = u64;
-                $body
-            }
-            $crate::element::U8 => {
+        match $crate::element::data_type($number).map(brevity_collectives::DataType::bytes) {
+            Err(failure) => Err(failure),
+            Ok(1) => {
                 type $element = u8;
                 $body
             }
-            other => Err($crate::element::unknown_type(other)),
+            Ok(2) => {
+                type $element = u16;
+                $body
+            }
+            Ok(4) => {
+                type $element = u32;
+                $body
+            }
+            Ok(_) => {
+                type $element = u64;
+                $body
+            }
         }
     };
 }
 pub(crate) use with_element;
 
-/// The reduction with this number.
-pub(crate) fn reduction(number: brv_reduction) -> Result<ReduceOp, Failure> {
-    match number {
-        SUM => Ok(ReduceOp::Sum),
-        AVERAGE => Ok(ReduceOp::Average),
-        MAX => Ok(ReduceOp::Max),
-        MIN => Ok(ReduceOp::Min),
-        other => {
-            Err(Failure::argument(format!("reduction is {other}, expected a brv_reduction ({SUM} to {MIN})")))
-        }
-    }
+/// The element type with this number.
+pub(crate) fn data_type(number: brv_type) -> Result<DataType, Failure> {
+    u8::try_from(number).ok().and_then(DataType::from_number).ok_or_else(|| {
+        let all = DataType::ALL.len();
+        Failure::argument(format!("type is {number}, expected a brv_type (1 to {all})"))
+    })
 }
 
-pub(crate) fn unknown_type(number: brv_type) -> Failure {
-    Failure::argument(format!("type is {number}, expected a brv_type ({F32} to {U8})"))
+/// The reduction of the library with this number.
+pub(crate) fn reduction(number: brv_reduction) -> Result<ReduceOp, Failure> {
+    u8::try_from(number).ok().and_then(ReduceOp::from_number).ok_or_else(|| {
+        let all = ReduceOp::ALL.len();
+        Failure::argument(format!("reduction is {number}, expected a brv_reduction (1 to {all})"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_tables_without_gaps() {
+        for (index, data) in DataType::ALL.iter().enumerate() {
+            assert_eq!(data_type(index as u32 + 1).unwrap(), *data);
+            assert!([1, 2, 4, 8].contains(&data.bytes()), "messages have no elements like {data}");
+        }
+        for (index, op) in ReduceOp::ALL.iter().enumerate() {
+            assert_eq!(reduction(index as u32 + 1).unwrap(), *op);
+        }
+        for number in [0, 15, 255, 256, 257, u32::MAX] {
+            assert!(data_type(number).unwrap_err().text().contains("(1 to 14)"), "{number}");
+            assert!(reduction(number).unwrap_err().text().contains("(1 to 8)"), "{number}");
+        }
+    }
+
+    #[test]
+    fn elements_of_messages_have_their_size() {
+        for data in DataType::ALL {
+            let size: Result<usize, Failure> = with_element!(data.number().into(), T => Ok(size_of::<T>()));
+            assert_eq!(size.unwrap(), data.bytes(), "{data}");
+        }
+    }
 }

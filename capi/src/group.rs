@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use brevity::Group;
 
-use crate::boundary::{guard, guard_value, hand_out, object};
+use crate::boundary::{guard, guard_anywhere, guard_value, hand_out, object};
 use crate::callback::{drop_elsewhere, is_in_callback};
+use crate::dense::Reductions;
 use crate::failure::Failure;
 use crate::lent::Loans;
 use crate::request::{Call, Calls};
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) group: Group,
     transport: CString,
     pub(crate) loans: Loans,
+    /// Those that the program has registered.
+    pub(crate) reductions: Reductions,
     /// Those of all groups of the job.
     pub(crate) calls: Arc<Calls>,
 }
@@ -75,7 +78,13 @@ impl brv_group {
 
     fn of(group: Group, calls: Arc<Calls>) -> Self {
         let transport = CString::new(group.transport()).unwrap_or_default();
-        Self(Arc::new(Shared { group, transport, loans: Loans::default(), calls }))
+        Self(Arc::new(Shared {
+            group,
+            transport,
+            loans: Loans::default(),
+            reductions: Reductions::default(),
+            calls,
+        }))
     }
 
     pub(crate) fn group(&self) -> &Group {
@@ -144,7 +153,7 @@ pub unsafe extern "C" fn brv_group_transport(group: *const brv_group) -> *const 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_abort(group: *mut brv_group) -> brv_status {
     let mut is_refused = false;
-    let status = guard(|| {
+    let status = guard_anywhere(|| {
         // SAFETY: the caller in C guarantees a live group.
         let group = unsafe { group_of(group) }?.group();
         is_refused = group.check_process().is_err();

@@ -12,8 +12,8 @@
 mod averages_started;
 mod boundary;
 mod callback;
-mod collective;
 mod config;
+mod dense;
 mod element;
 mod exchange;
 mod exchange_state;
@@ -36,15 +36,14 @@ mod server;
 mod server_config;
 mod server_state;
 mod split;
-mod started;
 mod state;
 mod status;
 mod version;
 mod wait;
 
 pub use averages_started::{brv_iexchange_average, brv_igtopk_average, brv_ilow_rank_average};
-pub use collective::{brv_all_gather, brv_all_reduce, brv_barrier, brv_broadcast};
 pub use config::{brv_all_gather_function, brv_config, brv_id};
+pub use dense::*;
 pub use element::{brv_reduction, brv_type};
 pub use exchange::{
     brv_exchange, brv_exchange_add, brv_exchange_average, brv_exchange_free, brv_exchange_new,
@@ -71,7 +70,7 @@ pub use one_sided::{
     brv_flush, brv_get, brv_memory, brv_memory_free, brv_memory_key, brv_memory_register, brv_put,
     brv_remote_memory, brv_remote_memory_free, brv_remote_memory_open,
 };
-pub use options::brv_options;
+pub use options::{algorithm_name, brv_options};
 pub use policy::{brv_method, brv_policy, brv_put_back};
 pub use request::{
     brv_request, brv_request_cancel, brv_request_free, brv_request_message, brv_request_on_end,
@@ -91,7 +90,6 @@ pub use server_state::{
 pub use split::{
     brv_group_duplicate, brv_group_hosts, brv_group_set_timeout, brv_group_split, brv_group_world_rank,
 };
-pub use started::{brv_iall_gather, brv_iall_reduce, brv_ibarrier, brv_ibroadcast};
 pub use state::{
     brv_group_settings, brv_group_statistics, brv_group_status, brv_setting_function, brv_statistics,
 };

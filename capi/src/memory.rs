@@ -1,8 +1,10 @@
 //! The caller's memory as slices.
 
+use std::ffi::c_void;
+
 use bytemuck::Pod;
 
-use crate::boundary::check;
+use crate::boundary::{check, check_aligned};
 use crate::failure::Failure;
 
 /// `count` elements lent by the caller. The count and the address have been checked; the memory has not been
@@ -21,14 +23,7 @@ impl<T: Copy> Stretch<T> {
             return Ok(Self { start: std::ptr::NonNull::dangling().as_ptr(), count });
         }
         check(start, name)?;
-        let fits = count.checked_mul(size_of::<T>()).is_some_and(|bytes| {
-            isize::try_from(bytes).is_ok() && (start as usize).checked_add(bytes).is_some()
-        });
-        if !fits {
-            return Err(Failure::argument(format!(
-                "{name} has {count} elements, which no memory can hold: check n"
-            )));
-        }
+        bytes_of(start as usize, (count, size_of::<T>()), name)?;
         Ok(Self { start, count })
     }
 
@@ -46,11 +41,16 @@ impl<T: Copy> Stretch<T> {
 
     /// Refuses two stretches that overlap.
     pub(crate) fn check_apart(self, other: Self, names: &str) -> Result<(), Failure> {
-        let (own, others) = (self.addresses(), other.addresses());
-        if own.start < others.end && others.start < own.end {
-            return Err(Failure::argument(format!("{names} overlap: pass separate memory")));
+        if self.is_apart(other) {
+            return Ok(());
         }
-        Ok(())
+        Err(Failure::argument(format!("{names} overlap: pass separate memory")))
+    }
+
+    /// Whether the two do not overlap.
+    pub(crate) fn is_apart(self, other: Self) -> bool {
+        let (own, others) = (self.addresses(), other.addresses());
+        own.start >= others.end || others.start >= own.end
     }
 
     /// Refuses stretches if any two of them overlap.
@@ -78,19 +78,6 @@ impl<T: Copy> Stretch<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut(), self.count) }
     }
 
-    /// Copies the elements from `source` and returns them for writing. They need not be set before.
-    ///
-    /// # Safety
-    /// The same as for [`zeroed`](Self::zeroed); `source` has the same length, may be read, and does not
-    /// overlap.
-    pub(crate) unsafe fn copied_from<'a>(self, source: Self) -> &'a mut [T] {
-        debug_assert_eq!(self.count, source.count);
-        // SAFETY: `new` checked pointers and lengths; the caller of this function guarantees the rest.
-        unsafe { self.start.cast_mut().copy_from_nonoverlapping(source.start, self.count) };
-        // SAFETY: set just now; the caller of this function guarantees the rest.
-        unsafe { self.write() }
-    }
-
     /// Refuses another number of elements.
     pub(crate) fn check_count(self, expected: usize) -> Result<(), Failure> {
         let found = self.count;
@@ -106,30 +93,60 @@ impl<T: Copy> Stretch<T> {
     }
 }
 
+impl Stretch<u8> {
+    /// Checks memory of `count` elements of `size` bytes each, a power of two to which they are aligned.
+    pub(crate) fn of_elements(
+        start: *const c_void,
+        (count, size): (usize, usize),
+        name: &str,
+    ) -> Result<Self, Failure> {
+        if count == 0 {
+            return Ok(Self::nothing());
+        }
+        check(start, name)?;
+        check_aligned(start.cast::<u8>(), size, name)?;
+        Ok(Self { start: start.cast(), count: bytes_of(start as usize, (count, size), name)? })
+    }
+
+    /// No memory.
+    pub(crate) const fn nothing() -> Self {
+        Self { start: std::ptr::NonNull::dangling().as_ptr(), count: 0 }
+    }
+}
+
+/// The bytes of elements, if memory at this address can hold them.
+fn bytes_of(start: usize, (count, size): (usize, usize), name: &str) -> Result<usize, Failure> {
+    let bytes = count.checked_mul(size);
+    let fits = |bytes: &usize| isize::try_from(*bytes).is_ok() && start.checked_add(*bytes).is_some();
+    bytes.filter(fits).ok_or_else(|| {
+        Failure::argument(format!("{name} has {count} elements, which no memory can hold: check n"))
+    })
+}
+
 /// The size of the smallest page.
 const PAGE_BYTES: usize = 4096;
 
 impl<T: Pod> Stretch<T> {
-    /// The elements for writing, with unspecified values. They need not be set before.
+    /// The elements for writing, with the values that they have, or with 0 where that can't be told. They
+    /// need not be set before.
     ///
     /// Unlike [`zeroed`](Self::zeroed), this costs little for long memory. To C such memory may be unset, but
     /// each of its bytes has some value. The page must only be one that the system no longer replaces by
     /// zeroes, as it does with a page that the allocator has given back (`MADV_FREE`) until the next write.
+    /// So a byte of each page is written: with the value that it has, because the call may yet be refused.
     ///
     /// # Safety
     /// The same as for [`zeroed`](Self::zeroed).
     pub(crate) unsafe fn unset<'a>(self) -> &'a mut [T] {
-        let bytes = self.count * size_of::<T>();
-        if bytes <= PAGE_BYTES || cfg!(miri) || !has_opaque_code() {
+        if cfg!(miri) || !has_opaque_code() {
             // SAFETY: the caller of this function guarantees the same.
             return unsafe { self.zeroed() };
         }
-        let start = self.start.cast_mut().cast::<u8>();
-        for offset in (0..bytes).step_by(PAGE_BYTES).chain([bytes - 1]) {
+        let (start, bytes) = (self.start.cast_mut().cast::<u8>(), self.count * size_of::<T>());
+        for offset in (0..bytes).step_by(PAGE_BYTES).chain(bytes.checked_sub(1)) {
             // SAFETY: inside the memory, which may be written, as the caller of this function guarantees.
-            unsafe { start.add(offset).write_volatile(0) };
+            unsafe { rewrite(start.add(offset)) };
         }
-        opaque(start);
         // SAFETY: the code above has set all bytes, as far as Rust can tell, to the values that they have;
         // the caller of this function guarantees the rest.
         unsafe { self.write() }
@@ -148,20 +165,35 @@ impl<T: Pod> Stretch<T> {
     }
 }
 
-/// Whether [`opaque`] works on this processor.
+/// Whether [`rewrite`] works on this processor.
 const fn has_opaque_code() -> bool {
     cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
 }
 
-/// Code that may have set any memory that can be reached from `start`, for all that the compiler knows.
-fn opaque(start: *mut u8) {
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    // SAFETY: it does nothing.
+/// Writes a byte as it is. For all that the compiler knows, this may set any memory that can be reached from
+/// there.
+///
+/// # Safety
+/// The byte may be read and written, and nobody else uses it. It need not be set.
+unsafe fn rewrite(byte: *mut u8) {
+    // SAFETY: the caller of this function guarantees the byte. To the processor it has some value.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
-        std::arch::asm!("/* {0} */", in(reg) start, options(nostack, preserves_flags));
+        std::arch::asm!("or byte ptr [{0}], 0", in(reg) byte, options(nostack));
+    }
+    // SAFETY: likewise.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "ldrb {1:w}, [{0}]",
+            "strb {1:w}, [{0}]",
+            in(reg) byte,
+            out(reg) _,
+            options(nostack, preserves_flags)
+        );
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = start;
+    let _ = byte;
 }
 
 #[cfg(test)]
@@ -170,13 +202,17 @@ mod tests {
 
     #[test]
     fn unset_memory_may_be_written_to_its_last_byte() {
-        for count in [0, 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES + 7] {
+        for count in [0, 1, 100, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES + 7] {
             let mut memory = Vec::<u8>::with_capacity(count + 1);
             let spare = memory.spare_capacity_mut();
+            spare[..count].iter_mut().for_each(|byte| _ = byte.write(5));
             spare[count].write(9);
             let stretch = Stretch::new(spare.as_ptr().cast::<u8>(), count, "memory").unwrap();
             // SAFETY: memory of the vector, which nobody else uses.
             let bytes = unsafe { stretch.unset() };
+            if has_opaque_code() && !cfg!(miri) {
+                assert!(bytes.iter().all(|byte| *byte == 5), "values stay");
+            }
             bytes.fill(7);
             assert!(bytes.iter().all(|byte| *byte == 7) && bytes.len() == count);
             // SAFETY: set just now.
@@ -195,6 +231,21 @@ mod tests {
         for count in [usize::MAX, usize::MAX / 8, isize::MAX as usize / 8 + 1] {
             assert!(Stretch::new(&raw const value, count, "values").is_err(), "{count}");
         }
+    }
+
+    #[test]
+    fn elements_are_checked_by_their_size() {
+        let words = [0u64; 2];
+        let at = |offset: usize| words.as_ptr().wrapping_byte_add(offset).cast::<c_void>();
+        let refused = |start, count, size| {
+            Stretch::of_elements(start, (count, size), "words").err().map(|failure| failure.text().to_owned())
+        };
+        assert_eq!(refused(at(0), 2, 8), None);
+        assert_eq!(refused(at(1), 2, 1), None);
+        assert!(refused(at(2), 2, 4).unwrap().contains("expected a multiple of 4 bytes"));
+        assert!(refused(at(0), usize::MAX / 4, 8).unwrap().contains("check n"));
+        assert!(refused(std::ptr::null(), 1, 8).unwrap().contains("words is NULL"));
+        assert_eq!(refused(std::ptr::null(), 0, 8), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::lent::Lent;
 use crate::memory::Stretch;
 use crate::messages::{brv_message, pick, sending};
 use crate::options::brv_options;
-use crate::request::{Finished, Started, brv_request, finished, start_call};
+use crate::request::{Finished, Started, brv_request, finished, start_message};
 use crate::status::brv_status;
 
 type Begun = Result<Box<dyn Started>, Failure>;
@@ -32,13 +32,12 @@ pub unsafe extern "C" fn brv_isend(
     request: *mut *mut brv_request,
     options: *const brv_options,
 ) -> brv_status {
-    // SAFETY: the caller in C guarantees what `start_call` demands, and the memory of `data`.
+    // SAFETY: the caller in C guarantees what `start_message` demands, and the memory of `data`.
     unsafe {
-        start_call(
+        start_message(
             group,
             request,
             options,
-            true,
             |group, shared| with_element!(r#type, T => send::<T>((group, shared), data.cast(), n, (to, tag))),
         )
     }
@@ -65,8 +64,8 @@ pub unsafe extern "C" fn brv_irecv(
         // SAFETY: the caller in C guarantees the memory of `data`.
         with_element!(r#type, T => unsafe { recv::<T>((group, shared), data.cast(), n, which) })
     };
-    // SAFETY: the caller in C guarantees what `start_call` demands.
-    unsafe { start_call(group, request, options, true, begin) }
+    // SAFETY: the caller in C guarantees what `start_message` demands.
+    unsafe { start_message(group, request, options, begin) }
 }
 
 /// Starts to wait for a message that stays where it is.
@@ -81,9 +80,9 @@ pub unsafe extern "C" fn brv_iprobe(
     request: *mut *mut brv_request,
     options: *const brv_options,
 ) -> brv_status {
-    // SAFETY: the caller in C guarantees what `start_call` demands.
+    // SAFETY: the caller in C guarantees what `start_message` demands.
     unsafe {
-        start_call(group, request, options, true, |group, _| {
+        start_message(group, request, options, |group, _| {
             let (from, tag) = pick(group, from, tag, "tag")?;
             Ok(received(group.start_probe(from, tag)))
         })

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char};
 use std::time::Duration;
 
 use brevity::{Averaging, GradientExchange, Group};
+use brevity_collectives::{Algorithm, Error as Refused, Operation};
 
 use crate::boundary::{check, guard};
 use crate::callback::check_may_wait;
@@ -14,6 +15,30 @@ use crate::status::brv_status;
 
 /// The most bytes of a name.
 const MAX_NAME_BYTES: usize = 255;
+
+/// The algorithms by their numbers in C, from 1.
+const ALGORITHMS: [Algorithm; 12] = [
+    Algorithm::Dissemination,
+    Algorithm::Binomial,
+    Algorithm::Knomial4,
+    Algorithm::Knomial8,
+    Algorithm::Ring,
+    Algorithm::Doubling,
+    Algorithm::Halving,
+    Algorithm::Direct,
+    Algorithm::Bruck,
+    Algorithm::Pairwise,
+    Algorithm::Linear,
+    Algorithm::Spread,
+];
+
+/// The name in C of an algorithm's number.
+#[doc(hidden)]
+#[must_use]
+pub fn algorithm_name(number: u32) -> Option<&'static str> {
+    let index = (number as usize).checked_sub(1)?;
+    ALGORITHMS.get(index).map(|algorithm| algorithm.name())
+}
 
 /// What one call does differently, as in C.
 #[repr(C)]
@@ -30,15 +55,32 @@ pub struct brv_options {
 pub(crate) struct Options {
     timeout: Option<Duration>,
     name: Option<String>,
+    algorithm: Option<Algorithm>,
 }
 
 impl Options {
-    /// Reads options; NULL is none.
+    /// Reads the options of a call that has no choice of algorithms; NULL is none.
+    ///
+    /// # Safety
+    /// As for [`read_dense`](Self::read_dense).
+    pub(crate) unsafe fn read(options: *const brv_options) -> Result<Self, Failure> {
+        // SAFETY: the caller of this function guarantees the same.
+        let read = unsafe { Self::read_dense(options) }?;
+        match read.algorithm {
+            Some(algorithm) => Err(Failure::argument(format!(
+                "options.algorithm is for {algorithm}, expected 0: only dense collectives have a choice"
+            ))),
+            None => Ok(read),
+        }
+    }
+
+    /// Reads the options of a dense collective; NULL is none.
     ///
     /// # Safety
     /// `options` is NULL, or points to at least 4 bytes that hold its size. If that is the size of
     /// [`brv_options`], the whole struct may be read, and its name is NULL or a string.
-    pub(crate) unsafe fn read(options: *const brv_options) -> Result<Self, Failure> {
+    #[inline]
+    pub(crate) unsafe fn read_dense(options: *const brv_options) -> Result<Self, Failure> {
         if options.is_null() {
             return Ok(Self::default());
         }
@@ -53,11 +95,20 @@ impl Options {
         }
         // SAFETY: it has the size of these options, so the caller of this function guarantees all of it.
         let options = unsafe { &*options };
-        if options.algorithm != 0 || options.reserved != [0; 5] {
+        if options.reserved != [0; 5] {
             return Err(Failure::argument(
-                "options.algorithm or a reserved field is set, expected 0: begin with BRV_OPTIONS_INIT",
+                "a reserved field of options is set, expected 0: begin with BRV_OPTIONS_INIT",
             ));
         }
+        let algorithm = match options.algorithm.checked_sub(1).map(|index| index as usize) {
+            None => None,
+            Some(index) => Some(*ALGORITHMS.get(index).ok_or_else(|| {
+                let (found, last) = (options.algorithm, ALGORITHMS.len());
+                Failure::argument(format!(
+                    "options.algorithm is {found}, expected a brv_algorithm (0 to {last})"
+                ))
+            })?),
+        };
         let name = if options.name.is_null() {
             None
         } else {
@@ -67,14 +118,30 @@ impl Options {
             let wrong = || format!("options.name is no UTF-8 of at most {MAX_NAME_BYTES} bytes");
             Some(name.ok_or_else(|| Failure::argument(wrong()))?.to_owned())
         };
-        Ok(Self { timeout: timeout(options.timeout, "options.timeout")?, name })
+        Ok(Self { timeout: timeout(options.timeout, "options.timeout")?, name, algorithm })
     }
 
-    /// The group, with the timeout of the call.
+    /// The group, with the timeout and the algorithm of the call.
+    #[inline]
     pub(crate) fn on<'a>(&self, group: &'a Group) -> Cow<'a, Group> {
-        match self.timeout {
+        let group = match self.timeout {
             Some(timeout) => Cow::Owned(group.with_timeout(timeout)),
             None => Cow::Borrowed(group),
+        };
+        match self.algorithm {
+            Some(_) => Cow::Owned(group.with_algorithm(self.algorithm)),
+            None => group,
+        }
+    }
+
+    /// Refuses an algorithm that a barrier has not.
+    pub(crate) fn check_algorithm_of_barrier(&self) -> Result<(), Failure> {
+        match self.algorithm {
+            None | Some(Algorithm::Dissemination) => Ok(()),
+            Some(algorithm) => {
+                let (operation, fitting) = (Operation::BARRIER, Algorithm::Dissemination.to_string());
+                Err(Refused::Algorithm { operation, algorithm, fitting }.into())
+            }
         }
     }
 
@@ -154,6 +221,23 @@ pub(crate) unsafe fn waiting_call(
     guard(|| unsafe { with_options(options, body) })
 }
 
+/// Like [`waiting_call`], for a dense collective.
+///
+/// # Safety
+/// As for [`Options::read`].
+#[inline]
+pub(crate) unsafe fn waiting_dense_call(
+    options: *const brv_options,
+    body: impl FnOnce(&Options) -> Result<(), Failure>,
+) -> brv_status {
+    guard(|| {
+        check_may_wait()?;
+        // SAFETY: the caller of this function guarantees what `read_dense` demands.
+        let options = unsafe { Options::read_dense(options) }?;
+        body(&options).map_err(|failure| options.explain(failure))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +256,7 @@ mod tests {
     fn options_are_64_bytes_and_begin_as_none() {
         assert_eq!(size_of::<brv_options>(), 64);
         let read = read(&options()).unwrap();
-        assert_eq!((read.timeout, read.name), (None, None));
+        assert_eq!((read.timeout, read.name, read.algorithm), (None, None, None));
     }
 
     #[test]
@@ -183,7 +267,8 @@ mod tests {
             read(&options).map(|options| options.timeout)
         };
         assert!(with(|options| options.size = 63).unwrap_err().contains("BRV_OPTIONS_INIT"));
-        assert!(with(|options| options.algorithm = 1).is_err());
+        assert!(with(|options| options.algorithm = 1).unwrap_err().contains("only dense collectives"));
+        assert!(with(|options| options.algorithm = 13).unwrap_err().contains("(0 to 12)"));
         assert!(with(|options| options.reserved[4] = 1).is_err());
         assert!(with(|options| options.name = c"\xff".as_ptr()).is_err());
         for seconds in [-1.0, f64::NAN, f64::NEG_INFINITY, 1e300, 1e-300] {
@@ -193,5 +278,17 @@ mod tests {
         }
         assert_eq!(with(|options| options.timeout = 0.5), Ok(Some(Duration::from_millis(500))));
         assert_eq!(with(|options| options.timeout = f64::INFINITY), Ok(Some(Duration::MAX)));
+    }
+
+    #[test]
+    fn every_algorithm_has_a_number_that_dense_collectives_take() {
+        for algorithm in Algorithm::ALL {
+            let index = ALGORITHMS.iter().position(|known| *known == algorithm).unwrap();
+            let options = brv_options { algorithm: index as u32 + 1, ..options() };
+            // SAFETY: the options are live, and their name is NULL.
+            assert_eq!(unsafe { Options::read_dense(&options) }.unwrap().algorithm, Some(algorithm));
+            assert_eq!(algorithm_name(options.algorithm), Some(algorithm.name()));
+        }
+        assert_eq!((algorithm_name(0), algorithm_name(13)), (None, None));
     }
 }

@@ -193,7 +193,7 @@ impl Calls {
     }
 }
 
-/// Starts a call and stores its request.
+/// Starts a dense collective and stores its request.
 ///
 /// # Safety
 /// `group` is NULL or a live group; `request` is NULL or may be written; `options` as for [`Options::read`].
@@ -201,30 +201,45 @@ pub(crate) unsafe fn start(
     group: *mut brv_group,
     request: *mut *mut brv_request,
     options: *const brv_options,
-    begin: impl FnOnce(&brevity::Group, &Shared) -> Result<Box<dyn Started>, Failure>,
+    begin: impl FnOnce(&Options, &Arc<Shared>) -> Result<Box<dyn Started>, Failure>,
 ) -> brv_status {
-    // SAFETY: the caller of this function guarantees it.
-    unsafe { start_call(group, request, options, false, begin) }
+    // SAFETY: the caller of this function guarantees live options.
+    let read = || unsafe { Options::read_dense(options) };
+    // SAFETY: the caller of this function guarantees the rest.
+    unsafe { start_with(group, request, read, false, begin) }
 }
 
-/// Like [`start`], for a send, a receive or a probe if `is_message`.
+/// Starts a send, a receive or a probe and stores its request.
 ///
 /// # Safety
 /// As for [`start`].
-pub(crate) unsafe fn start_call(
+pub(crate) unsafe fn start_message(
     group: *mut brv_group,
     request: *mut *mut brv_request,
     options: *const brv_options,
-    is_message: bool,
     begin: impl FnOnce(&brevity::Group, &Shared) -> Result<Box<dyn Started>, Failure>,
 ) -> brv_status {
+    // SAFETY: the caller of this function guarantees live options.
+    let read = || unsafe { Options::read(options) };
+    let begin = |options: &Options, shared: &Arc<Shared>| begin(&options.on(&shared.group), shared);
+    // SAFETY: the caller of this function guarantees the rest.
+    unsafe { start_with(group, request, read, true, begin) }
+}
+
+/// # Safety
+/// `group` is NULL or a live group; `request` is NULL or may be written.
+unsafe fn start_with(
+    group: *mut brv_group,
+    request: *mut *mut brv_request,
+    read: impl FnOnce() -> Result<Options, Failure>,
+    is_message: bool,
+    begin: impl FnOnce(&Options, &Arc<Shared>) -> Result<Box<dyn Started>, Failure>,
+) -> brv_status {
     let make = || {
-        // SAFETY: the caller of this function guarantees live options.
-        let options = unsafe { Options::read(options) }?;
+        let options = read()?;
         // SAFETY: the caller of this function guarantees a live group.
         let shared = unsafe { group_of(group) }?.shared();
-        let started =
-            begin(&options.on(&shared.group), shared).map_err(|failure| options.explain(failure))?;
+        let started = begin(&options, shared).map_err(|failure| options.explain(failure))?;
         Ok(Some(brv_request(Call::new(shared, started, options, is_message)?)))
     };
     // SAFETY: the caller of this function guarantees what `hand_out` demands.

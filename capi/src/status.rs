@@ -41,6 +41,8 @@ pub enum brv_status {
     Canceled = 12,
     /// A message was longer than its place, or no whole number of elements.
     Truncated = 13,
+    /// A reduction of the program has failed.
+    User = 14,
     /// Not an error: not ended yet.
     Pending = 100,
 }
@@ -52,7 +54,7 @@ impl brv_status {
     }
 
     /// Its names in C.
-    const NAMES: [(Self, &CStr); 15] = [
+    const NAMES: [(Self, &CStr); 16] = [
         (Self::Ok, c"BRV_OK"),
         (Self::Argument, c"BRV_ERR_ARGUMENT"),
         (Self::PeerLost, c"BRV_ERR_PEER_LOST"),
@@ -67,6 +69,7 @@ impl brv_status {
         (Self::Exhausted, c"BRV_ERR_EXHAUSTED"),
         (Self::Canceled, c"BRV_ERR_CANCELED"),
         (Self::Truncated, c"BRV_ERR_TRUNCATED"),
+        (Self::User, c"BRV_ERR_USER"),
         (Self::Pending, c"BRV_PENDING"),
     ];
 }
@@ -121,6 +124,7 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         Collective::MessageTooLong { rank, .. } | Collective::MessageElements { rank, .. } => {
             (brv_status::Truncated, Some(rank.0))
         }
+        Collective::User { .. } => (brv_status::User, None),
         Collective::TooManyGroups => (brv_status::Exhausted, None),
         Collective::Transport(error) => of_transport(error),
         _ => (brv_status::Argument, None),
@@ -231,8 +235,14 @@ mod tests {
         for (status, text) in brv_status::NAMES {
             assert_eq!(name(status as u32), text.to_str().unwrap());
         }
-        assert_eq!(name(14), "unknown status");
+        assert_eq!(name(15), "unknown status");
         assert_eq!(name(u32::MAX), "unknown status");
+    }
+
+    #[test]
+    fn a_reduction_of_the_program_fails_with_a_status_of_its_own() {
+        let failed = Collective::User { name: "pairs".into(), status: 3 };
+        assert_eq!(of_collective(&failed), (brv_status::User, None));
     }
 
     #[test]

@@ -46,7 +46,7 @@ static void arrays(brv_group *group)
                 "check n");
     CHECK(brv_all_gather(group, values, values, 2, BRV_F32, NULL) == BRV_OK);
     CHECK_FAILS(brv_all_gather(group, values + 1, values, 2, BRV_F32, NULL), BRV_ERR_ARGUMENT,
-                "not this rank's place");
+                "this rank's block of all as own");
     CHECK_FAILS(brv_all_gather(group, values, values + 1, 2, BRV_F32, NULL), BRV_ERR_ARGUMENT, "overlap");
     CHECK_FAILS(brv_all_gather(group, NULL, values, 1, BRV_F32, NULL), BRV_ERR_ARGUMENT, "own is NULL");
     CHECK_FAILS(brv_all_gather(group, values, NULL, 1, BRV_F32, NULL), BRV_ERR_ARGUMENT, "all is NULL");
@@ -179,10 +179,10 @@ static void numbers(brv_group *group)
 
     CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)0, BRV_SUM, NULL), BRV_ERR_ARGUMENT,
                 "type is 0");
-    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)8, BRV_SUM, NULL), BRV_ERR_ARGUMENT,
-                "type is 8");
-    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, BRV_F32, (brv_reduction)5, NULL), BRV_ERR_ARGUMENT,
-                "reduction is 5");
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)15, BRV_SUM, NULL), BRV_ERR_ARGUMENT,
+                "type is 15, expected a brv_type (1 to 14)");
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, BRV_F32, (brv_reduction)9, NULL), BRV_ERR_ARGUMENT,
+                "reduction is 9, expected a brv_reduction (1 to 8)");
     CHECK_FAILS(brv_all_reduce(group, &integer, &integer, 1, BRV_I32, BRV_AVERAGE, NULL), BRV_ERR_ARGUMENT,
                 "average is not defined for i32");
     CHECK_FAILS(brv_broadcast(group, &value, 1, BRV_F32, 1, NULL), BRV_ERR_ARGUMENT, "root is 1");

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use brevity_capi::brv_status;
+use brevity_capi::{algorithm_name, brv_status};
+use brevity_collectives::{DataType, ReduceOp};
 use cbindgen::{Builder, Config, ItemType, Language};
 
 use crate::stage::{STRICT_C, STRICT_CPP, Stage, built, run, source};
@@ -47,13 +49,19 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
     assert_eq!(declared(), exported());
 }
 
+/// The files of Rust in a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
 /// Declares every function a second time, as the Rust source has it: C refuses to compile if the two differ.
 #[test]
 fn signatures_agree() {
     let mut config = Config { language: Language::C, no_includes: true, ..Config::default() };
     config.export.item_types = vec![ItemType::Functions];
     config.style = cbindgen::Style::Type;
-    let files = fs::read_dir(source("src")).unwrap().map(|file| file.unwrap().path());
+    let files = sources(&source("src")).into_iter();
     let builder = files.fold(Builder::new().with_config(config), |builder, file| builder.with_src(file));
     let mut generated = Vec::new();
     builder.generate().unwrap().write(&mut generated);
@@ -115,6 +123,7 @@ fn status_numbers_agree() {
         ("BRV_ERR_EXHAUSTED", brv_status::Exhausted),
         ("BRV_ERR_CANCELED", brv_status::Canceled),
         ("BRV_ERR_TRUNCATED", brv_status::Truncated),
+        ("BRV_ERR_USER", brv_status::User),
         ("BRV_PENDING", brv_status::Pending),
     ];
     for (name, status) in pairs {
@@ -122,6 +131,24 @@ fn status_numbers_agree() {
     }
     let listed = header().lines().filter(|line| line.starts_with("    BRV_ERR_")).count();
     assert_eq!(listed, pairs.len() - 2, "a status is missing from this test");
+}
+
+#[test]
+fn types_reductions_and_algorithms_have_the_numbers_of_rust() {
+    let agrees = |begin: &str, name: &str, number: u32| {
+        let name = format!("{begin}{}", name.to_uppercase().replace('-', "_"));
+        assert_eq!(constant(&name), number.to_string(), "{name}");
+    };
+    DataType::ALL.iter().for_each(|data| agrees("BRV_", data.name(), data.number().into()));
+    ReduceOp::ALL.iter().for_each(|op| agrees("BRV_", op.name(), op.number().into()));
+    let mut algorithms = 0;
+    while let Some(name) = algorithm_name(algorithms + 1) {
+        algorithms += 1;
+        agrees("BRV_ALGORITHM_", name, algorithms);
+    }
+    let header = header();
+    let listed = header.lines().filter(|line| line.starts_with("    BRV_ALGORITHM_")).count();
+    assert_eq!(listed as u32, algorithms + 2, "one is missing in Rust");
 }
 
 #[test]

@@ -7,6 +7,8 @@ mod groups;
 mod header;
 mod install;
 mod joining;
+mod list;
+mod listed;
 mod messages;
 mod ranks;
 mod requests;

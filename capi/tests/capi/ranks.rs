@@ -89,7 +89,39 @@ fn succeeds(name: &str, worlds: &[u32], arguments: &[&str]) {
 
 #[test]
 fn dense_collectives_agree_with_a_serial_oracle() {
-    succeeds("dense.c", &[1, 3, 4], &[]);
+    succeeds("dense.c", &[1, 2, 3, 4], &[]);
+}
+
+#[test]
+fn dense_collectives_agree_with_it_by_messages() {
+    let stage = Stage::new();
+    let program = stage.compile("dense.c");
+    launch_with(&[("BREVITY_SHARED_MEMORY", "0")], Choice::Tcp, &stage, &program, &[], 3);
+}
+
+/// With and without shared memory.
+fn in_both_ways(name: &str) {
+    let stage = Stage::new();
+    let program = stage.compile(name);
+    for (shared_memory, world_size) in [("1", 1), ("1", 2), ("1", 3), ("0", 2), ("0", 3)] {
+        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
+        launch_with(&variables, Choice::Tcp, &stage, &program, &[], world_size);
+    }
+}
+
+#[test]
+fn dense_collectives_refuse_what_makes_no_sense() {
+    in_both_ways("dense_refused.c");
+}
+
+#[test]
+fn reductions_of_the_program_are_used_and_may_fail() {
+    in_both_ways("reductions.c");
+}
+
+#[test]
+fn reductions_of_the_program_run_under_valgrind() {
+    under_valgrind("reductions.c", &[], 2);
 }
 
 /// Users check their programs with valgrind. It has no vDSO and none of the instructions of AVX-512.
@@ -107,7 +139,7 @@ pub fn under_valgrind(name: &str, arguments: &[&str], world_size: u32) {
 
 #[test]
 fn dense_collectives_run_under_valgrind() {
-    under_valgrind("dense.c", &[], 2);
+    under_valgrind("dense.c", &["short"], 2);
 }
 
 #[test]
@@ -207,6 +239,16 @@ fn the_example_averages() {
     for (rank, output) in launch(&stage, &program, &[], 4).iter().enumerate() {
         assert!(output.starts_with(&format!("rank {rank} of 4 over ")), "{output}");
         assert!(output.contains("average[0] = 1.5, 10 entries came, 9"), "{output}");
+    }
+}
+
+#[test]
+fn the_example_of_collectives_has_one_result() {
+    let stage = Stage::new();
+    let program = stage.compile_source(&source("examples/c/collectives.c"));
+    for (rank, output) in launch(&stage, &program, &[], 4).iter().enumerate() {
+        let expected = format!("rank {rank} of 4: parameter -3, 10 records, smallest loss -2 on rank 1\n");
+        assert!(output.contains(&expected), "{output}");
     }
 }
 
