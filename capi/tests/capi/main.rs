@@ -10,6 +10,7 @@ mod joining;
 mod list;
 mod listed;
 mod messages;
+mod osu;
 mod ranks;
 mod requests;
 mod server;
