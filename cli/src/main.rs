@@ -1,6 +1,7 @@
 //! The `brevity` command.
 #![forbid(unsafe_code)]
 
+mod draw;
 mod host;
 mod info;
 mod perf;
@@ -30,6 +31,7 @@ enum Action {
     Run(run::RunArguments),
     Perf(Box<perf::PerfArguments>),
     Plan(plan::PlanArguments),
+    Draw(draw::DrawArguments),
     Info(info::InfoArguments),
     #[command(name = run::TRAMPOLINE, hide = true)]
     Rank(run::TrampolineArguments),
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         }
         Action::Perf(arguments) => end(perf::perf(*arguments), perf::Error::status),
         Action::Plan(arguments) => end(plan::plan(&arguments).map(|()| 0), brevity_bench::Error::status),
+        Action::Draw(arguments) => end(draw::draw(&arguments).map(|()| 0), brevity_bench::Error::status),
         Action::Info(arguments) => end(info::info(&arguments).map(|()| 0), brevity_bench::Error::status),
     }
 }
@@ -132,7 +135,7 @@ mod tests {
         assert_eq!(complaint("brevity perf"), "the following required arguments were not provided: <NAME>");
         assert_eq!(complaint("brevity perf latency --bogus"), "unexpected argument '--bogus' found");
         assert!(complaint("brevity perf latency --size 8:4").ends_with("MIN is larger than MAX"));
-        assert_eq!(complaint("brevity"), "expected a command: run, perf, plan, info");
+        assert_eq!(complaint("brevity"), "expected a command: run, perf, plan, draw, info");
         let remedy =
             "unexpected argument 'true' found: put -- before the program, as in `brevity run -n 2 -- true`";
         assert_eq!(complaint("brevity run -n 2 true"), remedy);

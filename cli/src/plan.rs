@@ -5,7 +5,7 @@ use std::fmt::Write;
 use brevity::collectives::dense::{
     AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
 };
-use brevity::collectives::{Cost, Ground, Work, estimates};
+use brevity::collectives::{Algorithm, Cost, Ground, Work, estimates};
 use brevity_bench::output::print;
 use brevity_bench::record::to_json;
 use brevity_bench::size::SizeRange;
@@ -66,16 +66,47 @@ pub fn plan(arguments: &PlanArguments) -> brevity_bench::Result<()> {
     print(&if arguments.json { to_json(&rows)? } else { table(&rows) })
 }
 
+/// Which algorithms collectives have for vectors of a length, also those that sum in another order.
+pub fn algorithms(ranks: u32, bytes: usize) -> Vec<(String, Vec<Algorithm>)> {
+    let ground = Ground { cost: Cost::default(), world_size: ranks, any_order: true };
+    let mut all = Vec::new();
+    for_all(&ground, &[Work { bytes, wide_bytes: bytes, ..Work::default() }], |name, _, estimates| {
+        all.push((name, estimates.into_iter().map(|(algorithm, _)| algorithm).collect()));
+    });
+    all
+}
+
+/// Calls `take` with the name, the bytes and the estimates of every collective that has algorithms.
+fn for_all(ground: &Ground, works: &[Work], mut take: impl FnMut(String, usize, Vec<(Algorithm, f64)>)) {
+    macro_rules! take {
+        ($($collective:ty),*) => {
+            $(for work in works {
+                let estimates = estimates::<$collective>(work, ground);
+                take(<$collective>::OPERATION.to_string(), work.bytes, estimates);
+            })*
+        };
+    }
+    take!(Broadcast, Reduce, AllReduce, ReduceScatter, AllGather, Gather, Scatter, AllToAll);
+}
+
 fn rows(arguments: &PlanArguments) -> brevity_bench::Result<Vec<Row>> {
+    let usual = Cost::default();
+    let cost =
+        Cost { alpha: arguments.alpha.unwrap_or(usual.alpha), beta: arguments.beta.unwrap_or(usual.beta) };
+    let ground = Ground { cost, world_size: arguments.ranks, any_order: arguments.any_order };
     let mut rows = Vec::new();
-    add::<Broadcast>(arguments, &mut rows);
-    add::<Reduce>(arguments, &mut rows);
-    add::<AllReduce>(arguments, &mut rows);
-    add::<ReduceScatter>(arguments, &mut rows);
-    add::<AllGather>(arguments, &mut rows);
-    add::<Gather>(arguments, &mut rows);
-    add::<Scatter>(arguments, &mut rows);
-    add::<AllToAll>(arguments, &mut rows);
+    let work = |bytes| {
+        let wide_bytes = if arguments.half { 2 * bytes } else { bytes };
+        Work { bytes, wide_bytes, is_exact: false, is_uneven: false }
+    };
+    let works: Vec<Work> = arguments.size.sizes().map(work).collect();
+    for_all(&ground, &works, |collective, bytes, estimates| {
+        let estimate = |(algorithm, seconds): (Algorithm, f64)| Estimate {
+            algorithm: algorithm.name(),
+            microseconds: seconds * 1e6,
+        };
+        rows.push(Row { collective, bytes, algorithms: estimates.into_iter().map(estimate).collect() });
+    });
     let Some(name) = &arguments.name else { return Ok(rows) };
     let mut names: Vec<String> = rows.iter().map(|row| row.collective.clone()).collect();
     names.dedup();
@@ -85,22 +116,6 @@ fn rows(arguments: &PlanArguments) -> brevity_bench::Result<Vec<Row>> {
         return Err(brevity_bench::Error::Arguments(what));
     }
     Ok(rows)
-}
-
-fn add<C: Collective>(arguments: &PlanArguments, rows: &mut Vec<Row>) {
-    let usual = Cost::default();
-    let cost =
-        Cost { alpha: arguments.alpha.unwrap_or(usual.alpha), beta: arguments.beta.unwrap_or(usual.beta) };
-    let ground = Ground { cost, world_size: arguments.ranks, any_order: arguments.any_order };
-    for bytes in arguments.size.sizes() {
-        let wide_bytes = if arguments.half { 2 * bytes } else { bytes };
-        let work = Work { bytes, wide_bytes, is_exact: false, is_uneven: false };
-        let algorithms = estimates::<C>(&work, &ground)
-            .into_iter()
-            .map(|(algorithm, seconds)| Estimate { algorithm: algorithm.name(), microseconds: seconds * 1e6 })
-            .collect();
-        rows.push(Row { collective: C::OPERATION.to_string(), bytes, algorithms });
-    }
 }
 
 fn table(rows: &[Row]) -> String {
@@ -120,7 +135,8 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+/// A time on the command line.
+pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
         _ => Err(format!("{text:?} is no time: expected seconds from 0 on, as 20e-6")),

@@ -16,7 +16,7 @@ use brevity::compress::Density;
 pub use dense::Dense;
 pub use gtopk::GtopkAllReduce;
 pub use overlap::{Overlapped, measure_overlap};
-pub use simulated::{Simulation, simulate};
+pub use simulated::{Simulation, passages, simulate};
 pub use workload::{Difference, Measured, Workload, measure as measure_workload};
 
 use crate::collective::{self, Collective, Number};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use brevity::transport::sim::{Cluster, Links, run};
+use brevity::collectives::Algorithm;
+use brevity::transport::sim::{Cluster, Links, Passage, run};
 use brevity::{Group, Settings};
 
 use super::{Case, Dense, Dtype, Measured, Workload};
@@ -41,17 +42,51 @@ pub fn simulate(
     }
 }
 
+/// The messages of one call of a collective, in the order in which they have begun.
+///
+/// # Errors
+/// As for [`simulate`], and for an algorithm that does not fit.
+pub fn passages(
+    simulation: Simulation,
+    collective: Collective,
+    algorithm: Option<Algorithm>,
+    bytes: usize,
+) -> Result<Vec<Passage>> {
+    let case = Case { bytes, density: None, iterations: 1, warmup: 0 };
+    let cluster = simulation.cluster().with_passages();
+    simulate_on::<f32>((simulation.world_size, &cluster), collective, algorithm, case)?;
+    let mut passages = cluster.passages();
+    passages.sort_by_key(|passage| (passage.begun, passage.from, passage.to));
+    Ok(passages)
+}
+
+impl Simulation {
+    fn cluster(self) -> Cluster {
+        Cluster::new(self.world_size, Links::new(self.alpha, self.beta))
+    }
+}
+
 fn simulate_as<T: Number>(
     simulation: Simulation,
     collective: Collective,
     case: Case,
 ) -> Result<Vec<Measured>> {
-    let Simulation { world_size, alpha, beta } = simulation;
+    simulate_on::<T>((simulation.world_size, &simulation.cluster()), collective, None, case)
+}
+
+fn simulate_on<T: Number>(
+    (world_size, cluster): (u32, &Cluster),
+    collective: Collective,
+    algorithm: Option<Algorithm>,
+    case: Case,
+) -> Result<Vec<Measured>> {
     let count = case.bytes / size_of::<T>();
     let expected = |rank| -> Arc<[T]> { collective.expected(Place { rank, world_size }, count).into() };
     let of_all = collective.has_one_output().then(|| expected(ROOT));
-    let ranks = run(Cluster::new(world_size, Links::new(alpha, beta)), |transport| {
-        let group = Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() });
+    // The results are small integers, which have one sum in any order.
+    let settings = Settings { timeout: TIMEOUT, any_order: algorithm.is_some(), ..Settings::default() };
+    let ranks = run(cluster.clone(), |transport| {
+        let group = Group::new(transport, settings).with_algorithm(algorithm);
         let expected = of_all.clone().unwrap_or_else(|| expected(group.rank()));
         async move {
             let mut dense = Dense::expecting(&group, collective, count, expected)?;

@@ -37,6 +37,7 @@ use parking_lot::Mutex;
 
 pub use self::driver::{Stuck, run};
 pub use self::links::{Fault, Links};
+pub use self::network::Passage;
 
 use self::links::duration;
 use self::network::{Network, Packet};
@@ -85,6 +86,19 @@ impl Cluster {
             self.network.lock().plan(fault);
         }
         self
+    }
+
+    /// Keeps every message that arrives from now on, for [`passages`](Self::passages).
+    #[must_use]
+    pub fn with_passages(self) -> Self {
+        self.network.lock().passages.get_or_insert_default();
+        self
+    }
+
+    /// The messages that have arrived, in the order of their ends, if they are [kept](Self::with_passages).
+    #[must_use]
+    pub fn passages(&self) -> Vec<Passage> {
+        self.network.lock().passages.clone().unwrap_or_default()
     }
 
     /// The ranks' transports, in rank order. Call this once: each rank has one transport. [`run`] calls it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::links::{Fault, Links, picoseconds};
+use super::links::{Fault, Links, duration, picoseconds};
 use super::node::{Message, Node};
 use super::remote::Request;
 use crate::local::matching::Key;
@@ -26,6 +26,23 @@ pub(super) struct Network {
     pub(super) ready: BTreeSet<Rank>,
     /// A hash of all events in order.
     pub(super) trace: u64,
+    /// The messages that have arrived, if they are kept.
+    pub(super) passages: Option<Vec<Passage>>,
+}
+
+/// A message that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// The rank that has sent it.
+    pub from: Rank,
+    /// The rank that it was for.
+    pub to: Rank,
+    /// Its bytes, without header.
+    pub bytes: usize,
+    /// When its first byte left the sender's port.
+    pub begun: Duration,
+    /// When its last byte had passed the receiver's port.
+    pub ended: Duration,
 }
 
 pub(super) enum Event {
@@ -56,6 +73,7 @@ pub(super) struct Transfer {
     from: Rank,
     to: Rank,
     packet: Packet,
+    begun: u64,
 }
 
 pub(super) enum Packet {
@@ -92,6 +110,7 @@ impl Network {
             cuts: BTreeSet::new(),
             ready: BTreeSet::new(),
             trace: 0,
+            passages: None,
         }
     }
 
@@ -136,7 +155,7 @@ impl Network {
         sender.in_flight += 1;
         self.schedule(
             start.saturating_add(link.latency()),
-            Event::Head(Box::new(Transfer { from, to, packet })),
+            Event::Head(Box::new(Transfer { from, to, packet, begun: start })),
         );
     }
 
@@ -242,10 +261,14 @@ impl Network {
         self.schedule(time, Event::Arrival(transfer));
     }
 
-    fn arrive(&mut self, Transfer { from, to, packet }: Transfer) {
+    fn arrive(&mut self, Transfer { from, to, packet, begun }: Transfer) {
         self.record(4, from, to, packet.detail());
         match packet {
             Packet::Message(key, message) => {
+                if let Some(passages) = &mut self.passages {
+                    let (begun, ended) = (duration(begun), duration(self.now));
+                    passages.push(Passage { from, to, bytes: message.bytes.len(), begun, ended });
+                }
                 let node = &mut self.nodes[to.index()];
                 if node.deliver(key, message) || node.is_listening {
                     self.wake(to);
