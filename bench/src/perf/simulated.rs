@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brevity::transport::sim::{Cluster, Links, run};
-use brevity::{Group, Settings};
+use brevity::{Group, Machine, Settings};
 
 use super::{Case, Dense, Dtype, Measured, Workload};
 use crate::collective::{Collective, Number, Place, ROOT};
@@ -50,8 +50,9 @@ fn simulate_as<T: Number>(
     let count = case.bytes / size_of::<T>();
     let expected = |rank| -> Arc<[T]> { collective.expected(Place { rank, world_size }, count).into() };
     let of_all = collective.has_one_output().then(|| expected(ROOT));
+    let machine = Some(Machine::uniform(alpha, beta));
     let ranks = run(Cluster::new(world_size, Links::new(alpha, beta)), |transport| {
-        let group = Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() });
+        let group = Group::new(transport, Settings { timeout: TIMEOUT, machine, ..Settings::default() });
         let expected = of_all.clone().unwrap_or_else(|| expected(group.rank()));
         async move {
             let mut dense = Dense::expecting(&group, collective, count, expected)?;

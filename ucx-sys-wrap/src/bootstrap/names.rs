@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Once;
 
 /// The variables that this library reads, or sets for the ranks that it launches.
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 25] = [
     "BREVITY_ALGORITHM",
     "BREVITY_ANNOUNCE",
     "BREVITY_ANY_ORDER",
@@ -17,12 +17,14 @@ pub const NAMES: [&str; 23] = [
     "BREVITY_KEY_FILE",
     "BREVITY_LAUNCHER",
     "BREVITY_LOG",
+    "BREVITY_MACHINE",
     "BREVITY_MASTER",
     "BREVITY_MASTER_RESERVED",
     "BREVITY_PMIX_LIB",
     "BREVITY_PORT_RANGE",
     "BREVITY_PROGRESS_THREAD",
     "BREVITY_RANK",
+    "BREVITY_SEGMENT",
     "BREVITY_SHARED_MEMORY",
     "BREVITY_TIMEOUT",
     "BREVITY_TRANSPORT",
@@ -31,7 +33,7 @@ pub const NAMES: [&str; 23] = [
 ];
 
 /// The variables of this library's own tests and benchmarks.
-pub const TEST_NAMES: [&str; 19] = [
+pub const TEST_NAMES: [&str; 20] = [
     "BREVITY_BENCH_NAMESPACE",
     "BREVITY_BENCH_TEST_MARK",
     "BREVITY_CLI_TEST_MARK",
@@ -47,6 +49,7 @@ pub const TEST_NAMES: [&str; 19] = [
     "BREVITY_STRESS_SEED",
     "BREVITY_TEST_ALONE",
     "BREVITY_TEST_DESCRIPTORS",
+    "BREVITY_TEST_ESTIMATES",
     "BREVITY_TEST_EXITS",
     "BREVITY_TEST_MPIEXEC",
     "BREVITY_TEST_MPIRUN",
