@@ -40,7 +40,9 @@ pub mod tokio;
 pub use brevity_collectives as collectives;
 pub use brevity_collectives::engine::{Driver, Handle};
 pub use brevity_collectives::sparse::PutBack;
-pub use brevity_collectives::{Cost, Element, Group, Join, Joining, Leaving, Message, ReduceOp, Settings};
+pub use brevity_collectives::{
+    Element, Group, Join, Joining, Leaving, Link, Machine, Message, ReduceOp, Settings,
+};
 pub use brevity_compress as compress;
 pub use error::{Error, Result};
 pub use exchange::{Averaged, Averaging, ExchangeBuilder, GradientExchange};

@@ -4,11 +4,11 @@ use std::env;
 use std::fmt;
 use std::path::PathBuf;
 
-use brevity::Settings;
 use brevity::transport::bootstrap::{Launcher, pmix_available};
 use brevity::transport::shm::why_unreadable;
 use brevity::transport::ucx::rdma_devices;
 use brevity::transport::{tcp, ucx};
+use brevity::{Machine, Settings};
 use brevity_bench::output::print;
 use brevity_bench::record::to_json;
 use serde::Serialize;
@@ -105,12 +105,16 @@ struct Variable {
 }
 
 /// The environment variables that are read, and their meanings.
-const VARIABLES: [(&str, &str); 30] = [
+const VARIABLES: [(&str, &str); 34] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
     ("BREVITY_TRANSPORT", "auto, ucx or tcp"),
     ("BREVITY_TIMEOUT", "seconds that a call may take"),
+    ("BREVITY_ALGORITHM", "algorithms to use in place of the fastest; rank 0's count"),
+    ("BREVITY_ANY_ORDER", "1 or on, 0 or off: whether sums may have any order; rank 0's counts"),
+    ("BREVITY_MACHINE", "the speeds that algorithms are chosen for; rank 0's count"),
+    ("BREVITY_SEGMENT", "bytes of a message of a long vector; rank 0's count"),
     ("BREVITY_PROGRESS_THREAD", "1 or on, 0 or off: whether a thread moves non-blocking calls"),
     ("BREVITY_SHARED_MEMORY", "1 or on, 0 or off: whether ranks of one host share memory"),
     ("BREVITY_HOST_ID", "tells hosts apart that look alike"),
@@ -209,7 +213,7 @@ fn tcp_note(why_unreadable: Option<String>) -> String {
 }
 
 fn defaults() -> Vec<Setting> {
-    let Settings { timeout, cost, .. } = Settings::default();
+    let Settings { timeout, segment_bytes, .. } = Settings::default();
     let of = |name, value| Setting { name, value };
     let unexpected_mib = tcp::CREDIT_BYTES >> 20;
     let at_once_kib = ucx::MAX_EAGER_BYTES >> 10;
@@ -223,8 +227,8 @@ fn defaults() -> Vec<Setting> {
             format!("{} MiB a peer", ucx::CREDIT_BYTES >> 20),
         ),
         of("messages sent in one piece, over ucx", format!("up to {at_once_kib} KiB")),
-        of("alpha, which chooses algorithms", format!("{} us", cost.alpha * 1e6)),
-        of("beta, which chooses algorithms", format!("{} ns/byte", cost.beta * 1e9)),
+        of("messages of a long vector", format!("{} KiB", segment_bytes >> 10)),
+        of("machine, if it is not measured", Machine::default().to_string()),
     ]
 }
 

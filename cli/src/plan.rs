@@ -5,16 +5,17 @@ use std::fmt::Write;
 use brevity::collectives::dense::{
     AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
 };
-use brevity::collectives::{Algorithm, Cost, Ground, Work, estimates};
+use brevity::collectives::{Algorithm, Estimate, Ground, Link, Machine, Topology, Work, estimates};
 use brevity_bench::output::print;
 use brevity_bench::record::to_json;
 use brevity_bench::size::SizeRange;
 use serde::Serialize;
 
-/// Shows the algorithms that dense collectives take between ranks of several hosts, the cheapest first, with
-/// the microseconds that each is estimated to take.
+/// Shows the algorithms that dense collectives take by messages, the fastest first, with the microseconds
+/// that each is estimated to take.
 ///
-/// Without other settings, latency and bandwidth are those that groups assume.
+/// Without other settings, each rank is on a host of its own, and speeds are those that groups assume when
+/// they can't measure them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArguments {
     /// One collective, as all-reduce [default: all]
@@ -26,10 +27,16 @@ pub struct PlanArguments {
     /// Bytes of the vector, or of each rank's block: MIN:MAX, doubling
     #[arg(long, value_name = "BYTES", default_value = "8:64M")]
     pub size: SizeRange,
-    /// Seconds that a message takes
+    /// Hosts, each with as many ranks, one behind the other [default: one for each rank]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub hosts: Option<u32>,
+    /// Speeds, as in BREVITY_MACHINE
+    #[arg(long, value_name = "SPEEDS")]
+    pub machine: Option<Machine>,
+    /// Seconds that a message takes between hosts
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub alpha: Option<f64>,
-    /// Seconds that a byte takes
+    /// Seconds that a byte takes between hosts
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub beta: Option<f64>,
     /// Let sums of floating-point numbers have any order
@@ -43,32 +50,72 @@ pub struct PlanArguments {
     pub json: bool,
 }
 
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Plan {
+    /// As in `BREVITY_MACHINE`.
+    machine: String,
+    ranks: u32,
+    hosts: u32,
+    /// Whether sums by hosts have the fixed order.
+    is_aligned: bool,
+    rows: Vec<Row>,
+}
+
 /// The algorithms of a collective for vectors of a length.
 #[derive(Debug, Serialize)]
 struct Row {
     collective: String,
     bytes: usize,
-    algorithms: Vec<Estimate>,
+    algorithms: Vec<Choice>,
 }
 
+/// An algorithm, and what it is estimated to take.
 #[derive(Debug, Serialize)]
-struct Estimate {
+struct Choice {
     algorithm: &'static str,
     microseconds: f64,
+    rounds: u32,
+    bytes_per_rank: f64,
 }
 
 /// Prints the table.
 ///
 /// # Errors
-/// For an unknown collective, or if standard output was closed.
+/// For an unknown collective or placement, or if standard output was closed.
 pub fn plan(arguments: &PlanArguments) -> brevity_bench::Result<()> {
-    let rows = rows(arguments)?;
-    print(&if arguments.json { to_json(&rows)? } else { table(&rows) })
+    let ground = ground(arguments)?;
+    let Ground { machine, topology, world_size, .. } = ground;
+    let plan = Plan {
+        machine: machine.to_string(),
+        ranks: world_size,
+        hosts: topology.hosts,
+        is_aligned: topology.is_aligned,
+        rows: rows(arguments, &ground)?,
+    };
+    print(&if arguments.json { to_json(&plan)? } else { table(&plan) })
+}
+
+fn ground(arguments: &PlanArguments) -> brevity_bench::Result<Ground> {
+    let PlanArguments { ranks, machine, alpha, beta, any_order, .. } = *arguments;
+    let hosts = arguments.hosts.unwrap_or(ranks);
+    if !ranks.is_multiple_of(hosts) {
+        let what = format!("--hosts {hosts}: {ranks} ranks are no multiple of that");
+        return Err(brevity_bench::Error::Arguments(what));
+    }
+    let mut machine = machine.unwrap_or_default();
+    let between = machine.between;
+    // Where only the latency is known, a further message takes the usual part of it.
+    let overhead = alpha.map_or(between.overhead, |alpha| alpha / 8.0);
+    machine.between =
+        Link { alpha: alpha.unwrap_or(between.alpha), overhead, beta: beta.unwrap_or(between.beta) };
+    let placed: Vec<u32> = (0..ranks).map(|rank| rank / (ranks / hosts)).collect();
+    Ok(Ground { topology: Topology::of(&placed), any_order, ..Ground::new(machine, ranks) })
 }
 
 /// Which algorithms collectives have for vectors of a length, also those that sum in another order.
 pub fn algorithms(ranks: u32, bytes: usize) -> Vec<(String, Vec<Algorithm>)> {
-    let ground = Ground { cost: Cost::default(), world_size: ranks, any_order: true };
+    let ground = Ground { any_order: true, ..Ground::new(Machine::default(), ranks) };
     let mut all = Vec::new();
     for_all(&ground, &[Work { bytes, wide_bytes: bytes, ..Work::default() }], |name, _, estimates| {
         all.push((name, estimates.into_iter().map(|(algorithm, _)| algorithm).collect()));
@@ -77,7 +124,7 @@ pub fn algorithms(ranks: u32, bytes: usize) -> Vec<(String, Vec<Algorithm>)> {
 }
 
 /// Calls `take` with the name, the bytes and the estimates of every collective that has algorithms.
-fn for_all(ground: &Ground, works: &[Work], mut take: impl FnMut(String, usize, Vec<(Algorithm, f64)>)) {
+fn for_all(ground: &Ground, works: &[Work], mut take: impl FnMut(String, usize, Vec<(Algorithm, Estimate)>)) {
     macro_rules! take {
         ($($collective:ty),*) => {
             $(for work in works {
@@ -89,23 +136,21 @@ fn for_all(ground: &Ground, works: &[Work], mut take: impl FnMut(String, usize, 
     take!(Broadcast, Reduce, AllReduce, ReduceScatter, AllGather, Gather, Scatter, AllToAll);
 }
 
-fn rows(arguments: &PlanArguments) -> brevity_bench::Result<Vec<Row>> {
-    let usual = Cost::default();
-    let cost =
-        Cost { alpha: arguments.alpha.unwrap_or(usual.alpha), beta: arguments.beta.unwrap_or(usual.beta) };
-    let ground = Ground { cost, world_size: arguments.ranks, any_order: arguments.any_order };
+fn rows(arguments: &PlanArguments, ground: &Ground) -> brevity_bench::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let work = |bytes| {
         let wide_bytes = if arguments.half { 2 * bytes } else { bytes };
         Work { bytes, wide_bytes, is_exact: false, is_uneven: false }
     };
     let works: Vec<Work> = arguments.size.sizes().map(work).collect();
-    for_all(&ground, &works, |collective, bytes, estimates| {
-        let estimate = |(algorithm, seconds): (Algorithm, f64)| Estimate {
+    for_all(ground, &works, |collective, bytes, estimates| {
+        let algorithms = estimates.into_iter().map(|(algorithm, estimate)| Choice {
             algorithm: algorithm.name(),
-            microseconds: seconds * 1e6,
-        };
-        rows.push(Row { collective, bytes, algorithms: estimates.into_iter().map(estimate).collect() });
+            microseconds: estimate.seconds * 1e6,
+            rounds: estimate.rounds,
+            bytes_per_rank: estimate.bytes,
+        });
+        rows.push(Row { collective, bytes, algorithms: algorithms.collect() });
     });
     let Some(name) = &arguments.name else { return Ok(rows) };
     let mut names: Vec<String> = rows.iter().map(|row| row.collective.clone()).collect();
@@ -118,16 +163,18 @@ fn rows(arguments: &PlanArguments) -> brevity_bench::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn table(rows: &[Row]) -> String {
-    let mut text = String::new();
+fn table(plan: &Plan) -> String {
+    let Plan { machine, ranks, hosts, is_aligned, .. } = plan;
+    let order = if *is_aligned { "aligned" } else { "not aligned" };
+    let mut text = format!("# machine {machine}\n# {ranks} ranks on {hosts} hosts, {order}\n");
     let mut last = "";
-    for row in rows {
+    for row in &plan.rows {
         if row.collective != last {
-            let _ = writeln!(text, "{}# {}", if last.is_empty() { "" } else { "\n" }, row.collective);
+            let _ = writeln!(text, "\n# {}", row.collective);
             last = &row.collective;
         }
         let _ = write!(text, "{:>10}", row.bytes);
-        for Estimate { algorithm, microseconds } in &row.algorithms {
+        for Choice { algorithm, microseconds, .. } in &row.algorithms {
             let _ = write!(text, "  {algorithm} {microseconds:.1}");
         }
         text.push('\n');
@@ -157,7 +204,8 @@ mod tests {
 
     fn rows_of(line: &str) -> brevity_bench::Result<Vec<Row>> {
         let words = std::iter::once("plan").chain(line.split_whitespace());
-        rows(&Command::try_parse_from(words).unwrap().arguments)
+        let arguments = Command::try_parse_from(words).unwrap().arguments;
+        rows(&arguments, &ground(&arguments)?)
     }
 
     #[test]
@@ -176,8 +224,12 @@ mod tests {
         assert!(!names("all-reduce --size 64M:64M").contains(&"ring"));
         assert!(names("all-reduce --size 64M:64M --any-order").contains(&"ring"));
         assert!(!names("all-reduce --size 8:8 --half").contains(&"halving"));
-        let text = table(&all);
-        assert!(text.starts_with("# broadcast\n         8  "), "{text}");
+        let (machine, rows) = (Machine::default().to_string(), all);
+        let text = table(&Plan { machine, ranks: 5, hosts: 5, is_aligned: false, rows });
+        assert!(text.contains("\n# 5 ranks on 5 hosts, not aligned\n\n# broadcast\n         8  "), "{text}");
+        let line = "all-reduce --size 64M:64M --hosts 2 --machine inside:1,1,0.1;between:50,2,8";
+        assert_eq!(names(line)[0], "hosts");
+        assert!(rows_of("--hosts 3").unwrap_err().to_string().contains("no multiple"));
         let refused = rows_of("allreduce").unwrap_err().to_string();
         assert!(refused.contains("all-reduce"), "{refused}");
     }

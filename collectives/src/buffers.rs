@@ -124,6 +124,13 @@ impl Layout {
         Self::Ends((1..=ranks as usize).map(|end| (end * each).min(bytes)).collect())
     }
 
+    /// The same blocks, and empty ones behind them up to this number.
+    pub(crate) fn with_empty(self, ranks: u32) -> Self {
+        let mut ends: Vec<usize> = (0..self.ranks()).map(|rank| self.block(rank).end).collect();
+        ends.resize(ranks as usize, self.total());
+        Self::Ends(ends.into())
+    }
+
     /// The same, for the slots of a host.
     pub(crate) fn blocks(&self) -> Blocks<'_> {
         match self {

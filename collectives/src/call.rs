@@ -1,12 +1,13 @@
 //! One collective call of one rank. Its messages carry its number and description.
 
 mod operations;
+mod shared;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::Arc;
 
 use bytemuck::Pod;
 use ucx_sys_wrap::buffer::{Chunk, Comm, PoolBuffer, RecvBuffer, SendBuffer};
-use ucx_sys_wrap::{Envelope, Failure, Mark, Rank, Signature, Tag};
+use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
 
 use crate::buffers::{Buffers, Memory};
 use crate::calls::Numbered;
@@ -15,11 +16,12 @@ use crate::data::Element;
 use crate::dense::{Collective, MOST_SLOT_ELEMENT, Place};
 use crate::description::{Description, digest};
 use crate::error::{CallSite, Error, Result};
-use crate::host::{Inside, InsideTicket, SlotTurn, Terms};
-use crate::plan::Algorithm;
+use crate::host::{InsideTicket, SlotTurn, Terms};
+use crate::plan::{Algorithm, Plan};
 use crate::poison::Poison;
 
 pub use operations::{Receiving, ReceivingUpTo, Sending};
+pub(crate) use shared::Shared;
 
 /// The interface of algorithms to their group: the ranks, and sends and receives that belong to this call.
 ///
@@ -35,92 +37,21 @@ pub struct Call<'comm, 'env> {
     /// Whether it runs beside other parts of one call.
     is_part: bool,
     lane: u32,
+    /// The ranks that take part, if they are not all of the group.
+    among: Option<Among>,
+}
+
+/// Some ranks of a group, which a part of an algorithm is for.
+#[derive(Clone)]
+struct Among {
+    /// Their ranks in the group.
+    ranks: Arc<[u32]>,
+    /// This rank's place among them.
+    own: u32,
 }
 
 /// The parts of a call that tags tell apart in every round. A round that wraps around keeps its lane.
 pub(crate) const LANES: u32 = 4;
-
-/// The states of a call on this rank.
-const WHOLE: u8 = 0;
-const BROKEN: u8 = 1;
-const DIFFERS: u8 = 2;
-
-/// The state shared by all collectives inside a call.
-#[derive(Default)]
-pub(crate) struct Shared {
-    mark: AtomicU64,
-    /// Why this rank leaves the call early, if it does.
-    broken: AtomicU8,
-    /// Whether a peer has told that calls differ.
-    is_told: AtomicBool,
-    /// Set if the call's collectives may use the slots of the host.
-    inside: Option<Inside>,
-}
-
-impl Shared {
-    /// For a call that may use the slots of the host if `inside` is set.
-    pub(crate) fn new(inside: Option<Inside>) -> Self {
-        Self { inside, ..Self::default() }
-    }
-
-    /// The cause to close the context for, if this rank, `own`, leaves the call early.
-    pub(crate) fn broken(&self, own: Rank) -> Option<Failure> {
-        match self.broken.load(Ordering::Relaxed) {
-            WHOLE => None,
-            DIFFERS => Some(Failure::Differs(own)),
-            _ => Some(Failure::Aborted(own)),
-        }
-    }
-
-    /// Notes that this rank leaves the call early, because a peer has violated its protocol or for want of
-    /// memory.
-    pub(crate) fn set_broken(&self) {
-        self.broken.fetch_max(BROKEN, Ordering::Relaxed);
-    }
-
-    /// Notes that a peer makes a different call.
-    pub(crate) fn set_differs(&self) {
-        self.broken.store(DIFFERS, Ordering::Relaxed);
-    }
-
-    /// Whether calls were found to differ.
-    #[inline]
-    pub(crate) fn has_differed(&self) -> bool {
-        self.is_told.load(Ordering::Relaxed) || self.broken.load(Ordering::Relaxed) == DIFFERS
-    }
-
-    /// The largest mark that was set or received.
-    #[inline]
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.mark.load(Ordering::Relaxed))
-    }
-
-    /// Merges a peer's mark.
-    #[inline]
-    pub(crate) fn hear(&self, mark: Mark) {
-        if mark != Mark::NONE {
-            self.mark.fetch_max(mark.0, Ordering::Relaxed);
-        }
-    }
-
-    /// The error of a peer that has violated the call's protocol, which breaks the call.
-    pub(crate) fn refuse(&self, rank: Rank, what: String) -> Error {
-        self.set_broken();
-        Error::Payload { rank, what }
-    }
-
-    /// Converts a transport's error to one of this call.
-    pub(crate) fn error(&self, site: &CallSite<'_>, error: ucx_sys_wrap::Error) -> Error {
-        use ucx_sys_wrap::Error as Transport;
-        match error {
-            Transport::Mismatch { .. } => self.set_differs(),
-            Transport::Differs { .. } => self.is_told.store(true, Ordering::Relaxed),
-            Transport::TooLong { .. } | Transport::Protocol { .. } => self.set_broken(),
-            _ => {}
-        }
-        Error::at(site, error)
-    }
-}
 
 impl<'comm, 'env> Call<'comm, 'env> {
     pub(crate) fn new(
@@ -132,7 +63,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     ) -> Self {
         let site = CallSite { description, sequence: numbered.number, difference: &ranks.difference };
         let signature = description.sign(ranks.epoch, numbered.digest);
-        Self { comm, ranks, numbered, site, signature, shared, is_part: false, lane: 0 }
+        Self { comm, ranks, numbered, site, signature, shared, is_part: false, lane: 0, among: None }
     }
 
     /// A collective inside this call, whose messages carry `description`.
@@ -142,7 +73,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
         let numbered =
             Numbered { digest: digest(!self.numbered.digest, description.hash()), ..self.numbered };
         let inside = Call::new(self.comm, self.ranks, numbered, description, self.shared);
-        Call { is_part: self.is_part, lane: self.lane, ..inside }
+        Call { is_part: self.is_part, lane: self.lane, among: self.among.clone(), ..inside }
     }
 
     /// Part `index` of this call, which has a number of its own: several parts may run at the same time. The
@@ -162,7 +93,26 @@ impl<'comm, 'env> Call<'comm, 'env> {
         let numbered = self.numbered;
         let call = Call::new(self.comm, self.ranks, numbered, self.site.description, self.shared);
         // All ranks use slots in the same order; lanes are polled in any order.
-        Call { signature: self.signature, is_part: true, lane, ..call }
+        Call { signature: self.signature, is_part: true, lane, among: self.among.clone(), ..call }
+    }
+
+    /// This call as some ranks of the group see it, which have numbers by their place among them. This rank
+    /// is one of them. Messages meet those of the whole call, if they are between the same two ranks and of
+    /// one round.
+    pub(crate) fn among(&self, ranks: Arc<[u32]>) -> Call<'comm, 'env> {
+        let own = ranks.iter().position(|rank| *rank == self.ranks.own);
+        let own = own.unwrap_or_else(|| unreachable!("this rank is among them")) as u32;
+        Call { is_part: true, among: Some(Among { ranks, own }), ..self.lane(self.lane) }
+    }
+
+    /// How algorithms are chosen in the group.
+    pub(crate) fn plan(&self) -> &'comm Plan {
+        self.ranks.plan()
+    }
+
+    /// The bytes of a message of a long vector.
+    pub(crate) fn slice_bytes(&self) -> usize {
+        self.plan().ground.slice_bytes
     }
 
     /// Runs a collective on dense vectors. Returns the output.
@@ -170,7 +120,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// # Errors
     /// Those of the collective's check, before anything is sent; errors of the transport; the memory is lost.
     pub async fn run<C: Collective>(&self, collective: &C, memory: Memory<'env>) -> Result<Chunk<'env, u8>> {
-        match self.ranks.plan.wishes.of(C::OPERATION).filter(|_| self.world_size() > 1) {
+        match self.ranks.plan().wishes.of(C::OPERATION).filter(|_| self.world_size() > 1) {
             Some(algorithm) => self.run_by(algorithm, collective, memory).await,
             None => {
                 collective.check(memory.sizes(), self.place())?;
@@ -190,12 +140,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
         memory: Memory<'env>,
     ) -> Result<Chunk<'env, u8>> {
         collective.check(memory.sizes(), self.place())?;
-        self.ranks.plan.check(
-            C::OPERATION,
-            C::ROWS,
-            &collective.work(memory.sizes(), self.place()),
-            algorithm,
-        )?;
+        let work = collective.work(memory.sizes(), self.place());
+        self.ranks.plan().check(C::OPERATION, C::ROWS, &work, algorithm)?;
         self.run_checked(collective, memory, Some(algorithm)).await
     }
 
@@ -232,15 +178,16 @@ impl<'comm, 'env> Call<'comm, 'env> {
             turn.run(collective, &mut buffers).await?;
             return Ok(memory.output);
         }
-        let algorithm = algorithm.unwrap_or_else(|| self.ranks.plan.choose(C::OPERATION, C::ROWS, &work));
+        let algorithm = algorithm.unwrap_or_else(|| self.ranks.plan().choose(C::OPERATION, C::ROWS, &work));
         collective.run(self, algorithm, memory).await
     }
 
     /// The place of a collective on vectors of `bytes` in the queue for the slots of the host, and the terms
-    /// of its turn, if it should use them.
+    /// of its turn, if it should use them. All ranks agree.
     fn slot_turn(&self, bytes: usize) -> Option<(InsideTicket<'_>, Terms<'_>)> {
-        let inside = self.shared.inside.as_ref().filter(|_| !self.is_part)?;
-        inside.turn((bytes, self.world_size()), self.comm, (&self.site, self.signature), self.shared)
+        let inside = self.shared.inside().filter(|_| !self.is_part)?;
+        let suits = self.ranks.plan().prefers_slots(bytes);
+        suits.then(|| inside.turn(self.comm, (&self.site, self.signature), self.shared))
     }
 
     /// The result of a computation of this rank. If it has failed, this rank leaves the call.
@@ -261,14 +208,23 @@ impl<'comm, 'env> Call<'comm, 'env> {
     #[inline]
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.ranks.own
+        self.among.as_ref().map_or(self.ranks.own, |among| among.own)
     }
 
     /// The number of ranks in the group.
     #[inline]
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.ranks.size()
+        self.among.as_ref().map_or_else(|| self.ranks.size(), |among| among.ranks.len() as u32)
+    }
+
+    /// The rank in the world of a rank that takes part.
+    #[inline]
+    fn member(&self, rank: u32) -> Rank {
+        match &self.among {
+            None => self.ranks.member(rank),
+            Some(among) => self.ranks.member(among.ranks.get(rank as usize).copied().unwrap_or(u32::MAX)),
+        }
     }
 
     /// The description of this call.
@@ -281,7 +237,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// call's messages, so the rank must still take part in the call, with neutral data.
     pub fn set_poison(&self, tensor: u32) {
         let poison = Poison { rank: self.comm.port().rank().0, tensor };
-        self.shared.mark.fetch_max(poison.mark().0, Ordering::Relaxed);
+        self.shared.hear(poison.mark());
     }
 
     /// The poison of any rank, as far as this rank knows. After a collective whose result depends on every
@@ -302,7 +258,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// The error of a peer that has violated the call's protocol. It closes the group when the call ends,
     /// because this rank leaves early.
     pub(crate) fn refuse(&self, rank: u32, what: String) -> Error {
-        self.shared.refuse(self.ranks.member(rank), what)
+        self.shared.refuse(self.member(rank), what)
     }
 
     /// Fails if a group of one rank is closed, since no message can fail there.
@@ -359,13 +315,13 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Posts a message; the buffer comes back when it may be reused.
     pub fn send<B: SendBuffer + 'env>(&self, to: u32, round: u32, buffer: B) -> Sending<'_, 'env, B> {
         let own = self.comm.port().rank();
-        let leaf = self.comm.send(self.ranks.member(to), self.envelope(own, round, self.mark()), buffer);
+        let leaf = self.comm.send(self.member(to), self.envelope(own, round, self.mark()), buffer);
         Sending { leaf, site: &self.site, shared: self.shared }
     }
 
     /// Posts a receive whose parts must fill their buffers.
     pub fn recv<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> Receiving<'_, 'env, B> {
-        let from = self.ranks.member(from);
+        let from = self.member(from);
         let (leaf, expected) = self.comm.recv_with_room(from, self.envelope(from, round, Mark::NONE), buffer);
         Receiving { up_to: ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }, expected }
     }
@@ -377,7 +333,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
         round: u32,
         buffer: B,
     ) -> ReceivingUpTo<'_, 'env, B> {
-        let from = self.ranks.member(from);
+        let from = self.member(from);
         let leaf = self.comm.recv(from, self.envelope(from, round, Mark::NONE), buffer);
         ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }
     }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::buffer::CallLog;
 use ucx_sys_wrap::{CallDigest, Rank};
 
 use crate::description::{Description, Operation, digest};
-use crate::group::Settings;
 
 /// The calls of this rank on one context.
 ///
@@ -85,13 +83,10 @@ pub(crate) struct Numbered {
     pub(crate) digest: u32,
 }
 
-/// The digest before the first call: of the context and of what was set when its group was made.
-pub(crate) fn seed(context: u16, epoch: u8, settings: &Settings) -> u32 {
-    let Settings { cost, any_order, wishes, .. } = settings;
-    let [alpha, beta] = in_standard_float_mode(|| [cost.alpha.to_bits(), cost.beta.to_bits()]);
+/// The digest before the first call: of the context, and of the plan by which algorithms are chosen.
+pub(crate) fn seed(context: u16, epoch: u8, plan: u64) -> u32 {
     let context = Description::new(Operation::SPLIT, epoch, usize::from(context));
-    let context = context.with_detail(alpha).with_detail(beta).with_detail(wishes.digest());
-    digest(0, context.with_detail(u64::from(*any_order)).hash())
+    digest(0, context.with_detail(plan).hash())
 }
 
 impl Calls {
@@ -164,7 +159,6 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::choose::Cost;
 
     #[test]
     fn calls_that_differ_have_other_digests_from_then_on() {
@@ -196,16 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_other_settings_find_out_in_the_first_call() {
-        let own = Settings::default();
-        assert_eq!(seed(0, 0, &own), seed(0, 0, &Settings::default()));
-        let others = [
-            seed(1, 0, &own),
-            seed(0, 1, &own),
-            seed(0, 0, &Settings { cost: Cost { alpha: 1.0, ..own.cost }, ..own }),
-            seed(0, 0, &Settings { any_order: true, ..own }),
-            seed(0, 0, &Settings { wishes: "all-reduce:ring".parse().unwrap(), ..own }),
-        ];
-        assert!(others.iter().all(|other| *other != seed(0, 0, &own)));
+    fn ranks_with_other_plans_find_out_in_the_first_call() {
+        let others = [seed(1, 0, 7), seed(0, 1, 7), seed(0, 0, 8)];
+        assert!(others.iter().all(|other| *other != seed(0, 0, 7)));
     }
 }

@@ -1,7 +1,7 @@
 //! Contexts: the ranks of a group, the numbers of its calls, and what it shares with nobody else.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ucx_sys_wrap::buffer::{OnLoss, Pool, Port};
@@ -14,7 +14,7 @@ use crate::engine::{Engine, Status};
 use crate::group::Settings;
 use crate::host::Host;
 use crate::messages::{Messages, Tried};
-use crate::plan::{Ground, Plan};
+use crate::plan::{Machine, Plan, Terms};
 use crate::world::{Numbers, World};
 
 /// A group's context, as its handles see it.
@@ -51,8 +51,8 @@ pub(crate) struct Ranks {
     /// How the calls of ranks differ, once that has closed the context.
     pub(crate) difference: Difference,
     pub(crate) messages: Messages,
-    /// How algorithms are chosen.
-    pub(crate) plan: Plan,
+    /// How algorithms are chosen: set before the first call.
+    plan: OnceLock<Plan>,
     /// Memory that calls receive into, of all contexts of the job.
     pub(crate) scratch: Pool,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Agreed {
 
 impl Context {
     /// Opens a context that all members have agreed on; `on_loss` tells what the loss of a member means. The
-    /// world holds its number and its slots.
+    /// world holds its number and its slots. A [plan](Self::plan) is made before its first call.
     pub(crate) fn open(world: &Arc<World>, agreed: Agreed, on_loss: OnLoss, settings: Settings) -> Self {
         let Agreed { number, epoch, members, slots } = agreed;
         let port = world.engine.port();
@@ -79,11 +79,8 @@ impl Context {
         let own = own.unwrap_or_else(|| unreachable!("a rank opens the contexts that it is a member of"));
         let status =
             if number == 0 { Arc::clone(world.engine.world()) } else { Arc::new(Status::new(number, port)) };
-        status.calls.begin(seed(number, epoch, &settings));
-        let host = slots.and_then(|set| Host::new(world, &members, set, &settings.cost, &status));
+        let host = slots.and_then(|set| Host::new(world, &members, set, &status));
         let (own, host) = (own as u32, host.map(Arc::new));
-        let Settings { cost, any_order, wishes, .. } = settings;
-        let ground = Ground { cost, world_size: members.len() as u32, any_order };
         Self {
             world: Arc::clone(world),
             ranks: Arc::new(Ranks {
@@ -97,7 +94,7 @@ impl Context {
                 host,
                 difference: Difference::default(),
                 messages: Messages::default(),
-                plan: Plan { ground, wishes },
+                plan: OnceLock::new(),
                 scratch: world.scratch.clone(),
             }),
             status,
@@ -106,6 +103,16 @@ impl Context {
             objects: AtomicU32::new(0),
             tried: Tried::default(),
         }
+    }
+
+    /// Makes the plan by which algorithms are chosen, for this machine. Ranks compare its digest in their
+    /// first call. Once.
+    pub(crate) fn plan(&self, machine: Option<Machine>) {
+        let hosts: Vec<u32> = self.ranks.members.iter().map(|member| self.world.host(*member)).collect();
+        let plan = Plan::new(&hosts, &Terms { machine, ..Terms::of(&self.settings) });
+        self.status.calls.begin(seed(self.ranks.number, self.ranks.epoch, plan.digest()));
+        let is_first = self.ranks.plan.set(plan).is_ok();
+        debug_assert!(is_first, "a plan is made once");
     }
 
     pub(crate) fn port(&self) -> &Arc<Port> {
@@ -135,6 +142,12 @@ impl Context {
 }
 
 impl Ranks {
+    /// How algorithms are chosen.
+    #[inline]
+    pub(crate) fn plan(&self) -> &Plan {
+        self.plan.get().unwrap_or_else(|| unreachable!("no call is made before there is a plan"))
+    }
+
     /// The number of members.
     #[inline]
     pub(crate) fn size(&self) -> u32 {

@@ -8,11 +8,14 @@ use ucx_sys_wrap::bootstrap::{SWITCH, switch};
 use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
 use crate::join::Join;
+use crate::plan::SEGMENTS;
 
 const TIMEOUT: &str = "BREVITY_TIMEOUT";
 const PROGRESS_THREAD: &str = "BREVITY_PROGRESS_THREAD";
 const ANY_ORDER: &str = "BREVITY_ANY_ORDER";
 const ALGORITHM: &str = "BREVITY_ALGORITHM";
+const MACHINE: &str = "BREVITY_MACHINE";
+const SEGMENT: &str = "BREVITY_SEGMENT";
 
 impl Group {
     /// Joins the job that the environment describes, and waits until all ranks have joined.
@@ -39,8 +42,8 @@ impl Group {
 }
 
 impl Settings {
-    /// The defaults, changed by `BREVITY_TIMEOUT`, `BREVITY_PROGRESS_THREAD`, `BREVITY_ANY_ORDER` and
-    /// `BREVITY_ALGORITHM` of this process's environment.
+    /// The defaults, changed by `BREVITY_TIMEOUT`, `BREVITY_PROGRESS_THREAD`, `BREVITY_ANY_ORDER`,
+    /// `BREVITY_ALGORITHM`, `BREVITY_SEGMENT` and `BREVITY_MACHINE` of this process's environment.
     ///
     /// # Errors
     /// When a variable is invalid.
@@ -75,6 +78,17 @@ impl Settings {
             let refused = wrong(ALGORITHM, "operations with an algorithm each, as all-reduce:halving");
             let wishes = text.to_str().ok_or_else(|| refused(&text))?.parse();
             settings.wishes = wishes.map_err(|error| Error::Wish { variable: ALGORITHM, error })?;
+        }
+        if let Some(text) = lookup(SEGMENT) {
+            let refused = wrong(SEGMENT, "bytes, from 64 to 1073741824");
+            let bytes = text.to_str().and_then(|text| text.trim().parse().ok());
+            let bytes = bytes.filter(|bytes| SEGMENTS.contains(bytes));
+            settings.segment_bytes = bytes.ok_or_else(|| refused(&text))?;
+        }
+        if let Some(text) = lookup(MACHINE) {
+            let refused = wrong(MACHINE, "links and speeds, as inside:1,0.5,0.1;between:50,2,8");
+            let machine = text.to_str().ok_or_else(|| refused(&text))?.parse();
+            settings.machine = Some(machine.map_err(|error| Error::Machine { variable: MACHINE, error })?);
         }
         Ok(settings)
     }
@@ -114,6 +128,20 @@ mod tests {
         assert_eq!(wishes.to_string(), "all-reduce:halving");
         let message = of(ALGORITHM, "all-reduce:rings").unwrap_err().to_string();
         assert!(message.contains("BREVITY_ALGORITHM") && message.contains("doubling, halving"), "{message}");
+    }
+
+    #[test]
+    fn machines_and_segments() {
+        let of = |name: &str, text: &str| Settings::from_lookup(|asked| (asked == name).then(|| text.into()));
+        let machine = of(MACHINE, "between:50,2,8").unwrap().machine.unwrap();
+        assert_eq!(machine.between.alpha, 50e-6);
+        let message = of(MACHINE, "between:50").unwrap_err().to_string();
+        assert!(message.contains("BREVITY_MACHINE") && message.contains("as 50,2,8"), "{message}");
+        assert_eq!(of(SEGMENT, "4096").unwrap().segment_bytes, 4096);
+        for text in ["", "63", "1073741825", "1e6"] {
+            let message = of(SEGMENT, text).unwrap_err().to_string();
+            assert!(message.contains("BREVITY_SEGMENT"), "{message}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ucx_sys_wrap::Rank;
 
 use crate::description::{Description, Operation};
 use crate::difference::Difference;
-use crate::plan::{Algorithm, UnknownWish};
+use crate::plan::{Algorithm, UnknownMachine, UnknownWish};
 
 /// The result of a collective.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -233,6 +233,15 @@ pub enum Error {
         variable: &'static str,
         /// What is wrong.
         error: UnknownWish,
+    },
+
+    /// A variable tells no machine.
+    #[error("{variable}: {error}")]
+    Machine {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong.
+        error: UnknownMachine,
     },
 
     /// The reduction is not defined for the element type.

@@ -9,6 +9,7 @@ use crate::calls::seed;
 use crate::description::digest;
 use crate::error::Error;
 use crate::group::{Group, Settings};
+use crate::plan::{Plan, Terms};
 use crate::sparse::{PutBack, describe_all_gather, describe_gtopk};
 
 const DIM: usize = 40;
@@ -41,10 +42,11 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
     } else {
         describe_gtopk(DIM, LIMIT, PutBack::Conserving)
     };
+    let plan = Plan::new(&[0, 0], &Terms::of(&Settings::default()));
     let envelope = Envelope {
         tag: Tag::new(Rank(1), 0, 0, 0),
         // As the first call of a rank that calls the same.
-        signature: description.sign(0, digest(seed(0, 0, &Settings::default()), description.hash())),
+        signature: description.sign(0, digest(seed(0, 0, plan.digest()), description.hash())),
         mark: Mark(u64::from(which & 2)),
     };
     scope(

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// The segments that are on their way at once, one less than lanes: the tags of a lane are free when its last
 /// segment has ended on this rank.
-const IN_FLIGHT: usize = LANES as usize - 1;
+pub(crate) const IN_FLIGHT: usize = LANES as usize - 1;
 
 /// A segment on its way, or its result where it has ended before those in front of it.
 enum Lane<O, R> {

@@ -10,7 +10,6 @@
 mod buffers;
 mod call;
 mod calls;
-mod choose;
 mod context;
 pub mod data;
 pub mod dense;
@@ -37,7 +36,6 @@ mod world;
 
 pub use buffers::{Buffers, Memory, Sizes};
 pub use call::{Call, Receiving, ReceivingUpTo, Sending};
-pub use choose::Cost;
 pub use data::{Bool, Byte, DataType, Element, ReduceOp, Reducer, UserReduction};
 pub use description::{Description, Operation};
 pub use difference::Difference;
@@ -45,6 +43,9 @@ pub use error::{Error, Result};
 pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Settings};
 pub use join::{Join, Joining};
 pub use messages::Message;
-pub use plan::{Algorithm, Ground, Row, UnknownWish, Wishes, Work, estimates};
+pub use plan::{
+    Algorithm, Estimate, Ground, Link, Machine, Row, Topology, UnknownMachine, UnknownWish, Wishes, Work,
+    estimates,
+};
 pub use poison::Poison;
 pub use ucx_sys_wrap::buffer::Chunk;

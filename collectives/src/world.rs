@@ -27,6 +27,8 @@ pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
     pub(crate) local_group: Option<Arc<LocalGroup>>,
     pub(crate) is_encrypted: bool,
+    /// The host of each rank.
+    pub(crate) hosts: Arc<[u32]>,
     pub(crate) contexts: Arc<Numbers>,
     pub(crate) scratch: Pool,
 }
@@ -163,6 +165,11 @@ impl World {
     /// Memory for calls to receive into.
     pub(crate) fn scratch() -> Pool {
         Pool::with_kept_bytes(SCRATCH_BYTES)
+    }
+
+    /// The number of a rank's host.
+    pub(crate) fn host(&self, rank: Rank) -> u32 {
+        self.hosts.get(rank.index()).copied().unwrap_or(u32::MAX)
     }
 
     pub(crate) fn port(&self) -> &Arc<Port> {

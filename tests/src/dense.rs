@@ -4,7 +4,9 @@ use brevity::collectives::dense::{
     AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Lengths, Place, Reduce, ReduceScatter,
     Scatter,
 };
-use brevity::collectives::{Algorithm, Buffers, Call, Chunk, Cost, Ground, Memory, Operation, Result, Sizes};
+use brevity::collectives::{
+    Algorithm, Buffers, Call, Chunk, Ground, Machine, Memory, Operation, Result, Sizes, Topology,
+};
 use brevity::{Group, ReduceOp};
 
 /// The elements of a rank: of such sizes that each order of a sum gives other bits.
@@ -38,14 +40,15 @@ fn vectors(world_size: u32, count: usize) -> Vec<Vec<f32>> {
     (0..world_size).map(|rank| vector(rank, count)).collect()
 }
 
-/// The algorithms of a collective that fit, and the choice of the library; or only one of them.
+/// The algorithms of a collective that fit ranks placed so, and the choice of the library; or only one of
+/// them.
 fn algorithms<C: Collective>(
     collective: &C,
     sizes: Sizes,
-    place: Place,
+    (place, topology): (Place, Topology),
     only: Option<Only>,
 ) -> Vec<Option<Algorithm>> {
-    let ground = Ground { cost: Cost::default(), world_size: place.world_size, any_order: false };
+    let ground = Ground { topology, ..Ground::new(Machine::default(), place.world_size) };
     let work = collective.work(sizes, place);
     let fitting = C::ROWS.iter().filter(|row| place.world_size > 1 && (row.fits)(&work, &ground));
     let is_meant = |algorithm: &Option<Algorithm>| {
@@ -111,7 +114,19 @@ pub fn all_algorithms() -> Vec<Only> {
 /// # Panics
 /// When a result is wrong.
 pub async fn check_all(group: &Group, count: usize, only: Option<Only>) -> Result<()> {
-    let (rank, size) = (group.rank(), group.world_size());
+    check_placed(group, Topology::apart(group.world_size()), count, only).await
+}
+
+/// Likewise, of ranks that are placed so.
+///
+/// # Errors
+/// The first one of a call.
+///
+/// # Panics
+/// When a result is wrong.
+pub async fn check_placed(group: &Group, topology: Topology, count: usize, only: Option<Only>) -> Result<()> {
+    let group = (group, topology);
+    let (rank, size) = (group.0.rank(), group.0.world_size());
     let own = || vector(rank, count);
     let total = count * size as usize;
     let (block, long) = (rank as usize * count..(rank as usize + 1) * count, vector(rank, total));
@@ -127,6 +142,7 @@ pub async fn check_all(group: &Group, count: usize, only: Option<Only>) -> Resul
         range: 0..count,
     };
     check(group, only, case(all_reduce, sum.clone())).await?;
+    check_exact(group, count, only).await?;
     let average = AllReduce::new::<f32>(ReduceOp::Average)?;
     check(group, only, case(average, sum.iter().map(|sum| sum / size as f32).collect())).await?;
 
@@ -225,11 +241,39 @@ pub async fn check_all(group: &Group, count: usize, only: Option<Only>) -> Resul
         .await?;
         let broadcast = Broadcast::new::<f32>(root);
         let place = Place { rank, world_size: size };
-        for algorithm in algorithms(&broadcast, Buffers::in_place(&mut own()).sizes(), place, only) {
+        let sizes = Buffers::in_place(&mut own()).sizes();
+        for algorithm in algorithms(&broadcast, sizes, (place, topology), only) {
             let data = if is_root { own() } else { vec![f32::NAN; count] };
-            let (data, result) = group.with_algorithm(algorithm).start_broadcast(data, root).await;
+            let (data, result) = group.0.with_algorithm(algorithm).start_broadcast(data, root).await;
             result?;
             assert!(same(&data, &vector(root, count)), "broadcast of {count} from {root} by {algorithm:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Checks sums of whole numbers, which may have any order.
+async fn check_exact((group, topology): (&Group, Topology), count: usize, only: Option<Only>) -> Result<()> {
+    let size = group.world_size();
+    let vector = |rank: u32| (0..count as u32).map(move |index| (rank + 1) * (index + 3)).collect::<Vec<_>>();
+    let expected: Vec<u32> = (0..count as u32).map(|index| size * (size + 1) / 2 * (index + 3)).collect();
+    let (rank, place) = (group.rank(), Place { rank: group.rank(), world_size: size });
+    let sizes = Buffers::in_place(&mut vector(rank)).sizes();
+    let all_reduce = AllReduce::new::<u32>(ReduceOp::Sum)?;
+    for algorithm in algorithms(&all_reduce, sizes, (place, topology), only) {
+        let by = group.with_algorithm(algorithm);
+        let (found, result) = by.start_all_reduce(vector(rank), ReduceOp::Sum).await;
+        result?;
+        assert!(found == expected, "all-reduce of {count} whole numbers by {algorithm:?}");
+    }
+    for root in [0, size - 1] {
+        let reduce = Reduce::new::<u32>(ReduceOp::Sum, root)?;
+        for algorithm in algorithms(&reduce, sizes, (place, topology), only) {
+            let room = vec![0u32; if rank == root { count } else { 0 }];
+            let by = group.with_algorithm(algorithm);
+            let ((_, found), result) = by.start_reduce(vector(rank), room, ReduceOp::Sum, root).await;
+            result?;
+            assert!(rank != root || found == expected, "reduce of {count} whole numbers by {algorithm:?}");
         }
     }
     Ok(())
@@ -240,11 +284,16 @@ fn same(found: &[f32], expected: &[f32]) -> bool {
     found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-async fn check<C: Collective>(group: &Group, only: Option<Only>, case: Case<C>) -> Result<()> {
+async fn check<C: Collective>(
+    (group, topology): (&Group, Topology),
+    only: Option<Only>,
+    case: Case<C>,
+) -> Result<()> {
     let place = Place { rank: group.rank(), world_size: group.world_size() };
     let Case { collective, input, output, expected, data, range } = case;
     let mut room = vec![f32::NAN; output];
-    for algorithm in algorithms(&collective, Buffers::apart(&input, &mut room).sizes(), place, only) {
+    let sizes = Buffers::apart(&input, &mut room).sizes();
+    for algorithm in algorithms(&collective, sizes, (place, topology), only) {
         let by = group.with_algorithm(algorithm);
         let what = || {
             format!(

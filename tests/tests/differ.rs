@@ -9,7 +9,7 @@ use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
 use brevity::transport::shm::LocalGroup;
-use brevity::{GradientExchange, Group, Policy, PutBack, ReduceOp, Settings};
+use brevity::{GradientExchange, Group, Machine, Policy, PutBack, ReduceOp, Settings};
 use brevity_testing::worlds::boxed;
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_groups, on_transports, suite};
@@ -154,4 +154,35 @@ fn all_find_out_over_slots() {
             |(transport, here)| Group::opened(Opened::in_process(transport, Some(here)), Settings::default());
         nearly_all_are_told(world_size, &on_groups(ranks.map(open).collect(), differ));
     }
+}
+
+/// Groups that are not joined have the settings that they are made with: ranks whose algorithms could differ
+/// find out in their first call.
+#[test]
+fn other_plans_are_found_in_the_first_call() {
+    let machine = Machine { reduce: 0.2e-9, ..Machine::default() };
+    for other in [
+        Settings { machine: Some(machine), ..Settings::default() },
+        Settings { any_order: true, ..Settings::default() },
+        Settings { segment_bytes: 4096, ..Settings::default() },
+        Settings { wishes: "all-reduce:ring".parse().unwrap(), ..Settings::default() },
+    ] {
+        let open =
+            |(rank, transport)| Group::new(transport, if rank == 1 { other } else { Settings::default() });
+        let groups: Vec<Group> = (0..).zip(boxed(local::world(2))).map(open).collect();
+        let errors = on_groups(groups, |group| group.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap_err());
+        for error in errors {
+            let is_found = matches!(error, Error::Mismatch { .. } | Error::Differs { .. });
+            assert!(is_found, "{error} with {other:?}");
+        }
+    }
+    let placed = |hosts: [u32; 2]| {
+        move |transport| {
+            Group::opened(Opened::in_process(transport, None).with_hosts(&hosts), Settings::default())
+        }
+    };
+    let mut ranks = boxed(local::world(2)).into_iter();
+    let groups = [[0, 0], [0, 1]].map(|hosts| placed(hosts)(ranks.next().unwrap()));
+    let errors = on_groups(groups.into(), |group| group.barrier().unwrap_err());
+    assert!(errors.iter().all(|error| matches!(error, Error::Mismatch { .. } | Error::Differs { .. })));
 }

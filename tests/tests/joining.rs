@@ -3,6 +3,7 @@
 
 mod awaited;
 mod gathered;
+mod planned;
 mod processes;
 mod settings;
 

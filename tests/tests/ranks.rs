@@ -8,6 +8,7 @@ mod awaiting;
 mod collectives;
 mod dense;
 mod differ;
+mod estimates;
 mod exchange;
 mod exchange_state;
 mod faults;

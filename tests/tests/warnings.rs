@@ -174,3 +174,23 @@ fn nobody_who_listens() {
         );
     }
 }
+
+/// What decides an algorithm is rank 0's. A rank that was given nothing of that kind has nothing to say.
+#[test]
+fn a_rank_with_other_settings_than_rank_0() {
+    let own = [("BREVITY_ALGORITHM", "all-reduce:ring"), ("BREVITY_ANY_ORDER", "1")];
+    for (odd, expected) in [(0, [0, 0, 0]), (1, [0, 1, 0])] {
+        let ranks = run_ranks(3, PATIENCE, |rank| {
+            let mut command = Command::new(RANK);
+            command.arg("suite").envs([("BREVITY_TRANSPORT", "tcp"), ("EXPECTED_TRANSPORT", "tcp")]);
+            if rank == odd {
+                command.envs(own);
+            }
+            command
+        });
+        assert_eq!(said(&ranks, "the settings of rank 0 count"), expected, "{ranks:?}");
+        let text = "rank 1 was given any_order true, but on rank 0 false; algorithm all-reduce:ring, but on \
+                    rank 0 none";
+        assert_eq!(said(&ranks, text), expected, "{ranks:?}");
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use brevity::collectives::Algorithm;
 use brevity::transport::sim::{Cluster, Links, Passage, run};
-use brevity::{Group, Settings};
+use brevity::{Group, Machine, Settings};
 
 use super::{Case, Dense, Dtype, Measured, Workload};
 use crate::collective::{Collective, Number, Place, ROOT};
@@ -54,7 +54,7 @@ pub fn passages(
 ) -> Result<Vec<Passage>> {
     let case = Case { bytes, density: None, iterations: 1, warmup: 0 };
     let cluster = simulation.cluster().with_passages();
-    simulate_on::<f32>((simulation.world_size, &cluster), collective, algorithm, case)?;
+    simulate_on::<f32>((simulation, &cluster), collective, algorithm, case)?;
     let mut passages = cluster.passages();
     passages.sort_by_key(|passage| (passage.begun, passage.from, passage.to));
     Ok(passages)
@@ -71,20 +71,22 @@ fn simulate_as<T: Number>(
     collective: Collective,
     case: Case,
 ) -> Result<Vec<Measured>> {
-    simulate_on::<T>((simulation.world_size, &simulation.cluster()), collective, None, case)
+    simulate_on::<T>((simulation, &simulation.cluster()), collective, None, case)
 }
 
 fn simulate_on<T: Number>(
-    (world_size, cluster): (u32, &Cluster),
+    (simulation, cluster): (Simulation, &Cluster),
     collective: Collective,
     algorithm: Option<Algorithm>,
     case: Case,
 ) -> Result<Vec<Measured>> {
-    let count = case.bytes / size_of::<T>();
+    let (world_size, count) = (simulation.world_size, case.bytes / size_of::<T>());
     let expected = |rank| -> Arc<[T]> { collective.expected(Place { rank, world_size }, count).into() };
     let of_all = collective.has_one_output().then(|| expected(ROOT));
+    let machine = Some(Machine::uniform(simulation.alpha, simulation.beta));
     // The results are small integers, which have one sum in any order.
-    let settings = Settings { timeout: TIMEOUT, any_order: algorithm.is_some(), ..Settings::default() };
+    let settings =
+        Settings { timeout: TIMEOUT, machine, any_order: algorithm.is_some(), ..Settings::default() };
     let ranks = run(cluster.clone(), |transport| {
         let group = Group::new(transport, settings).with_algorithm(algorithm);
         let expected = of_all.clone().unwrap_or_else(|| expected(group.rank()));

@@ -40,6 +40,15 @@ impl Reducer {
         Kernel::of(data, op).map(Self::Kernel)
     }
 
+    /// The same without the division of an average: partial results of it are sums.
+    pub(crate) fn partial(&self) -> Self {
+        match self {
+            Self::Kernel(kernel) if kernel.op == ReduceOp::Average => Self::of(kernel.data, ReduceOp::Sum)
+                .unwrap_or_else(|_| unreachable!("what has averages has sums")),
+            other => other.clone(),
+        }
+    }
+
     /// The type of the elements; `None` for a reduction of the program that is not made for one type.
     #[must_use]
     pub fn data(&self) -> Option<DataType> {

@@ -3,7 +3,7 @@
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::reduce_scatter::{join, segments, whole_blocks};
-use super::{Collective, Lengths, Place, SLICE_BYTES, by, check_length};
+use super::{Collective, Lengths, Place, by, check_length};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{DataType, Element};
@@ -11,7 +11,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Row, Work, always};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always};
 
 /// An all-gather: the input is this rank's block, and the output has the blocks of all ranks. In place this
 /// rank's block is in the output.
@@ -62,21 +62,31 @@ impl Collective for AllGather {
         Row {
             algorithm: Algorithm::Direct,
             fits: always,
-            seconds: |work, ground| ground.burst(work.bytes as f64),
+            estimate: |work, ground| {
+                let segment = ground.slice_bytes as f64;
+                Estimate::in_segments(work.bytes as f64, segment, |bytes| ground.burst(bytes))
+            },
         },
         Row {
             algorithm: Algorithm::Bruck,
             fits: always,
-            seconds: |work, ground| {
+            estimate: |work, ground| {
                 let bytes = work.bytes as f64 * (ground.ranks() - 1.0);
-                ground.rounds() * ground.cost.alpha + bytes * (ground.cost.beta + COPY)
+                let waits = ground.message(0.0).times(ground.rounds().saturating_sub(1));
+                waits.then(ground.message(bytes)).computing(ground.copying(bytes))
             },
         },
         Row {
             algorithm: Algorithm::Ring,
             fits: always,
-            seconds: |work, ground| (ground.ranks() - 1.0) * ground.message(work.bytes as f64),
+            estimate: |work, ground| {
+                let segment = ground.slice_bytes as f64;
+                Estimate::in_segments(work.bytes as f64, segment, |bytes| {
+                    ground.message(bytes).times(ground.world_size - 1)
+                })
+            },
         },
+        Row { algorithm: Algorithm::Hosts, fits: is_even, estimate: hosts },
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
@@ -123,11 +133,12 @@ impl Collective for AllGather {
         let run = |call: Call<'a, 'env>, (_, mut blocks): (_, Vec<Chunk<'env, u8>>)| async move {
             match algorithm {
                 Algorithm::Ring => by::ring::all_gather(&call, &mut blocks, 0).await?,
+                Algorithm::Hosts => by::hosts::all_gather(&call, &mut blocks).await?,
                 _ => by::direct::all_gather(&call, &mut blocks, 0).await?,
             }
             Ok(blocks)
         };
-        let segments = segments((None, layout.split(output)), layout.longest(), SLICE_BYTES);
+        let segments = segments((None, layout.split(output)), layout.longest(), call.slice_bytes());
         Ok(join(in_lanes(call, segments, run).await?))
     }
 
@@ -146,5 +157,18 @@ impl Collective for AllGather {
     }
 }
 
-/// Seconds to copy a byte from scratch memory.
-const COPY: f64 = 0.1e-9;
+/// Whether every host has as many ranks, so that each has one to gather from on every other host.
+fn is_even(_: &Work, ground: &Ground) -> bool {
+    ground.topology.has_levels() && ground.topology.least == ground.topology.most
+}
+
+/// The blocks of one rank of each host, and then those of the ranks of this host.
+fn hosts(work: &Work, ground: &Ground) -> Estimate {
+    let Topology { hosts, most, .. } = ground.topology;
+    let (inside, across) = (ground.inside(most), ground.across(most));
+    let segment = ground.slice_bytes as f64;
+    Estimate::in_segments(work.bytes as f64, segment, |bytes| {
+        let others = f64::from(most - 1) * f64::from(hosts);
+        across.burst(bytes).then(inside.messages(others, others * bytes))
+    })
+}

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::{Collective, Place, SLICE_BYTES, by, check_length};
+use super::{Collective, Place, by, check_length};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{Element, ReduceOp, Reducer};
@@ -12,7 +12,9 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Ground, Row, Work, always, any_order};
+use crate::plan::{
+    Algorithm, Cut, Estimate, Ground, Row, Topology, Work, always, any_order, by_hosts, fastest,
+};
 
 /// An all-reduce: input and output are vectors of equal length.
 #[derive(Clone, Debug)]
@@ -83,44 +85,15 @@ pub(super) fn work(reducer: &Reducer, bytes: usize) -> Work {
 impl Collective for AllReduce {
     const OPERATION: Operation = Operation::ALL_REDUCE;
     const ROWS: &'static [Row] = &[
-        Row {
-            algorithm: Algorithm::Doubling,
-            fits: always,
-            seconds: |work, ground| {
-                let bytes = work.wide_bytes as f64;
-                rounds_of_members(ground) * (ground.message(bytes) + Ground::combining(bytes))
-            },
-        },
+        Row { algorithm: Algorithm::Doubling, fits: always, estimate: doubling },
         Row {
             algorithm: Algorithm::Halving,
             fits: |work, _| work.wide_bytes == work.bytes,
-            seconds: |work, ground| {
-                let (bytes, members) = (work.bytes as f64, f64::from(1u32 << ground.world_size.ilog2()));
-                let (rounds, share) = (2.0 * members.log2(), bytes * (members - 1.0) / members);
-                let guests =
-                    if ground.world_size.is_power_of_two() { 0.0 } else { 2.0 * ground.message(bytes) };
-                rounds * ground.cost.alpha
-                    + 2.0 * share * ground.cost.beta
-                    + Ground::combining(share)
-                    + guests
-            },
+            estimate: halving,
         },
-        Row {
-            algorithm: Algorithm::Direct,
-            fits: always,
-            seconds: |work, ground| {
-                let bytes = work.bytes as f64;
-                2.0 * ground.burst(bytes / ground.ranks()) + Ground::combining(bytes)
-            },
-        },
-        Row {
-            algorithm: Algorithm::Ring,
-            fits: any_order,
-            seconds: |work, ground| {
-                let block = work.bytes as f64 / ground.ranks();
-                (ground.ranks() - 1.0) * (2.0 * ground.message(block) + Ground::combining(block))
-            },
-        },
+        Row { algorithm: Algorithm::Direct, fits: always, estimate: direct },
+        Row { algorithm: Algorithm::Ring, fits: any_order, estimate: ring },
+        Row { algorithm: Algorithm::Hosts, fits: by_hosts, estimate: hosts },
     ];
 
     fn check(&self, memory: Sizes, _: Place) -> Result<()> {
@@ -145,9 +118,10 @@ impl Collective for AllReduce {
         let size = self.reducer.size();
         let slices = match algorithm {
             Algorithm::Direct | Algorithm::Ring => call.world_size() as usize,
+            Algorithm::Hosts => call.plan().ground.topology.least as usize,
             _ => 2,
         };
-        let segment = SLICE_BYTES / size * size * slices;
+        let segment = call.slice_bytes() / size * size * slices;
         if segment == 0 || memory.output.len() <= segment {
             return segment_of(call, &self.reducer, algorithm, memory).await;
         }
@@ -177,13 +151,85 @@ impl Collective for AllReduce {
     }
 }
 
-/// Rounds of a doubling in which guests send first and receive last.
-pub(super) fn rounds_of_members(ground: &Ground) -> f64 {
-    let guests = if ground.world_size.is_power_of_two() { 0 } else { 2 };
-    f64::from(ground.world_size.ilog2() + guests)
+/// Recursive doubling of a vector of partial results, in one piece.
+pub(super) fn doubled(bytes: f64, ground: &Ground) -> Estimate {
+    let round = ground.message(bytes).computing(ground.combining(bytes));
+    round.times(ground.world_size.ilog2()).then(guests(bytes, ground))
+}
+
+/// Guests send their vectors first, and get the result last.
+fn guests(bytes: f64, ground: &Ground) -> Estimate {
+    if ground.world_size.is_power_of_two() {
+        return Estimate::default();
+    }
+    ground.message(bytes).times(2).computing(ground.combining(bytes))
+}
+
+/// Two messages of a segment are as long as a rank may send at once.
+fn doubling(work: &Work, ground: &Ground) -> Estimate {
+    let widening = work.wide_bytes as f64 / work.bytes.max(1) as f64;
+    Estimate::in_segments(work.bytes as f64, 2.0 * ground.slice_bytes as f64, |bytes| {
+        doubled(bytes * widening, ground)
+    })
+}
+
+fn halving(work: &Work, ground: &Ground) -> Estimate {
+    Estimate::in_segments(work.bytes as f64, 2.0 * ground.slice_bytes as f64, |bytes| {
+        let mut all = Estimate::default();
+        let mut part = bytes;
+        for _ in 0..ground.world_size.ilog2() {
+            part /= 2.0;
+            all = all.then(ground.message(part).times(2).computing(ground.combining(part)));
+        }
+        all.then(guests(bytes, ground))
+    })
+}
+
+fn direct(work: &Work, ground: &Ground) -> Estimate {
+    Estimate::in_segments(work.bytes as f64, ground.ranks() * ground.slice_bytes as f64, |bytes| {
+        let cut = Cut::new(bytes, ground.ranks());
+        let combining = ground.combining((ground.ranks() - 1.0) * cut.block);
+        ground.burst(cut.block).times(2).computing(combining)
+    })
+}
+
+fn ring(work: &Work, ground: &Ground) -> Estimate {
+    Estimate::in_segments(work.bytes as f64, ground.ranks() * ground.slice_bytes as f64, |bytes| {
+        let block = Cut::new(bytes, ground.ranks()).block;
+        ground.message(block).times(2).computing(ground.combining(block)).times(ground.world_size - 1)
+    })
+}
+
+/// The sums of each host, in parts, between hosts by the fastest algorithm there, and to all of each host.
+fn hosts(work: &Work, ground: &Ground) -> Estimate {
+    let Topology { least, most, .. } = ground.topology;
+    let (inside, across) = (ground.inside(most), ground.across(least));
+    let parts = f64::from(least);
+    Estimate::in_segments(work.bytes as f64, parts * ground.slice_bytes as f64, |bytes| {
+        let block = Cut::new(bytes, parts).block;
+        let part = Work { bytes: block as usize, wide_bytes: block as usize, ..*work };
+        let between = fastest(AllReduce::ROWS, &part, &across).1;
+        // A rank of a host where all have a part sends and receives one less.
+        let others = f64::from(most - 1);
+        let sums = inside.messages(others, others * block).computing(ground.combining(others * block));
+        sums.then(between).then(inside.messages(others, others * block))
+    })
 }
 
 async fn segment_of<'env>(
+    call: &Call<'_, 'env>,
+    reducer: &Reducer,
+    algorithm: Algorithm,
+    memory: Memory<'env>,
+) -> Result<Chunk<'env, u8>> {
+    match algorithm {
+        Algorithm::Hosts => by::hosts::all_reduce(call, reducer, memory).await,
+        _ => flat_segment_of(call, reducer, algorithm, memory).await,
+    }
+}
+
+/// Likewise, by an algorithm without levels.
+pub(super) async fn flat_segment_of<'env>(
     call: &Call<'_, 'env>,
     reducer: &Reducer,
     algorithm: Algorithm,

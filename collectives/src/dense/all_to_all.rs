@@ -11,7 +11,7 @@ use crate::data::{DataType, Element};
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
-use crate::plan::{Algorithm, Row, Work, always};
+use crate::plan::{Algorithm, Estimate, Row, Work, always};
 
 /// An all-to-all: block `i` of the input goes to rank `i`, and block `i` of the output comes from it. In
 /// place the output is the input.
@@ -53,19 +53,26 @@ impl Collective for AllToAll {
         Row {
             algorithm: Algorithm::Pairwise,
             fits: always,
-            seconds: |work, ground| (ground.ranks() - 1.0) * ground.message(work.bytes as f64),
+            estimate: |work, ground| ground.message(work.bytes as f64).times(ground.world_size - 1),
         },
         Row {
             algorithm: Algorithm::Direct,
             fits: |work, ground| !work.is_uneven && ground.world_size <= 32,
-            seconds: |work, ground| ground.burst(work.bytes as f64),
+            estimate: |work, ground| ground.burst(work.bytes as f64),
         },
         Row {
             algorithm: Algorithm::Bruck,
             fits: |work, _| !work.is_uneven,
-            seconds: |work, ground| {
-                let bytes = work.bytes as f64 * ground.ranks() / 2.0;
-                ground.rounds() * (ground.message(bytes) + 2.0 * COPY * bytes)
+            estimate: |work, ground| {
+                let mut all = Estimate::default();
+                for round in 0..ground.rounds() {
+                    // Blocks whose distance has this bit.
+                    let (hop, ranks) = (1u64 << round, u64::from(ground.world_size));
+                    let blocks = ranks / (2 * hop) * hop + (ranks % (2 * hop)).saturating_sub(hop);
+                    let bytes = work.bytes as f64 * blocks as f64;
+                    all = all.then(ground.message(bytes).computing(2.0 * ground.copying(bytes)));
+                }
+                all
             },
         },
     ];
@@ -153,6 +160,3 @@ impl Collective for AllToAll {
         host::all_to_all(turn, memory.input, memory.output, (sent.blocks(), received.blocks())).await
     }
 }
-
-/// Seconds to copy a byte to or from scratch memory.
-const COPY: f64 = 0.1e-9;

@@ -3,7 +3,7 @@
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::{Collective, Place, SLICE_BYTES, by, check_root};
+use super::{Collective, Place, by, check_root};
 use crate::buffers::{Buffers, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{DataType, Element};
@@ -11,7 +11,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Ground, Row, Work, always};
+use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts};
 
 /// A broadcast: the output of all ranks gets the output of the root. There is no input.
 #[derive(Clone, Debug)]
@@ -47,25 +47,47 @@ pub async fn broadcast<'env, T: Element>(
     call.run_in_place(&Broadcast::new::<T>(root), data).await
 }
 
-/// A tree of a radix.
-fn tree(work: &Work, ground: &Ground, radix: f64) -> f64 {
-    let levels = (ground.ranks().log2() / radix.log2()).ceil();
-    let messages = (radix - 1.0).min(ground.ranks() - 1.0);
-    let overhead = (messages - 1.0) * 0.125 * ground.cost.alpha;
-    levels * (ground.message(messages * work.bytes as f64) + overhead)
+/// A tree of a radix. The last of the highest level may be missing.
+fn tree(work: &Work, ground: &Ground, radix: u32) -> Estimate {
+    Estimate::in_segments(work.bytes as f64, ground.slice_bytes as f64, |bytes| {
+        let level = |children: u32| ground.messages(children.into(), f64::from(children) * bytes);
+        let (mut all, mut ranks) = (Estimate::default(), ground.world_size);
+        while ranks > 1 {
+            all = all.then(level(radix.min(ranks) - 1));
+            ranks = ranks.div_ceil(radix);
+        }
+        all
+    })
+}
+
+/// A part to each rank, and from each to all others: ports that receive both are never idle.
+fn spread(work: &Work, ground: &Ground) -> Estimate {
+    let others = ground.ranks() - 1.0;
+    Estimate::in_segments(work.bytes as f64, others * ground.slice_bytes as f64, |bytes| {
+        let cut = Cut::new(bytes, others);
+        let parts = ground.messages(others, cut.blocks * cut.block);
+        let passed = ground.messages(others - 1.0, (others - 1.0) * cut.block);
+        Estimate { bytes, port: parts.port, ..parts.then(passed) }
+    })
+}
+
+/// To one rank of each host, and from it to the others.
+fn hosts(work: &Work, ground: &Ground) -> Estimate {
+    let (inside, across) = (ground.inside(ground.topology.most), ground.across(1));
+    Estimate::in_segments(work.bytes as f64, ground.slice_bytes as f64, |bytes| {
+        let part = Work { bytes: bytes as usize, wide_bytes: bytes as usize, ..*work };
+        tree(&part, &across, 2).then(tree(&part, &inside, 2))
+    })
 }
 
 impl Collective for Broadcast {
     const OPERATION: Operation = Operation::BROADCAST;
     const ROWS: &'static [Row] = &[
-        Row { algorithm: Algorithm::Binomial, fits: always, seconds: |work, ground| tree(work, ground, 2.0) },
-        Row { algorithm: Algorithm::Knomial4, fits: always, seconds: |work, ground| tree(work, ground, 4.0) },
-        Row { algorithm: Algorithm::Knomial8, fits: always, seconds: |work, ground| tree(work, ground, 8.0) },
-        Row {
-            algorithm: Algorithm::Spread,
-            fits: |_, ground| ground.world_size > 2,
-            seconds: |work, ground| 2.0 * ground.burst(work.bytes as f64 / (ground.ranks() - 1.0)),
-        },
+        Row { algorithm: Algorithm::Binomial, fits: always, estimate: |work, ground| tree(work, ground, 2) },
+        Row { algorithm: Algorithm::Knomial4, fits: always, estimate: |work, ground| tree(work, ground, 4) },
+        Row { algorithm: Algorithm::Knomial8, fits: always, estimate: |work, ground| tree(work, ground, 8) },
+        Row { algorithm: Algorithm::Spread, fits: |_, ground| ground.world_size > 2, estimate: spread },
+        Row { algorithm: Algorithm::Hosts, fits: by_hosts, estimate: hosts },
     ];
 
     fn check(&self, _: Sizes, place: Place) -> Result<()> {
@@ -89,12 +111,13 @@ impl Collective for Broadcast {
         memory: Memory<'env>,
     ) -> Result<Chunk<'env, u8>> {
         let slices = if algorithm == Algorithm::Spread { call.world_size() as usize - 1 } else { 1 };
-        let segment = SLICE_BYTES * slices;
+        let segment = call.slice_bytes() * slices;
         let root = self.root;
         let run = |call: Call<'a, 'env>, memory: Memory<'env>| async move {
             let data = memory.output;
             match algorithm {
                 Algorithm::Spread => by::spread::broadcast(&call, data, root).await,
+                Algorithm::Hosts => by::hosts::broadcast(&call, data, root).await,
                 Algorithm::Knomial4 => by::tree::broadcast(&call, data, root, 4).await,
                 Algorithm::Knomial8 => by::tree::broadcast(&call, data, root, 8).await,
                 _ => by::tree::broadcast(&call, data, root, 2).await,

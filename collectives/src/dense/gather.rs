@@ -153,21 +153,19 @@ pub(super) const fn rows() -> [Row; 2] {
         Row {
             algorithm: Algorithm::Linear,
             fits: always,
-            seconds: |work, ground| ground.burst(work.bytes as f64),
+            estimate: |work, ground| ground.burst(work.bytes as f64),
         },
         Row {
             algorithm: Algorithm::Binomial,
             fits: |work, _| !work.is_uneven,
-            seconds: |work, ground| {
+            estimate: |work, ground| {
                 let bytes = work.bytes as f64 * (ground.ranks() - 1.0);
-                ground.rounds() * ground.cost.alpha + bytes * (ground.cost.beta + COPY)
+                let waits = ground.message(0.0).times(ground.rounds().saturating_sub(1));
+                waits.then(ground.message(bytes)).computing(2.0 * ground.copying(bytes))
             },
         },
     ]
 }
-
-/// Seconds to copy a byte to and from scratch memory.
-const COPY: f64 = 0.2e-9;
 
 /// The description of gathering or scattering blocks of `count` elements.
 pub(super) fn describe(

@@ -103,8 +103,8 @@ pub trait Collective: Clone + Send + Sync + 'static {
 /// The longest element that goes through the slots of a host.
 pub const MOST_SLOT_ELEMENT: usize = 512;
 
-/// Segments of a long vector have so many bytes of each message that a rank sends, which are still in the
-/// processor's cache when they are reduced.
+/// By default, segments of a long vector have so many bytes of each message that a rank sends, which are
+/// still in the processor's cache when they are reduced.
 pub(crate) const SLICE_BYTES: usize = 512 << 10;
 
 pub(crate) fn check_root(root: u32, Place { world_size, .. }: Place) -> Result<()> {

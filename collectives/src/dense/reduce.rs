@@ -3,8 +3,8 @@
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::all_reduce::{reducing, rounds_of_members, work};
-use super::{Collective, Place, SLICE_BYTES, by, check_length, check_root};
+use super::all_reduce::{reducing, work};
+use super::{Collective, Place, by, check_length, check_root};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{Element, ReduceOp, Reducer};
@@ -12,7 +12,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Row, Work, always};
+use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts};
 
 /// A reduction to one rank: the output of the root is as long as the inputs. Other ranks have none, or one of
 /// that length, which is not written unless it is the input too.
@@ -42,26 +42,10 @@ impl Reduce {
 impl Collective for Reduce {
     const OPERATION: Operation = Operation::REDUCE;
     const ROWS: &'static [Row] = &[
-        Row {
-            algorithm: Algorithm::Binomial,
-            fits: always,
-            seconds: |work, ground| {
-                rounds_of_members(ground) * (ground.message(work.wide_bytes as f64) + combining(work))
-            },
-        },
-        Row {
-            algorithm: Algorithm::Knomial4,
-            fits: always,
-            seconds: |work, ground| {
-                let levels = (rounds_of_members(ground) / 2.0).ceil();
-                levels * (ground.message(3.0 * work.wide_bytes as f64) + 3.0 * combining(work))
-            },
-        },
-        Row {
-            algorithm: Algorithm::Direct,
-            fits: always,
-            seconds: |work, ground| 2.0 * ground.burst(work.bytes as f64 / ground.ranks()) + combining(work),
-        },
+        Row { algorithm: Algorithm::Binomial, fits: always, estimate: |work, ground| tree(work, ground, 2) },
+        Row { algorithm: Algorithm::Knomial4, fits: always, estimate: |work, ground| tree(work, ground, 4) },
+        Row { algorithm: Algorithm::Direct, fits: always, estimate: direct },
+        Row { algorithm: Algorithm::Hosts, fits: by_hosts, estimate: hosts },
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
@@ -91,7 +75,7 @@ impl Collective for Reduce {
     ) -> Result<Chunk<'env, u8>> {
         let size = self.reducer.size();
         let slices = if algorithm == Algorithm::Direct { call.world_size() as usize } else { 1 };
-        let segment = SLICE_BYTES / size * size * slices;
+        let segment = call.slice_bytes() / size * size * slices;
         if segment == 0 || memory.input().len() <= segment {
             return self.segment(call, algorithm, memory).await;
         }
@@ -113,8 +97,45 @@ impl Collective for Reduce {
     }
 }
 
-fn combining(work: &Work) -> f64 {
-    crate::plan::Ground::combining(work.wide_bytes as f64)
+/// A tree of a radix.
+fn tree(work: &Work, ground: &Ground, radix: u32) -> Estimate {
+    let widening = work.wide_bytes as f64 / work.bytes.max(1) as f64;
+    Estimate::in_segments(work.bytes as f64, ground.slice_bytes as f64, |bytes| {
+        let bytes = bytes * widening;
+        let (mut all, mut members) = (Estimate::default(), 1 << ground.world_size.ilog2());
+        let level = |children: u32| {
+            let children = f64::from(children);
+            ground.messages(children, children * bytes).computing(children * ground.combining(bytes))
+        };
+        if !ground.world_size.is_power_of_two() {
+            all = all.then(level(1));
+        }
+        while members > 1 {
+            all = all.then(level(radix.min(members) - 1));
+            members /= radix.min(members);
+        }
+        Estimate { bytes, ..all }
+    })
+}
+
+/// Every rank reduces a block, and the root gathers them.
+fn direct(work: &Work, ground: &Ground) -> Estimate {
+    Estimate::in_segments(work.bytes as f64, ground.ranks() * ground.slice_bytes as f64, |bytes| {
+        let (others, cut) = (ground.ranks() - 1.0, Cut::new(bytes, ground.ranks()));
+        let sums = ground.burst(cut.block).computing(ground.combining(others * cut.block));
+        let gathered = (cut.blocks - 1.0).max(0.0) * cut.block;
+        Estimate { bytes, ..sums.then(ground.messages(others, gathered)) }
+    })
+}
+
+/// The sums of each host, and then over the hosts.
+fn hosts(work: &Work, ground: &Ground) -> Estimate {
+    let (inside, across) = (ground.inside(ground.topology.most), ground.across(1));
+    let piece = ground.slice_bytes as f64;
+    Estimate::in_segments(work.bytes as f64, piece, |bytes| {
+        let part = Work { bytes: bytes as usize, wide_bytes: bytes as usize, ..*work };
+        tree(&part, &inside, 2).then(tree(&part, &across, 2))
+    })
 }
 
 impl Reduce {
@@ -129,6 +150,7 @@ impl Reduce {
             Algorithm::Knomial4 => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 4)).await,
             Algorithm::Knomial8 => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 8)).await,
             Algorithm::Direct => self.direct(call, memory).await,
+            Algorithm::Hosts => by::hosts::reduce(call, &self.reducer, memory, root).await,
             _ => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 2)).await,
         }
     }

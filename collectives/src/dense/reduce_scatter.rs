@@ -2,8 +2,8 @@
 
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::all_reduce::{reducing, rounds_of_members, work};
-use super::{Collective, Lengths, Place, SLICE_BYTES, by, check_length};
+use super::all_reduce::{doubled, reducing, work};
+use super::{Collective, Lengths, Place, by, check_length};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{Element, ReduceOp, Reducer};
@@ -11,7 +11,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Ground, Row, Work, always, any_order};
+use crate::plan::{Algorithm, Estimate, Row, Work, always, any_order};
 
 /// A reduce-scatter: the input has a block for each rank, and the output is this rank's. In place the output
 /// is the whole vector; its other blocks are unspecified afterwards.
@@ -57,25 +57,28 @@ impl Collective for ReduceScatter {
         Row {
             algorithm: Algorithm::Direct,
             fits: always,
-            seconds: |work, ground| {
-                let bytes = work.bytes as f64;
-                ground.burst(bytes) + (ground.ranks() - 1.0) * Ground::combining(bytes)
+            estimate: |work, ground| {
+                Estimate::in_segments(work.bytes as f64, ground.slice_bytes as f64, |bytes| {
+                    ground.burst(bytes).computing(ground.combining((ground.ranks() - 1.0) * bytes))
+                })
             },
         },
         Row {
             algorithm: Algorithm::Doubling,
             fits: |work, _| !work.is_uneven,
-            seconds: |work, ground| {
-                let bytes = work.wide_bytes as f64 * ground.ranks();
-                rounds_of_members(ground) * (ground.message(bytes) + Ground::combining(bytes))
+            estimate: |work, ground| {
+                let copied = ground.copying(work.bytes as f64 * ground.ranks());
+                doubled(work.wide_bytes as f64 * ground.ranks(), ground).computing(copied)
             },
         },
         Row {
             algorithm: Algorithm::Ring,
             fits: any_order,
-            seconds: |work, ground| {
-                let bytes = work.bytes as f64;
-                (ground.ranks() - 1.0) * (ground.message(bytes) + Ground::combining(bytes))
+            estimate: |work, ground| {
+                Estimate::in_segments(work.bytes as f64, ground.slice_bytes as f64, |bytes| {
+                    let step = ground.message(bytes).computing(ground.combining(bytes));
+                    step.times(ground.world_size - 1)
+                })
             },
         },
     ];
@@ -132,8 +135,8 @@ impl Collective for ReduceScatter {
             }
             Ok(output)
         };
-        let segments =
-            segments((input, output), layout.longest(), SLICE_BYTES / reducer.size() * reducer.size());
+        let slice = call.slice_bytes() / reducer.size() * reducer.size();
+        let segments = segments((input, output), layout.longest(), slice);
         let done = in_lanes(call, segments, run).await?;
         Ok(join(done))
     }
@@ -175,15 +178,14 @@ impl ReduceScatter {
 /// A part of the blocks of a vector: of the input, if that is apart, and of the output.
 pub(super) type Segment<'env> = (Option<Vec<&'env [u8]>>, Vec<Chunk<'env, u8>>);
 
-/// Cuts blocks into segments of at most `length` bytes of each block. `longest` is the length of the longest
-/// block of any rank, so that all ranks have as many segments.
+/// Cuts blocks into segments of at most `length` bytes of each block, unless that is 0. `longest` is the
+/// length of the longest block of any rank, so that all ranks have as many segments.
 pub(super) fn segments<'env>(
     (input, output): Segment<'env>,
     longest: usize,
     length: usize,
 ) -> Vec<Segment<'env>> {
-    let length = length.max(1);
-    let count = longest.div_ceil(length).max(1);
+    let count = if length == 0 { 1 } else { longest.div_ceil(length).max(1) };
     if count == 1 {
         return vec![(input, output)];
     }

@@ -41,7 +41,7 @@ impl Group {
     ) -> Result<(Description, Option<Algorithm>)> {
         collective.check(sizes, place)?;
         let description = collective.description(sizes, place);
-        let plan = &self.context.ranks.plan;
+        let plan = self.context.ranks.plan();
         let wish = self.algorithm.or_else(|| plan.wishes.of(C::OPERATION));
         let Some(algorithm) = wish.filter(|_| place.world_size > 1) else {
             return Ok((description, None));

@@ -8,6 +8,7 @@ mod messages;
 mod on_host;
 mod one_sided;
 mod peers;
+mod probe;
 mod settings;
 mod shared;
 mod sparse;
@@ -32,7 +33,7 @@ use crate::difference::CONTROL;
 use crate::engine::{AbortUnlessEnded, Engine, EngineThread, Handle};
 use crate::error::{Error, Result};
 use crate::host::places;
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Machine, SEGMENTS};
 use crate::world::{Numbers, World};
 
 use leave::Leave;
@@ -90,18 +91,21 @@ impl Group {
     /// The group of all ranks of a joined job.
     ///
     /// # Panics
-    /// When the system has no thread or descriptor left, as [`std::thread::spawn`] does.
+    /// When the system has no thread or descriptor left, as [`std::thread::spawn`] does; for a machine with
+    /// numbers that are negative or not finite, or a segment of less than 64 bytes or more than 2^30.
     #[must_use]
     pub fn opened(opened: Opened, settings: Settings) -> Self {
-        Self::try_opened(opened, settings).unwrap_or_else(|error| panic!("{error}"))
+        assert!(settings.machine.is_none_or(|machine| machine.is_valid()), "{:?}", settings.machine);
+        assert!(SEGMENTS.contains(&settings.segment_bytes), "a segment of {} bytes", settings.segment_bytes);
+        Self::try_opened(opened, settings).unwrap_or_else(|error| panic!("{error}")).planned(settings.machine)
     }
 
-    /// Like [`opened`](Self::opened).
+    /// Like [`opened`](Self::opened), but a [plan](Self::planned) is yet to be made.
     ///
     /// # Errors
     /// When the system has no thread or descriptor left.
     pub(crate) fn try_opened(opened: Opened, settings: Settings) -> Result<Self> {
-        let Opened { transport, local_group, is_crowded, is_encrypted } = opened;
+        let Opened { transport, local_group, is_crowded, is_encrypted, hosts, .. } = opened;
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), local_group.clone(), is_crowded);
         // A single rank has no peer to tell of an abort, and a simulated network allows no other thread.
@@ -113,10 +117,17 @@ impl Group {
         let contexts = Arc::new(Numbers::new());
         let owner = Owner::here();
         let scratch = World::scratch();
-        let world = Arc::new(World { thread, owner, engine, local_group, is_encrypted, contexts, scratch });
+        let world =
+            Arc::new(World { thread, owner, engine, local_group, is_encrypted, hosts, contexts, scratch });
         let slots = places(&world, &members).map(|_| SlotSet::default());
         let agreed = Agreed { number: 0, epoch: 0, members, slots };
         Ok(Self::of(Context::open(&world, agreed, OnLoss::Close, settings)))
+    }
+
+    /// This group with its plan for a machine.
+    pub(crate) fn planned(self, machine: Option<Machine>) -> Self {
+        self.context.plan(machine);
+        self
     }
 
     fn of(context: Context) -> Self {

@@ -21,7 +21,7 @@ use crate::host::{Host, Inside, SlotTurn, Terms};
 impl Group {
     /// The right of a call's body to use the slots, if all ranks are on one host.
     pub(super) fn inside(&self, outer: Signature, spins: u32) -> Option<Inside> {
-        self.context.ranks.host.as_ref().map(|host| Inside::new(host, outer, spins, self.settings().cost))
+        self.context.ranks.host.as_ref().map(|host| Inside::new(host, outer, spins))
     }
 
     /// The slots of the host, if all ranks are on it and a call of so many bytes should use them. All ranks
@@ -30,7 +30,7 @@ impl Group {
     pub(super) fn host_for<C: Collective>(&self, collective: &C, bytes: usize) -> Option<&Arc<Host>> {
         let host = self.context.ranks.host.as_ref();
         host.filter(|_| collective.element_bytes() <= MOST_SLOT_ELEMENT)
-            .filter(|host| host.is_always || self.settings().cost.prefers_slots(self.world_size(), bytes))
+            .filter(|_| self.context.ranks.plan().prefers_slots(bytes))
     }
 
     /// Runs a call over slots to completion on this thread: as much as possible at once.

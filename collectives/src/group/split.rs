@@ -125,7 +125,10 @@ impl Group {
         on_loss: OnLoss,
     ) -> Result<Option<Self>> {
         let Context { world, settings, .. } = &*self.context;
-        let part = agreed.map(|agreed| Self::of(Context::open(world, agreed, on_loss, *settings)));
+        let part = agreed.map(|agreed| {
+            let machine = Some(*self.context.ranks.plan().machine());
+            Self::of(Context::open(world, agreed, on_loss, *settings)).planned(machine)
+        });
         if let (Some(part), Err(_)) = (&part, &confirmed) {
             part.close_like(self);
         }

@@ -16,7 +16,6 @@ use ucx_sys_wrap::shm::{LockHandle, Slots, Ticket, TicketLock};
 use super::Host;
 use super::turn::{SlotQueue, Terms};
 use crate::call::Shared;
-use crate::choose::Cost;
 use crate::error::CallSite;
 
 /// A body's place in the queue for the slots.
@@ -31,7 +30,6 @@ pub(crate) struct Inside {
     outer: Signature,
     /// How often to check a flag before other work gets a turn.
     spins: u32,
-    cost: Cost,
 }
 
 /// The place of a collective in the queue of its body.
@@ -46,34 +44,29 @@ impl<Q: LockHandle<BodyTicket>> SlotQueue for Ticket<BodyTicket, Q> {
 
 impl Inside {
     /// Takes the body's place in the queue.
-    pub(crate) fn new(host: &Arc<Host>, outer: Signature, spins: u32, cost: Cost) -> Self {
+    pub(crate) fn new(host: &Arc<Host>, outer: Signature, spins: u32) -> Self {
         let queue = TicketLock::new(Ticket::take(Arc::clone(&host.slots)));
-        Self { host: Arc::clone(host), queue, outer, spins, cost }
+        Self { host: Arc::clone(host), queue, outer, spins }
     }
 
-    /// The place of a collective on vectors of `bytes`, and the terms of its turn, if it should use the
-    /// slots. All ranks agree.
+    /// The place of a collective, and the terms of its turn.
     pub(crate) fn turn<'a>(
         &'a self,
-        (bytes, world_size): (usize, u32),
         comm: &'a Comm<'_>,
         (site, signature): (&'a CallSite<'a>, Signature),
         shared: &'a Shared,
-    ) -> Option<(InsideTicket<'a>, Terms<'a>)> {
-        let suits = self.host.is_always || self.cost.prefers_slots(world_size, bytes);
-        suits.then(|| {
-            let terms = Terms {
-                host: &self.host,
-                port: comm.port(),
-                time: comm.time(),
-                site,
-                shared,
-                signature,
-                outer: self.outer,
-                made: None,
-                spins: self.spins,
-            };
-            (Ticket::take(&self.queue), terms)
-        })
+    ) -> (InsideTicket<'a>, Terms<'a>) {
+        let terms = Terms {
+            host: &self.host,
+            port: comm.port(),
+            time: comm.time(),
+            site,
+            shared,
+            signature,
+            outer: self.outer,
+            made: None,
+            spins: self.spins,
+        };
+        (Ticket::take(&self.queue), terms)
     }
 }

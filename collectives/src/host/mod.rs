@@ -29,7 +29,6 @@ use std::sync::atomic::AtomicU64;
 use ucx_sys_wrap::shm::{Records, SlotSet, Slots, Ticket, TicketLock};
 use ucx_sys_wrap::{Rank, Signature};
 
-use crate::choose::Cost;
 use crate::engine::{Course, Status};
 use crate::world::World;
 
@@ -63,19 +62,11 @@ pub(crate) struct Host {
     pub(crate) course: Arc<Course>,
     /// The group's context.
     pub(crate) status: Arc<Status>,
-    /// Whether dense vectors of all lengths use the slots.
-    pub(crate) is_always: bool,
 }
 
 impl Host {
     /// For the members of a context, if there are several and all share this rank's memory.
-    pub(crate) fn new(
-        world: &World,
-        members: &[Rank],
-        set: SlotSet,
-        cost: &Cost,
-        status: &Arc<Status>,
-    ) -> Option<Self> {
+    pub(crate) fn new(world: &World, members: &[Rank], set: SlotSet, status: &Arc<Status>) -> Option<Self> {
         let local_group = world.local_group.as_ref()?;
         let places = places(world, members)?;
         let slots = Slots::over(local_group, set, &places);
@@ -87,7 +78,6 @@ impl Host {
             places: places.len() as u32,
             course: Arc::clone(world.engine.course()),
             status: Arc::clone(status),
-            is_always: cost.always_prefers_slots(members.len() as u32),
         })
     }
 

@@ -17,6 +17,7 @@ use naming::{METHODS, Names, in_words_of_the_caller, name_of};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
+use crate::plan::{SEGMENTS, Terms};
 
 const MASTER: &str = "host:port where rank 0 waits for the others, with an IPv6 address in brackets";
 const KEY: &str = "at least 16 bytes, as from `openssl rand -hex 32`";
@@ -25,6 +26,8 @@ const ANNOUNCED: &str = "host, host:port or an address where peers reach this ra
 const NAME: &str = "at most 64 bytes";
 const HOST_ID: &str = "1 to 255 bytes";
 const TIMEOUT: &str = "more than 0";
+const SEGMENT: &str = "bytes, from 64 to 2^30";
+const MACHINE: &str = "times from 0 on";
 const PLACE: &str = "only one of the two";
 
 /// How a rank joins a job: with settings of the program's own, from an environment or without one.
@@ -260,8 +263,27 @@ impl Join {
     /// numbers; when they disagree about the world's size; when the system has no thread or descriptor left.
     /// A failed join may be tried again by all ranks, with the same identifier.
     pub fn join(self) -> Result<Group> {
-        let opened = self.validate(false).and_then(|()| open(&self.identity)).map_err(self.told())?;
-        Group::try_opened(opened, self.settings)
+        let own = Terms::of(&self.settings);
+        let mut identity = self.identity.clone();
+        identity.greeting = own.encode();
+        let opened = self.validate(false).and_then(|()| open(&identity)).map_err(self.told())?;
+        let mut settings = self.settings;
+        if !opened.greeting.is_empty() {
+            let what = || Transport::Protocol { rank: Rank(0), what: "invalid settings".into() };
+            let first = Terms::decode(&opened.greeting).ok_or_else(what).map_err(Error::Transport)?;
+            if let Some(differences) = own.differences(&first) {
+                tracing::warn!(
+                    "the settings of rank 0 count: rank {} was given {differences}",
+                    identity.rank
+                );
+            }
+            first.put_into(&mut settings);
+        }
+        let is_measured = settings.machine.is_none() && identity.world_size > 1;
+        let group = Group::try_opened(opened, settings)?;
+        let machine =
+            if is_measured { Some(group.measure_machine(identity.join_timeout)?) } else { settings.machine };
+        Ok(group.planned(machine))
     }
 
     /// Joins a job through an all-gather of the program's own: it is called once, with 128 bytes of every
@@ -292,6 +314,15 @@ impl Join {
     /// `learns_place` says that the place to meet will come from rank 0.
     fn validate(&self, learns_place: bool) -> ucx_sys_wrap::Result<()> {
         self.fault.clone().map_or(Ok(()), Err)?;
+        let Settings { segment_bytes, machine, .. } = self.settings;
+        if !SEGMENTS.contains(&segment_bytes) {
+            let found = segment_bytes.to_string();
+            return Err(Transport::Environment { variable: "BREVITY_SEGMENT", found, expected: SEGMENT });
+        }
+        if let Some(machine) = machine.filter(|machine| !machine.is_valid()) {
+            let found = machine.to_string();
+            return Err(Transport::Environment { variable: "BREVITY_MACHINE", found, expected: MACHINE });
+        }
         // What the environment says was checked when it was read, and has a rule of its own for the job's
         // name.
         let is_checked = self.is_from_env && self.place.is_none();

@@ -29,11 +29,13 @@ pub enum Algorithm {
     Linear,
     /// Scatter and all-gather.
     Spread,
+    /// Inside each host, and between hosts.
+    Hosts,
 }
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Dissemination,
         Self::Binomial,
         Self::Knomial4,
@@ -46,6 +48,7 @@ impl Algorithm {
         Self::Pairwise,
         Self::Linear,
         Self::Spread,
+        Self::Hosts,
     ];
 
     /// The name, as in `BREVITY_ALGORITHM`.
@@ -64,7 +67,18 @@ impl Algorithm {
             Self::Pairwise => "pairwise",
             Self::Linear => "linear",
             Self::Spread => "spread",
+            Self::Hosts => "hosts",
         }
+    }
+
+    /// Its number, from 1 on.
+    pub(crate) const fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The algorithm of a number.
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number.checked_sub(1)?)).copied()
     }
 
     /// The algorithm of a name.
@@ -88,6 +102,7 @@ mod tests {
     fn names_lead_back() {
         for algorithm in Algorithm::ALL {
             assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
+            assert_eq!(Algorithm::of_number(algorithm.number()), Some(algorithm));
         }
         assert_eq!(Algorithm::from_name("rings"), None);
     }

@@ -1,20 +1,30 @@
 //! The choice of algorithms.
 //!
 //! Every collective has a row for each of its algorithms: whether it fits, and an estimate of its time. All
-//! ranks choose alike, because they estimate from equal values in the standard floating-point mode.
+//! ranks choose alike, because they estimate from equal values in the standard floating-point mode, by
+//! additions, multiplications and divisions alone. A digest of these values is part of that of their calls.
 
 mod algorithm;
+mod estimate;
+mod machine;
+mod table;
+mod terms;
+mod topology;
 mod wishes;
 
 use brevity_compress::in_standard_float_mode;
 
 pub use algorithm::Algorithm;
+pub(crate) use estimate::Cut;
+pub use estimate::Estimate;
+pub use machine::{Link, Machine, UnknownMachine};
+pub(crate) use table::Plan;
+pub(crate) use terms::{SEGMENTS, Terms};
+pub(crate) use topology::Places;
+pub use topology::Topology;
 pub use wishes::{UnknownWish, Wishes};
 
-use crate::choose::Cost;
-use crate::dense::Collective;
-use crate::description::Operation;
-use crate::error::{Error, Result};
+use crate::dense::{Collective, SLICE_BYTES};
 use crate::pattern::doubling_rounds;
 
 /// What a call has to do, as all ranks know it.
@@ -31,48 +41,63 @@ pub struct Work {
 }
 
 /// What choices depend on besides the call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ground {
-    /// The network.
-    pub cost: Cost,
+    /// The network and its hosts.
+    pub machine: Machine,
+    /// How ranks are spread over hosts.
+    pub topology: Topology,
     /// The number of ranks.
     pub world_size: u32,
     /// Whether sums of floating-point numbers may have any order.
     pub any_order: bool,
+    /// Long vectors are cut into segments whose messages have at most so many bytes.
+    pub slice_bytes: usize,
 }
 
 impl Ground {
+    /// Of ranks that are all on hosts of their own, with other settings as they are by default.
+    #[must_use]
+    pub const fn new(machine: Machine, world_size: u32) -> Self {
+        let topology = Topology::apart(world_size);
+        Self { machine, topology, world_size, any_order: false, slice_bytes: SLICE_BYTES }
+    }
+
     pub(crate) fn ranks(&self) -> f64 {
         f64::from(self.world_size)
     }
 
     /// Rounds that double what a rank has.
-    pub(crate) fn rounds(&self) -> f64 {
-        f64::from(doubling_rounds(self.world_size))
+    pub(crate) fn rounds(&self) -> u32 {
+        doubling_rounds(self.world_size)
     }
 
-    /// A message of so many bytes.
-    pub(crate) fn message(&self, bytes: f64) -> f64 {
-        self.cost.alpha + bytes * self.cost.beta
+    /// Messages between ranks that are placed anyhow. Where the ranks of a host share a link, all send at
+    /// the same time.
+    pub(crate) fn link(&self) -> Link {
+        let Machine { inside, between, has_own_ports, .. } = self.machine;
+        match self.topology.hosts {
+            0 | 1 => inside,
+            _ if has_own_ports => between,
+            _ => Link { beta: between.beta * f64::from(self.topology.most), ..between },
+        }
     }
 
-    /// Messages to all other ranks at once, of so many bytes each.
-    pub(crate) fn burst(&self, bytes: f64) -> f64 {
-        let others = self.ranks() - 1.0;
-        self.cost.alpha * (1.0 + OVERHEAD * (others - 1.0).max(0.0)) + others * bytes * self.cost.beta
+    /// The ground of `ranks` ranks of one host.
+    pub(crate) fn inside(&self, ranks: u32) -> Self {
+        Self { topology: Topology::one_host(ranks), world_size: ranks, ..*self }
     }
 
-    /// Combining so many bytes.
-    pub(crate) fn combining(bytes: f64) -> f64 {
-        bytes * REDUCE
+    /// The ground of one rank of each host, so many of which use the hosts' links at the same time.
+    pub(crate) fn across(&self, at_once: u32) -> Self {
+        let hosts = self.topology.hosts;
+        let mut machine = self.machine;
+        if !machine.has_own_ports {
+            machine.between.beta *= f64::from(at_once);
+        }
+        Self { machine, topology: Topology::apart(hosts), world_size: hosts, ..*self }
     }
 }
-
-/// What each further of several messages at once costs, over the latency of one.
-const OVERHEAD: f64 = 0.125;
-
-/// Seconds to combine a byte with another.
-const REDUCE: f64 = 0.1e-9;
 
 /// An algorithm of a collective.
 pub struct Row {
@@ -80,69 +105,39 @@ pub struct Row {
     pub algorithm: Algorithm,
     /// Whether it can do the work, with sums in the fixed order if their order matters.
     pub fits: fn(&Work, &Ground) -> bool,
-    /// An estimate of its seconds.
-    pub seconds: fn(&Work, &Ground) -> f64,
+    /// What it takes.
+    pub estimate: fn(&Work, &Ground) -> Estimate,
 }
 
-/// How algorithms are chosen in a group.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) ground: Ground,
-    pub(crate) wishes: Wishes,
-}
-
-impl Plan {
-    /// Checks that an algorithm can do the work.
-    ///
-    /// # Errors
-    /// [`Error::Algorithm`], which names those that can.
-    pub(crate) fn check(
-        &self,
-        operation: Operation,
-        rows: &[Row],
-        work: &Work,
-        algorithm: Algorithm,
-    ) -> Result<()> {
-        let fitting = || rows.iter().filter(|row| (row.fits)(work, &self.ground));
-        if fitting().any(|row| row.algorithm == algorithm) {
-            return Ok(());
-        }
-        let names: Vec<_> = fitting().map(|row| row.algorithm.name()).collect();
-        Err(Error::Algorithm { operation, algorithm, fitting: names.join(", ") })
-    }
-
-    /// The cheapest algorithm of those that fit.
-    ///
-    /// # Panics
-    /// If none fits: each list has one that always does.
-    pub(crate) fn choose(&self, operation: Operation, rows: &[Row], work: &Work) -> Algorithm {
-        let fitting = || rows.iter().filter(|row| (row.fits)(work, &self.ground));
-        let cheapest = in_standard_float_mode(|| {
-            let seconds = |row: &&Row| (row.seconds)(work, &self.ground);
-            fitting().min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
-        });
-        cheapest.unwrap_or_else(|| unreachable!("{operation} has no algorithm")).algorithm
-    }
-}
-
-/// The algorithms of a collective that can do some work, each with an estimate of its seconds, the cheapest
-/// first.
+/// The algorithms of a collective that can do some work, each with an estimate, the fastest first.
 ///
 /// ```
 /// use brevity_collectives::dense::AllReduce;
-/// use brevity_collectives::{Algorithm, Cost, Ground, Work, estimates};
+/// use brevity_collectives::{Algorithm, Ground, Machine, Work, estimates};
 ///
-/// let ground = Ground { cost: Cost::default(), world_size: 8, any_order: false };
+/// let ground = Ground::new(Machine::default(), 8);
 /// let work = Work { bytes: 8, wide_bytes: 8, ..Work::default() };
-/// assert_eq!(estimates::<AllReduce>(&work, &ground)[0].0, Algorithm::Doubling);
+/// let (algorithm, estimate) = estimates::<AllReduce>(&work, &ground)[0];
+/// assert_eq!((algorithm, estimate.rounds), (Algorithm::Doubling, 3));
 /// ```
 #[must_use]
-pub fn estimates<C: Collective>(work: &Work, ground: &Ground) -> Vec<(Algorithm, f64)> {
+pub fn estimates<C: Collective>(work: &Work, ground: &Ground) -> Vec<(Algorithm, Estimate)> {
     let fitting = C::ROWS.iter().filter(|row| (row.fits)(work, ground));
     let mut all: Vec<_> =
-        in_standard_float_mode(|| fitting.map(|row| (row.algorithm, (row.seconds)(work, ground))).collect());
-    all.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        in_standard_float_mode(|| fitting.map(|row| (row.algorithm, (row.estimate)(work, ground))).collect());
+    all.sort_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds));
     all
+}
+
+/// The fastest of the rows that fit, and its estimate. The first row of each list always fits.
+///
+/// # Panics
+/// If there is no row.
+pub(crate) fn fastest(rows: &[Row], work: &Work, ground: &Ground) -> (Algorithm, Estimate) {
+    let fitting = rows.iter().filter(|row| (row.fits)(work, ground));
+    let estimates = fitting.map(|row| (row.algorithm, (row.estimate)(work, ground)));
+    let fastest = estimates.min_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds));
+    fastest.unwrap_or_else(|| unreachable!("one of {} rows fits everything", rows.len()))
 }
 
 pub(crate) const fn always(_: &Work, _: &Ground) -> bool {
@@ -152,4 +147,10 @@ pub(crate) const fn always(_: &Work, _: &Ground) -> bool {
 /// For algorithms whose sums begin at another rank in each block: that is the fixed order for two ranks only.
 pub(crate) fn any_order(work: &Work, ground: &Ground) -> bool {
     work.wide_bytes == work.bytes && (work.is_exact || ground.any_order || ground.world_size <= 2)
+}
+
+/// For sums inside the hosts first, and then over the hosts.
+pub(crate) fn by_hosts(work: &Work, ground: &Ground) -> bool {
+    let has_order = ground.topology.is_aligned || work.is_exact || ground.any_order;
+    ground.topology.has_levels() && work.wide_bytes == work.bytes && has_order
 }

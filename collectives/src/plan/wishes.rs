@@ -10,7 +10,7 @@ use crate::dense::{
 use crate::description::Operation;
 
 /// The operations that have algorithms, by their names.
-const OPERATIONS: [(&str, Operation, &[Row]); 8] = [
+pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 8] = [
     ("broadcast", Operation::BROADCAST, Broadcast::ROWS),
     ("reduce", Operation::REDUCE, Reduce::ROWS),
     ("all-reduce", Operation::ALL_REDUCE, AllReduce::ROWS),
@@ -55,10 +55,20 @@ impl Wishes {
         self.0[place]
     }
 
-    /// A number for ranks to compare.
-    pub(crate) fn digest(&self) -> u64 {
-        let numbers = self.0.iter().map(|wish| wish.map_or(0, |algorithm| algorithm as u64 + 1));
-        numbers.fold(0, |digest, number| digest << 5 | number)
+    /// A number for each operation: 0, or that of an algorithm.
+    pub(crate) fn encode(&self) -> [u8; OPERATIONS.len()] {
+        self.0.map(|wish| wish.map_or(0, Algorithm::number))
+    }
+
+    /// `None` if a number is none of an algorithm of its operation.
+    pub(crate) fn decode(numbers: &[u8; OPERATIONS.len()]) -> Option<Self> {
+        let mut wishes = Self::default();
+        for ((wish, number), (_, _, rows)) in wishes.0.iter_mut().zip(numbers).zip(OPERATIONS) {
+            if *number > 0 {
+                *wish = Some(rows.iter().find(|row| row.algorithm.number() == *number)?.algorithm);
+            }
+        }
+        Some(wishes)
     }
 }
 
@@ -106,7 +116,8 @@ mod tests {
         assert_eq!(wishes.of(Operation::SCATTER), None);
         assert_eq!(wishes.of(Operation::BARRIER), None);
         assert_eq!(wishes.to_string(), "all-reduce:ring,gather:linear");
-        assert_ne!(wishes.digest(), Wishes::default().digest());
+        assert_eq!(Wishes::decode(&wishes.encode()), Some(wishes));
+        assert_eq!(Wishes::decode(&[Algorithm::Ring.number(); OPERATIONS.len()]), None);
         for (text, expected) in [
             ("", "a colon"),
             ("all-reduce", "a colon"),

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use brevity::transport::bootstrap::Choice;
-use brevity::{JobId, Join, Settings};
+use brevity::{JobId, Join, Machine, Settings};
 
 use super::{KEY, SHORT, as_ranks, loopback_id, port_of, transport_error, works};
 
@@ -43,6 +43,14 @@ fn what_is_wrong_is_named() {
         (here().timeout(Duration::ZERO), "timeout is 0 s: expected more than 0"),
         (here().port_range(20, 10), "port_range is 20-10: expected two ports above 0"),
         (here().announce("a b"), "announce is \"a b\": expected host"),
+        (
+            here().settings(Settings { segment_bytes: 63, ..Settings::default() }),
+            "settings.segment_bytes is 63: expected bytes, from 64 to 2^30",
+        ),
+        (
+            here().settings(Settings { machine: Some(Machine::uniform(-1.0, 0.0)), ..Settings::default() }),
+            "settings.machine is inside:-1000000,0,0;",
+        ),
         (here().host_id(""), "host_id is a name of 0 bytes"),
         (
             here().encrypt(true).transport(Choice::Ucx),

@@ -130,6 +130,22 @@ pub(super) fn local_peers(own: Rank, infos: &[HostInfo]) -> Option<Vec<Rank>> {
     (is_wanted && (2..=LocalGroup::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
+/// The number of each rank's host, from 0 on in the order of their first ranks. A rank whose host nobody can
+/// tell has one of its own.
+pub(super) fn numbers(infos: &[HostInfo]) -> Vec<u32> {
+    let mut hosts: Vec<Option<&Host>> = Vec::new();
+    let mut numbers = Vec::with_capacity(infos.len());
+    for info in infos {
+        let own = info.host.as_ref();
+        let known = hosts.iter().position(|host| own.is_some() && *host == own);
+        numbers.push(known.unwrap_or(hosts.len()) as u32);
+        if known.is_none() {
+            hosts.push(own);
+        }
+    }
+    numbers
+}
+
 /// The processes of the other ranks on the kernel of rank `own`, by rank, of those that are visible to it.
 /// Unlike for memory, they may be of another user or network.
 pub(super) fn processes(own: Rank, infos: &[HostInfo]) -> Vec<Option<PeerProcess>> {
@@ -275,6 +291,15 @@ mod tests {
         infos[3].host = None;
         infos[4].host = None;
         assert_eq!(local_peers(Rank(3), &infos), None, "hosts that nobody can tell");
+    }
+
+    #[test]
+    fn hosts_are_numbered_by_their_first_ranks() {
+        let mut infos = vec![info(1, ""), info(2, ""), info(1, ""), info(1, "a"), info(2, ""), info(3, "")];
+        assert_eq!(numbers(&infos), [0, 1, 0, 2, 1, 3]);
+        infos[0].host = None;
+        infos[2].host = None;
+        assert_eq!(numbers(&infos), [0, 1, 2, 3, 1, 4], "hosts that nobody can tell");
     }
 
     #[test]

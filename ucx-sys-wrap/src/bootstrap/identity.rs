@@ -64,6 +64,9 @@ pub struct Identity {
     /// Whether the tcp transport is encrypted; rank 0's counts, and a rank that asks for it refuses to join
     /// without it.
     pub encrypt: bool,
+    /// What the other ranks get from rank 0 when all have joined ([`Opened::greeting`](super::Opened)), at
+    /// most [`MAX_BLOB_BYTES`](super::MAX_BLOB_BYTES).
+    pub greeting: Vec<u8>,
     /// The number of ranks on this host, if the launcher says it.
     pub(super) local_ranks: Option<u32>,
     /// Further ports of the master: rank 0 takes the first that is free, and the others call all of them.
@@ -132,6 +135,7 @@ impl Identity {
             shared_memory: true,
             host_id: None,
             encrypt: false,
+            greeting: Vec::new(),
         }
     }
 

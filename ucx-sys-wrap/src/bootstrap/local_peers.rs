@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::deadline::Deadline;
 use super::descriptors;
 use super::fd_exchange::FdExchange;
-use super::host::{HostInfo, is_crowded, local_peers, processes, reports_finding};
+use super::host::{HostInfo, is_crowded, local_peers, numbers, processes, reports_finding};
 use super::identity::Identity;
 use super::rendezvous::Rendezvous;
 use crate::process::PeerProcess;
@@ -42,6 +42,8 @@ pub(super) struct Host {
     /// By rank, of those that are visible.
     pub(super) processes: Vec<Option<PeerProcess>>,
     pub(super) is_crowded: bool,
+    /// The number of each rank's host.
+    pub(super) hosts: Vec<u32>,
 }
 
 /// As [`share_memory`], and opens the processes of the ranks of this host, whether or not they share memory.
@@ -75,6 +77,7 @@ fn meet_within(
         tracing::warn!("{what}");
     }
     let (processes, is_crowded) = (processes(identity.rank, &hosts), is_crowded(identity.rank, &hosts));
+    let numbers = numbers(&hosts);
     let ranks = local_peers(identity.rank, &hosts).unwrap_or_default();
     let prepared = socket.and_then(|socket| {
         if ranks.is_empty() {
@@ -88,12 +91,12 @@ fn meet_within(
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
         // All ranks of the job must take part in all exchanges.
         rendezvous.exchange(&[u8::from(false)])?;
-        return Ok(Host { local_group: None, processes, is_crowded });
+        return Ok(Host { local_group: None, processes, is_crowded, hosts: numbers });
     };
     let connect = |(socket, prepared)| connect(patience, rendezvous, &socket, &ranks, &hosts, prepared);
     let made = prepared.map(connect).transpose();
     let made = together(identity.rank, rendezvous, &ranks, made)?;
-    Ok(Host { local_group: made.flatten().map(Arc::new), processes, is_crowded })
+    Ok(Host { local_group: made.flatten().map(Arc::new), processes, is_crowded, hosts: numbers })
 }
 
 /// The outcome, if all ranks of the host have succeeded; else `None`, and the first that has failed warns

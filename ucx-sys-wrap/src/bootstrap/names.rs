@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Once;
 
 /// The variables that this library reads, or sets for the ranks that it launches.
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 25] = [
     "BREVITY_ALGORITHM",
     "BREVITY_ANNOUNCE",
     "BREVITY_ANY_ORDER",
@@ -17,12 +17,14 @@ pub const NAMES: [&str; 23] = [
     "BREVITY_KEY_FILE",
     "BREVITY_LAUNCHER",
     "BREVITY_LOG",
+    "BREVITY_MACHINE",
     "BREVITY_MASTER",
     "BREVITY_MASTER_RESERVED",
     "BREVITY_PMIX_LIB",
     "BREVITY_PORT_RANGE",
     "BREVITY_PROGRESS_THREAD",
     "BREVITY_RANK",
+    "BREVITY_SEGMENT",
     "BREVITY_SHARED_MEMORY",
     "BREVITY_TIMEOUT",
     "BREVITY_TRANSPORT",
@@ -48,6 +50,7 @@ pub const TEST_NAMES: [&str; 20] = [
     "BREVITY_STRESS_SEED",
     "BREVITY_TEST_ALONE",
     "BREVITY_TEST_DESCRIPTORS",
+    "BREVITY_TEST_ESTIMATES",
     "BREVITY_TEST_EXITS",
     "BREVITY_TEST_MPIEXEC",
     "BREVITY_TEST_MPIRUN",

@@ -40,14 +40,31 @@ pub struct Opened {
     pub is_crowded: bool,
     /// Whether what ranks send through sockets is encrypted.
     pub is_encrypted: bool,
+    /// The number of each rank's host, from 0 on in the order of their first ranks.
+    pub hosts: Arc<[u32]>,
+    /// The [greeting](Identity::greeting) of rank 0.
+    pub greeting: Vec<u8>,
 }
 
 impl Opened {
-    /// A rank of a world whose ranks are threads of this process.
+    /// A rank of a world whose ranks are threads of this process. On a simulated network each is a host of
+    /// its own.
     #[must_use]
     pub fn in_process(transport: Box<dyn Transport>, local_group: Option<Arc<LocalGroup>>) -> Self {
-        let is_crowded = outnumber_processors(transport.world_size() as usize, []);
-        Self { transport, local_group, is_crowded, is_encrypted: false }
+        let (ranks, is_simulated) = (transport.world_size(), transport.is_simulated());
+        let is_crowded = outnumber_processors(ranks as usize, []);
+        let hosts = (0..ranks).map(|rank| if is_simulated { rank } else { 0 }).collect();
+        Self { transport, local_group, is_crowded, is_encrypted: false, hosts, greeting: Vec::new() }
+    }
+
+    /// The same with ranks on these hosts, by rank: as algorithms are to see them. Equal on all ranks.
+    ///
+    /// # Panics
+    /// Unless there is a host for each rank.
+    #[must_use]
+    pub fn with_hosts(self, hosts: &[u32]) -> Self {
+        assert_eq!(hosts.len(), self.transport.world_size() as usize, "a host for each rank");
+        Self { hosts: hosts.into(), ..self }
     }
 }
 
@@ -91,7 +108,8 @@ fn open_by(identity: &Identity, deadline: Deadline) -> Result<Opened> {
         prepared = prepare_ucx(identity, false);
     }
     let identity = &Identity { encrypt: agreed.encrypt, ..identity.clone() };
-    let Host { local_group, processes, is_crowded } = meet_host(identity, &mut rendezvous)?;
+    let Host { local_group, processes, is_crowded, hosts } = meet_host(identity, &mut rendezvous)?;
+    let greeting = rendezvous.exchange(&identity.greeting)?.into_iter().next().unwrap_or_default();
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
         (Selected::Ucx, Ok(prepared)) => {
             let interface = rendezvous.own_address(identity)?;
@@ -121,7 +139,7 @@ fn open_by(identity: &Identity, deadline: Deadline) -> Result<Opened> {
     };
     // Only tcp can.
     let is_encrypted = agreed.encrypt;
-    Ok(Opened { transport, local_group, is_crowded, is_encrypted })
+    Ok(Opened { transport, local_group, is_crowded, is_encrypted, hosts: hosts.into(), greeting })
 }
 
 /// This rank's UCX worker, or why it has none.

@@ -6,6 +6,7 @@ pub(super) mod bruck;
 pub(super) mod direct;
 pub(super) mod doubling;
 pub(super) mod halving;
+pub(super) mod hosts;
 pub(super) mod linear;
 pub(super) mod pairwise;
 pub(super) mod reduce_tree;

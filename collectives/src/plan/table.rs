@@ -1,0 +1,216 @@
+//! The algorithms that a group takes, by operation, kind of work and length.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use brevity_compress::in_standard_float_mode;
+
+use super::wishes::OPERATIONS;
+use super::{Algorithm, Ground, Machine, Places, Row, Terms, Topology, Wishes, Work, fastest};
+use crate::description::{Operation, mix};
+use crate::error::{Error, Result};
+
+/// The kinds of work: three switches.
+const KINDS: usize = 8;
+
+/// The lengths that are told apart: two for each power of two, and none.
+const LENGTHS: usize = 2 * usize::BITS as usize + 1;
+
+/// How algorithms are chosen in a group.
+///
+/// The table holds what was chosen for each operation, kind of work and length, where two lengths of each
+/// power of two are told apart. A place is filled when it is first asked for: what it holds depends only on
+/// the ground, of which ranks compare a digest.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) ground: Ground,
+    pub(crate) wishes: Wishes,
+    /// The ranks of each host, if there are several hosts, and one has several ranks.
+    pub(crate) places: Option<Arc<Places>>,
+    /// The choices for one rank of each host.
+    across: Option<Box<Self>>,
+    /// Whether dense vectors of all lengths use the slots of a host that all ranks are on.
+    is_always_in_slots: bool,
+    /// The numbers of algorithms; 0 where nobody has asked.
+    table: Box<[AtomicU8]>,
+}
+
+impl Plan {
+    /// For ranks on these hosts, by rank.
+    pub(crate) fn new(hosts: &[u32], terms: &Terms) -> Self {
+        let places = Places::new(hosts);
+        let ground = Ground {
+            machine: terms.machine.unwrap_or_default(),
+            topology: places.topology,
+            world_size: hosts.len() as u32,
+            any_order: terms.any_order,
+            slice_bytes: terms.segment_bytes,
+        };
+        let plan = Self::on(ground, terms.wishes);
+        if !ground.topology.has_levels() {
+            return plan;
+        }
+        let across = Self::on(ground.across(ground.topology.least), Wishes::default());
+        Self { places: Some(Arc::new(places)), across: Some(Box::new(across)), ..plan }
+    }
+
+    fn on(ground: Ground, wishes: Wishes) -> Self {
+        let table = (0..OPERATIONS.len() * KINDS * LENGTHS).map(|_| AtomicU8::new(0)).collect();
+        let is_always_in_slots = ground.machine.always_prefers_slots(ground.world_size);
+        Self { ground, wishes, places: None, across: None, is_always_in_slots, table }
+    }
+
+    /// A number for ranks to compare: of all that choices depend on.
+    pub(crate) fn digest(&self) -> u64 {
+        let Ground { machine, topology, world_size, any_order, slice_bytes } = self.ground;
+        let Topology { hosts, least, most, is_aligned } = topology;
+        let numbers = [hosts, least, most, is_aligned.into(), world_size, any_order.into()].map(u64::from);
+        let wishes = u64::from_le_bytes(self.wishes.encode());
+        let machine = machine.encode();
+        let words = machine.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let all = words.chain(numbers).chain([slice_bytes as u64, wishes]);
+        all.fold(0, |digest, word| mix(digest.rotate_left(23) ^ word))
+    }
+
+    /// The plan of one rank of each host, if there are levels.
+    pub(crate) fn across(&self) -> Option<&Self> {
+        self.across.as_deref()
+    }
+
+    /// The speeds that algorithms are chosen for.
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.ground.machine
+    }
+
+    /// Whether a call on vectors of `bytes` should use the slots of the host, if all ranks are on it.
+    #[inline]
+    pub(crate) fn prefers_slots(&self, bytes: usize) -> bool {
+        self.is_always_in_slots || self.ground.machine.prefers_slots(self.ground.world_size, bytes)
+    }
+
+    /// Checks that an algorithm can do the work.
+    ///
+    /// # Errors
+    /// [`Error::Algorithm`], which names those that can.
+    pub(crate) fn check(
+        &self,
+        operation: Operation,
+        rows: &[Row],
+        work: &Work,
+        algorithm: Algorithm,
+    ) -> Result<()> {
+        let fitting = || rows.iter().filter(|row| (row.fits)(work, &self.ground));
+        if fitting().any(|row| row.algorithm == algorithm) {
+            return Ok(());
+        }
+        let names: Vec<_> = fitting().map(|row| row.algorithm.name()).collect();
+        Err(Error::Algorithm { operation, algorithm, fitting: names.join(", ") })
+    }
+
+    /// The fastest algorithm of those that fit.
+    pub(crate) fn choose(&self, operation: Operation, rows: &[Row], work: &Work) -> Algorithm {
+        let Some(place) = OPERATIONS.iter().position(|(_, other, _)| *other == operation) else {
+            return in_standard_float_mode(|| fastest(rows, work, &self.ground).0);
+        };
+        let is_wide = work.wide_bytes != work.bytes;
+        let kinds = [work.is_exact, work.is_uneven, is_wide];
+        let kind = kinds.into_iter().fold(0, |kind, is_set| kind << 1 | usize::from(is_set));
+        let length = Length::of(work.bytes);
+        let known = &self.table[(place * KINDS + kind) * LENGTHS + length.0];
+        if let Some(algorithm) = Algorithm::of_number(known.load(Ordering::Relaxed)) {
+            return algorithm;
+        }
+        let bytes = length.least();
+        // Elements that are wider in partial results are twice as wide.
+        let work = Work { bytes, wide_bytes: if is_wide { bytes.saturating_mul(2) } else { bytes }, ..*work };
+        let algorithm = in_standard_float_mode(|| fastest(rows, &work, &self.ground).0);
+        known.store(algorithm.number(), Ordering::Relaxed);
+        algorithm
+    }
+}
+
+/// The place of a length in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Length(usize);
+
+impl Length {
+    const fn of(bytes: usize) -> Self {
+        match bytes {
+            0 => Self(0),
+            1 => Self(1),
+            _ => {
+                let power = bytes.ilog2();
+                Self(2 * power as usize + (bytes >> (power - 1) & 1) + 1)
+            }
+        }
+    }
+
+    /// The least of the lengths at this place.
+    const fn least(self) -> usize {
+        match self.0 {
+            0 => 0,
+            1 | 2 => 1,
+            place => {
+                let power = (place - 1) / 2;
+                (1 << power) + ((place - 1) % 2 << power >> 1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dense::{AllReduce, Collective};
+    use crate::group::Settings;
+
+    #[test]
+    fn lengths_have_places() {
+        let mut last = Length::of(0);
+        for bytes in (0..70).chain([1 << 20, 3 << 19, (1 << 21) - 1, usize::MAX]) {
+            let length = Length::of(bytes);
+            assert!(length.0 < LENGTHS && length.0 >= last.0 && length.least() <= bytes, "{bytes}");
+            assert!(bytes < 2 || length.least() > bytes / 2, "{bytes}: {length:?}");
+            assert_eq!(Length::of(length.least()), length, "{bytes}");
+            last = length;
+        }
+    }
+
+    fn plan(hosts: &[u32], change: impl FnOnce(&mut Terms)) -> Plan {
+        let mut terms = Terms::of(&Settings::default());
+        change(&mut terms);
+        Plan::new(hosts, &terms)
+    }
+
+    #[test]
+    fn plans_differ_in_anything_that_decides() {
+        let usual = plan(&[0; 4], |_| {}).digest();
+        assert_eq!(usual, plan(&[3; 4], |_| {}).digest(), "hosts have no names");
+        let machine = Machine { reduce: 0.2e-9, ..Machine::default() };
+        for other in [
+            plan(&[0; 5], |_| {}),
+            plan(&[0, 0, 1, 1], |_| {}),
+            plan(&[0; 4], |terms| terms.any_order = true),
+            plan(&[0; 4], |terms| terms.segment_bytes = 4096),
+            plan(&[0; 4], |terms| terms.machine = Some(machine)),
+            plan(&[0; 4], |terms| terms.wishes = "all-reduce:ring".parse().unwrap()),
+        ] {
+            assert_ne!(other.digest(), usual, "{other:?}");
+        }
+        assert_ne!(plan(&[0, 0, 1, 1], |_| {}).digest(), plan(&[0, 1, 0, 1], |_| {}).digest());
+    }
+
+    #[test]
+    fn a_choice_stays_the_same() {
+        let plan = plan(&[0, 1, 2, 3], |_| {});
+        for bytes in [8, 9, 11, 1 << 14, 64 << 20] {
+            let work = Work { bytes, wide_bytes: bytes, ..Work::default() };
+            let choose = || plan.choose(Operation::ALL_REDUCE, AllReduce::ROWS, &work);
+            let first = choose();
+            assert_eq!((choose(), choose()), (first, first));
+        }
+        let long = Work { bytes: 64 << 20, wide_bytes: 64 << 20, ..Work::default() };
+        let other = plan.choose(Operation::ALL_REDUCE, AllReduce::ROWS, &Work { is_exact: true, ..long });
+        plan.check(Operation::ALL_REDUCE, AllReduce::ROWS, &Work { is_exact: true, ..long }, other).unwrap();
+    }
+}
