@@ -329,6 +329,7 @@ typedef enum brv_algorithm {
     BRV_ALGORITHM_PAIRWISE = 10,
     BRV_ALGORITHM_LINEAR = 11,
     BRV_ALGORITHM_SPREAD = 12,
+    BRV_ALGORITHM_HOSTS = 13,
     BRV_ALGORITHM_MAX = BRV_ENUM_MAX
 } brv_algorithm;
 

@@ -17,7 +17,7 @@ use crate::status::brv_status;
 const MAX_NAME_BYTES: usize = 255;
 
 /// The algorithms by their numbers in C, from 1.
-const ALGORITHMS: [Algorithm; 12] = [
+const ALGORITHMS: [Algorithm; 13] = [
     Algorithm::Dissemination,
     Algorithm::Binomial,
     Algorithm::Knomial4,
@@ -30,6 +30,7 @@ const ALGORITHMS: [Algorithm; 12] = [
     Algorithm::Pairwise,
     Algorithm::Linear,
     Algorithm::Spread,
+    Algorithm::Hosts,
 ];
 
 /// The name in C of an algorithm's number.
