@@ -33,7 +33,7 @@ pub const NAMES: [&str; 25] = [
 ];
 
 /// The variables of this library's own tests and benchmarks.
-pub const TEST_NAMES: [&str; 20] = [
+pub const TEST_NAMES: [&str; 21] = [
     "BREVITY_BENCH_NAMESPACE",
     "BREVITY_BENCH_TEST_MARK",
     "BREVITY_CLI_TEST_MARK",
