@@ -51,11 +51,11 @@ fn work(wire: Wire) {
     for signal in ["STOP", "CONT", "KILL"] {
         job.ranks()[VICTIM].signal(signal);
         // Other programs may have had the processors for a while.
-        let mut windows = (0..5).map(|_| steps(folder, WINDOW)).inspect(|now| {
+        let mut windows = (0..20).map(|_| steps(folder, WINDOW)).inspect(|now| {
             assert!(now[VICTIM] < 2 || signal == "CONT", "{signal}: {now:?}");
         });
         let has_rate = |now: [u32; 3]| [0, 2].iter().all(|worker| now[*worker] * 10 > rate[*worker] * 8);
-        assert!(windows.any(has_rate), "{signal}: less than {rate:?} in each of five windows");
+        assert!(windows.any(has_rate), "{signal}: less than {rate:?} in each window");
     }
     job.ranks()[SERVER].signal("KILL");
     for worker in [0, 2] {
