@@ -152,7 +152,7 @@ impl Length {
             1 | 2 => 1,
             place => {
                 let power = (place - 1) / 2;
-                (1 << power) + ((place - 1) % 2 << power >> 1)
+                (1 << power) + (((place - 1) % 2) << power >> 1)
             }
         }
     }

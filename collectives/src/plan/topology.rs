@@ -73,7 +73,8 @@ impl Places {
         }
         let lengths = || ranks.iter().map(|ranks| ranks.len() as u32);
         let (least, most) = (lengths().min().unwrap_or(0), lengths().max().unwrap_or(0));
-        let is_block = |ranks: &[u32]| ranks[0] % most == 0 && ranks[ranks.len() - 1] - ranks[0] == most - 1;
+        let is_block =
+            |ranks: &[u32]| ranks[0].is_multiple_of(most) && ranks[ranks.len() - 1] - ranks[0] == most - 1;
         let is_aligned = least == most
             && most.is_power_of_two()
             && ranks.len().is_power_of_two()
