@@ -28,6 +28,9 @@ pub struct DrawArguments {
     #[arg(short = 'n', long, value_name = "N", alias = "np", default_value = "6",
         value_parser = clap::value_parser!(u32).range(2..=64))]
     pub ranks: u32,
+    /// Hosts, each with as many ranks, one behind the other [default: one for each rank]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub hosts: Option<u32>,
     /// Bytes of the vector, or of each rank's block
     #[arg(long, value_name = "BYTES", default_value = "12K")]
     pub size: Size,
@@ -52,10 +55,11 @@ pub fn draw(arguments: &DrawArguments) -> brevity_bench::Result<()> {
         brevity_bench::Error::Arguments(format!("{}: {error}", arguments.output.display()))
     };
     fs::create_dir_all(&arguments.output).map_err(written)?;
-    let DrawArguments { ranks, alpha, beta, .. } = *arguments;
+    let DrawArguments { ranks, hosts, alpha, beta, .. } = *arguments;
+    let placed = plan::placed(ranks, hosts)?;
     for (name, collective, algorithm) in asked {
         let simulation = Simulation { world_size: ranks, alpha, beta };
-        let messages = passages(simulation, collective, algorithm, arguments.size.0)?;
+        let messages = passages((simulation, &placed), collective, algorithm, arguments.size.0)?;
         let algorithm = algorithm.unwrap_or(Algorithm::Dissemination);
         let title = format!("{name}, {algorithm}: {ranks} ranks, {} messages", messages.len());
         let drawing = svg(&title, ranks, &messages)
@@ -70,7 +74,8 @@ type Asked = (String, Collective, Option<Algorithm>);
 
 fn asked(arguments: &DrawArguments) -> brevity_bench::Result<Vec<Asked>> {
     let mut all: Vec<Asked> = vec![("barrier".into(), Collective::Barrier, None)];
-    for (name, algorithms) in plan::algorithms(arguments.ranks, arguments.size.0) {
+    let placed = plan::placed(arguments.ranks, arguments.hosts)?;
+    for (name, algorithms) in plan::algorithms(&placed, arguments.size.0) {
         let plain = name.replace('-', "");
         let Some(collective) = measured().find(|collective| collective.name() == plain) else { continue };
         all.extend(algorithms.into_iter().map(|algorithm| (name.clone(), collective, Some(algorithm))));
@@ -182,8 +187,9 @@ mod tests {
         assert_eq!(count("all-reduce"), 4);
         assert_eq!(count("--algorithm ring"), 3);
         assert_eq!(count("barrier"), 1);
+        assert_eq!(count("--algorithm hosts -n 8 --hosts 2"), 4);
         assert!(count("") > 20);
-        for wrong in ["all-reductions", "all-reduce --algorithm bruck"] {
+        for wrong in ["all-reductions", "all-reduce --algorithm bruck", "--algorithm hosts"] {
             let error = asked(&arguments(wrong)).unwrap_err().to_string();
             assert!(error.contains("all-reduce") && error.contains("barrier has dissemination"), "{error}");
         }
@@ -192,7 +198,8 @@ mod tests {
     #[test]
     fn a_drawing_has_an_arrow_for_each_message() {
         let simulation = Simulation { world_size: 6, alpha: 20e-6, beta: 8e-9 };
-        let messages = passages(simulation, Collective::AllReduce, Some(Algorithm::Ring), 12 << 10).unwrap();
+        let ring = Some(Algorithm::Ring);
+        let messages = passages((simulation, &[0; 6]), Collective::AllReduce, ring, 12 << 10).unwrap();
         assert_eq!(messages.len(), 6 * 10);
         let drawing = svg("a ring", 6, &messages).unwrap();
         assert_eq!(drawing.matches("<polygon").count(), messages.len());

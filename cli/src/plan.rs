@@ -98,24 +98,30 @@ pub fn plan(arguments: &PlanArguments) -> brevity_bench::Result<()> {
 
 fn ground(arguments: &PlanArguments) -> brevity_bench::Result<Ground> {
     let PlanArguments { ranks, machine, alpha, beta, any_order, .. } = *arguments;
-    let hosts = arguments.hosts.unwrap_or(ranks);
-    if !ranks.is_multiple_of(hosts) {
-        let what = format!("--hosts {hosts}: {ranks} ranks are no multiple of that");
-        return Err(brevity_bench::Error::Arguments(what));
-    }
+    let placed = placed(ranks, arguments.hosts)?;
     let mut machine = machine.unwrap_or_default();
     let between = machine.between;
     // Where only the latency is known, a further message takes the usual part of it.
     let overhead = alpha.map_or(between.overhead, |alpha| alpha / 8.0);
     machine.between =
         Link { alpha: alpha.unwrap_or(between.alpha), overhead, beta: beta.unwrap_or(between.beta) };
-    let placed: Vec<u32> = (0..ranks).map(|rank| rank / (ranks / hosts)).collect();
     Ok(Ground { topology: Topology::of(&placed), any_order, ..Ground::new(machine, ranks) })
 }
 
+/// The host of each rank, where hosts have as many ranks each, one behind the other.
+pub fn placed(ranks: u32, hosts: Option<u32>) -> brevity_bench::Result<Vec<u32>> {
+    let hosts = hosts.unwrap_or(ranks);
+    if !ranks.is_multiple_of(hosts) {
+        let what = format!("--hosts {hosts}: {ranks} ranks are no multiple of that");
+        return Err(brevity_bench::Error::Arguments(what));
+    }
+    Ok((0..ranks).map(|rank| rank / (ranks / hosts)).collect())
+}
+
 /// Which algorithms collectives have for vectors of a length, also those that sum in another order.
-pub fn algorithms(ranks: u32, bytes: usize) -> Vec<(String, Vec<Algorithm>)> {
-    let ground = Ground { any_order: true, ..Ground::new(Machine::default(), ranks) };
+pub fn algorithms(placed: &[u32], bytes: usize) -> Vec<(String, Vec<Algorithm>)> {
+    let ground = Ground::new(Machine::default(), placed.len() as u32);
+    let ground = Ground { any_order: true, topology: Topology::of(placed), ..ground };
     let mut all = Vec::new();
     for_all(&ground, &[Work { bytes, wide_bytes: bytes, ..Work::default() }], |name, _, estimates| {
         all.push((name, estimates.into_iter().map(|(algorithm, _)| algorithm).collect()));

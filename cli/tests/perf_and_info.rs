@@ -1,8 +1,10 @@
 //! The built command: what it prints, how it ends, and that it leaves no process behind.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -206,6 +208,31 @@ fn simulated_ranks_are_many_and_take_the_same_time_in_every_run() {
     let rows = figures["rows"].as_array().unwrap();
     rows.iter().for_each(assert_row);
     assert_eq!(json(&succeed(line)), figures);
+}
+
+/// What draws docs/drawings.
+const DRAWINGS: [&str; 2] = ["draw", "draw --algorithm hosts --np 8 --hosts 2"];
+
+#[test]
+fn the_drawings_of_the_documentation_are_those_of_the_algorithms() {
+    let (folder, docs) = (tempfile::tempdir().unwrap(), Path::new("../docs"));
+    for line in DRAWINGS {
+        succeed(&format!("{line} --output {}", folder.path().display()));
+    }
+    let files = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.collect::<BTreeSet<_>>()
+    };
+    let (drawn, kept) = (files(folder.path()), docs.join("drawings"));
+    let renew = "draw them again: CONTRIBUTING.md";
+    assert_eq!(drawn, files(&kept), "{renew}");
+    let text = fs::read_to_string(docs.join("algorithms.md")).unwrap();
+    for file in drawn {
+        let read = |folder: &Path| fs::read_to_string(folder.join(&file)).unwrap();
+        assert!(read(folder.path()) == read(&kept), "{}: {renew}", file.display());
+        let link = format!("drawings/{}", file.display());
+        assert!(text.contains(&link), "docs/algorithms.md does not show {link}");
+    }
 }
 
 #[test]

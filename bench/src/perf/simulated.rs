@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brevity::collectives::Algorithm;
+use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Cluster, Links, Passage, run};
 use brevity::{Group, Machine, Settings};
 
@@ -42,19 +43,20 @@ pub fn simulate(
     }
 }
 
-/// The messages of one call of a collective, in the order in which they have begun.
+/// The messages of one call of a collective between ranks on these hosts, in the order in which they have
+/// begun.
 ///
 /// # Errors
 /// As for [`simulate`], and for an algorithm that does not fit.
 pub fn passages(
-    simulation: Simulation,
+    (simulation, hosts): (Simulation, &[u32]),
     collective: Collective,
     algorithm: Option<Algorithm>,
     bytes: usize,
 ) -> Result<Vec<Passage>> {
     let case = Case { bytes, density: None, iterations: 1, warmup: 0 };
     let cluster = simulation.cluster().with_passages();
-    simulate_on::<f32>((simulation, &cluster), collective, algorithm, case)?;
+    simulate_on::<f32>((simulation, &cluster), (collective, algorithm), hosts, case)?;
     let mut passages = cluster.passages();
     passages.sort_by_key(|passage| (passage.begun, passage.from, passage.to));
     Ok(passages)
@@ -71,13 +73,14 @@ fn simulate_as<T: Number>(
     collective: Collective,
     case: Case,
 ) -> Result<Vec<Measured>> {
-    simulate_on::<T>((simulation, &simulation.cluster()), collective, None, case)
+    let hosts: Vec<u32> = (0..simulation.world_size).collect();
+    simulate_on::<T>((simulation, &simulation.cluster()), (collective, None), &hosts, case)
 }
 
 fn simulate_on<T: Number>(
     (simulation, cluster): (Simulation, &Cluster),
-    collective: Collective,
-    algorithm: Option<Algorithm>,
+    (collective, algorithm): (Collective, Option<Algorithm>),
+    hosts: &[u32],
     case: Case,
 ) -> Result<Vec<Measured>> {
     let (world_size, count) = (simulation.world_size, case.bytes / size_of::<T>());
@@ -88,7 +91,8 @@ fn simulate_on<T: Number>(
     let settings =
         Settings { timeout: TIMEOUT, machine, any_order: algorithm.is_some(), ..Settings::default() };
     let ranks = run(cluster.clone(), |transport| {
-        let group = Group::new(transport, settings).with_algorithm(algorithm);
+        let opened = Opened::in_process(Box::new(transport), None).with_hosts(hosts);
+        let group = Group::opened(opened, settings).with_algorithm(algorithm);
         let expected = of_all.clone().unwrap_or_else(|| expected(group.rank()));
         async move {
             let mut dense = Dense::expecting(&group, collective, count, expected)?;
