@@ -146,7 +146,7 @@ void log_difference(size_t index, long iteration, double expected, double found)
 /* The number of all ranks, on every rank; rank 0 says that there are some. A collective call. */
 size_t wrong_everywhere(size_t wrong, size_t bytes);
 
-/* ---- Pairs of ranks (pairs.c) --------------------------------------------------------------------------- */
+/* ---- Pairs of ranks (pairs.c) -------------------------------------------------------------------------- */
 
 /* The part of this rank. */
 struct pair {
@@ -179,7 +179,7 @@ double mean_of(const double *samples, long count);
 enum { PLACES_BYTES = 512 << 10, FEWEST_PLACES = 4 };
 long places_for(size_t bytes, long window);
 
-/* ---- Collectives (collective.c, dense.c, compressed.c) -------------------------------------------------- */
+/* ---- Collectives (collective.c, dense.c, compressed.c) ------------------------------------------------- */
 
 /* What a collective works on: memory of one size. Iterations count from 0, with those of the warm-up. */
 struct kind {

@@ -23,7 +23,8 @@ static brv_status gtopk(const struct work *w, brv_request **request)
 {
     return request == NULL
                ? brv_gtopk_average(job.group, w->feedback, w->gradient, w->n, options.density, NULL)
-               : brv_igtopk_average(job.group, w->feedback, w->gradient, w->n, options.density, request, NULL);
+               : brv_igtopk_average(job.group, w->feedback, w->gradient, w->n, options.density, request,
+                                    NULL);
 }
 
 static brv_status low_rank(const struct work *w, brv_request **request)
