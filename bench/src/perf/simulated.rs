@@ -91,7 +91,7 @@ fn simulate_on<T: Number>(
     let settings =
         Settings { timeout: TIMEOUT, machine, any_order: algorithm.is_some(), ..Settings::default() };
     let ranks = run(cluster.clone(), |transport| {
-        let opened = Opened::in_process(Box::new(transport), None).with_hosts(hosts);
+        let opened = Opened::in_process(transport, None).with_hosts(hosts);
         let group = Group::opened(opened, settings).with_algorithm(algorithm);
         let expected = of_all.clone().unwrap_or_else(|| expected(group.rank()));
         async move {

@@ -29,9 +29,15 @@ fn in_force(group: &Group, name: &str) -> String {
 
 #[test]
 fn settings_of_rank_0_count() {
-    let machine = Some(Machine::uniform(1e-3, 1e-8));
+    let machine = Machine::uniform(1e-3, 1e-8);
     let wishes = "all-reduce:halving".parse().unwrap();
-    let first = Settings { any_order: true, wishes, segment_bytes: 4096, machine, ..Settings::default() };
+    let first = Settings {
+        any_order: true,
+        wishes,
+        segment_bytes: 4096,
+        machine: Some(machine),
+        ..Settings::default()
+    };
     let other = Settings { wishes: "all-reduce:direct".parse().unwrap(), ..Settings::default() };
     let settings = move |rank| match rank {
         0 => first,
@@ -45,7 +51,7 @@ fn settings_of_rank_0_count() {
             in_force(group, name)
         })
     });
-    let expected = ["1", "all-reduce:halving", "4096", &machine.unwrap().to_string()];
+    let expected = ["1", "all-reduce:halving", "4096", &machine.to_string()];
     assert!(seen.iter().all(|rank| *rank == expected), "{seen:?}");
 }
 
