@@ -58,7 +58,7 @@ impl Default for Machine {
         Self {
             inside: link,
             between: link,
-            slots: Link { alpha: 0.1e-6, overhead: 0.0, beta: 0.12e-9 },
+            slots: Link { alpha: 0.125e-6, overhead: 0.0, beta: 0.125e-9 },
             reduce: 0.1e-9,
             copy: 0.1e-9,
             has_own_ports: false,
@@ -93,7 +93,7 @@ impl Machine {
     #[must_use]
     pub const fn uniform(alpha: f64, beta: f64) -> Self {
         let link = Link { alpha, overhead: 0.0, beta };
-        let slots = Link { alpha: 0.1e-6, overhead: 0.0, beta: 0.12e-9 };
+        let slots = Link { alpha: 0.125e-6, overhead: 0.0, beta: 0.125e-9 };
         Self { inside: link, between: link, slots, reduce: 0.0, copy: 0.0, has_own_ports: true }
     }
 
