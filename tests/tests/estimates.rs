@@ -1,7 +1,7 @@
 //! What algorithms are estimated to take beside what they take on the simulated network.
 //!
-//! `BREVITY_TEST_ESTIMATES=all` measures every number of ranks and length that has room in memory; without it,
-//! those that are measured in seconds.
+//! `BREVITY_TEST_ESTIMATES=all` measures every number of ranks and length that has room in memory; without
+//! it, those that are measured in seconds.
 
 use std::time::Duration;
 

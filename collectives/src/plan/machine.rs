@@ -23,7 +23,8 @@ pub struct Link {
 /// As text, in `BREVITY_MACHINE`: parts separated by semicolons, each of which may be left out and then has
 /// the default. `inside`, `between` and `slots` have three numbers: microseconds a message, microseconds of a
 /// processor for each further message, and nanoseconds a byte. `reduce` and `copy` are nanoseconds a byte.
-/// `ports:rank` says that each rank has a link of its own to other hosts; otherwise those of a host share one.
+/// `ports:rank` says that each rank has a link of its own to other hosts; otherwise those of a host share
+/// one.
 ///
 /// ```
 /// use brevity_collectives::Machine;

@@ -7,9 +7,9 @@
 //! | broadcast | | to one rank of each host, in a tree | to the others, in a tree |
 //! | all-gather of blocks of b bytes | | the blocks of one rank of each host | each block to all |
 //!
-//! An all-reduce sends 2 n (H - 1) / H bytes out of a host, an all-gather b P (H - 1) / H; all ranks of a host
-//! have a part in that, as many as the host with the fewest ranks has. Messages inside a host go through its
-//! shared memory, where it has such.
+//! An all-reduce sends 2 n (H - 1) / H bytes out of a host, an all-gather b P (H - 1) / H; all ranks of a
+//! host have a part in that, as many as the host with the fewest ranks has. Messages inside a host go through
+//! its shared memory, where it has such.
 //!
 //! Sums have the fixed order where the number of hosts is a power of two, and each has an aligned block of
 //! `2^j` ranks: then the sum of a host is a node of the tree of all ranks.
