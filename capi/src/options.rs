@@ -290,6 +290,6 @@ mod tests {
             assert_eq!(unsafe { Options::read_dense(&options) }.unwrap().algorithm, Some(algorithm));
             assert_eq!(algorithm_name(options.algorithm), Some(algorithm.name()));
         }
-        assert_eq!((algorithm_name(0), algorithm_name(13)), (None, None));
+        assert_eq!((algorithm_name(0), algorithm_name(14)), (None, None));
     }
 }

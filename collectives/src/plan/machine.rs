@@ -110,7 +110,8 @@ impl Machine {
     fn of_numbers(numbers: [f64; 12]) -> Option<Self> {
         let [a, b, c, d, e, f, g, h, i, reduce, copy, ports] = numbers;
         let link = |alpha, overhead, beta| Link { alpha, overhead, beta };
-        let is_valid = numbers.iter().all(|number| (0.0..=MOST_SECONDS).contains(number));
+        let is_valid =
+            numbers.iter().all(|number| (0.0..=MOST_SECONDS).contains(number)) && [0.0, 1.0].contains(&ports);
         is_valid.then_some(Self {
             inside: link(a, b, c),
             between: link(d, e, f),
