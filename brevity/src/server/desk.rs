@@ -30,7 +30,7 @@ pub const REQUESTS: u32 = 1;
 /// The tag of replies.
 pub const REPLIES: u32 = 2;
 
-/// A worker has one request at a time, and may leave after it. What comes beyond is dropped.
+/// A worker has one request at a time, and beside it a finish and a leave. What comes beyond is dropped.
 pub(super) const MOST_WAITING: u32 = 4;
 
 /// What a shard is told.

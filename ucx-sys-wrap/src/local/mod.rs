@@ -4,8 +4,8 @@
 //! copied when it is posted, and its send has ended then. A larger one lends the sender's memory to the
 //! receiver, which copies it once and returns the memory; then the send has ended.
 //!
-//! A rank leaves by dropping its transport. For a peer that waits for it, or sends to it, it is lost;
-//! messages sent before can still be received.
+//! A rank leaves by dropping its transport. A peer that waits for it, or sends to it, loses it; until then
+//! the peer can receive what it had sent.
 #![forbid(unsafe_code)]
 
 mod mailbox;
