@@ -15,6 +15,9 @@ use brevity_tests::{block_on, on_host, on_transports};
 
 const COUNTS: [usize; 4] = [0, 1, 7, 1000];
 
+/// So many elements that parts of them are sent when they are received, not before.
+const LONG: usize = 20_000;
+
 /// The elements of a slice of a segment.
 const SLICE: usize = (512 << 10) / 4;
 
@@ -106,7 +109,9 @@ on_every_wire! {
     every_collective => |wire: Wire| {
         for world_size in [2, 3, 4] {
             on_transports(wire.world(world_size), |group| {
-                COUNTS.iter().for_each(|count| block_on(check_all(group, *count, None)).unwrap());
+                for count in COUNTS.into_iter().chain([LONG]) {
+                    block_on(check_all(group, count, None)).unwrap();
+                }
             });
         }
     };

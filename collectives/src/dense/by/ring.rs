@@ -8,9 +8,9 @@
 //! Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009. A sum
 //! begins at another rank in each block: for more than two ranks its order is not the fixed one.
 
-use ucx_sys_wrap::buffer::Chunk;
+use ucx_sys_wrap::buffer::{Chunk, PoolBuffer};
 
-use crate::call::Call;
+use crate::call::{Call, Sending};
 use crate::data::Reducer;
 use crate::error::Result;
 use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
@@ -31,10 +31,17 @@ pub(in crate::dense) async fn reduce_scatter<'env>(
         Some(blocks) => lent = Some(call.send(next, 0, blocks[first])),
         None => given = Some(call.send(next, 0, output[first].take())),
     }
+    // A long message is on its way until the next rank receives it, which it does in its next round: a rank
+    // that waited for that before it receives would wait for itself.
+    let mut passed_on = None;
     for round in 0..ranks - 1 {
         let block = ring_chunk(rank, round + 2, ranks);
         let length = input.map_or_else(|| output[block].len(), |blocks| blocks[block].len());
         let mut incoming = call.recv(previous, round, call.scratch::<u8>(length)?).await?;
+        if let Some(send) = passed_on.take() {
+            let send: Sending<'_, 'env, PoolBuffer<u8>> = send;
+            drop(send.await?);
+        }
         if round == ranks - 2 {
             let result = reducer.in_mode(|| match input {
                 Some(blocks) => reducer.combine_from(&mut output[own], blocks[block], &incoming),
@@ -46,7 +53,7 @@ pub(in crate::dense) async fn reduce_scatter<'env>(
         }
         let theirs = input.map_or_else(|| &output[block][..], |blocks| blocks[block]);
         call.computed(reducer.in_mode(|| reducer.combine(&mut incoming, theirs)))?;
-        drop(call.send(next, round + 1, incoming).await?);
+        passed_on = Some(call.send(next, round + 1, incoming));
     }
     if let Some(send) = given {
         output[first] = send.await?;
