@@ -57,6 +57,22 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// A text is no policy, or no rule for policies.
+    #[error("{text:?} is no policy: expected {expected}")]
+    PolicyText {
+        /// The text, or the part that is wrong.
+        text: String,
+        /// What is expected.
+        expected: String,
+    },
+
+    /// No rule is for this tensor.
+    #[error("no rule for policies is for tensor {tensor:?}: end with a rule for all others, as *=dense")]
+    NoRule {
+        /// The tensor.
+        tensor: String,
+    },
+
     /// The exchange or server has no tensor of this name.
     #[error("no tensor is named {tensor:?}: pass a name that it was built with")]
     NoSuchTensor {

@@ -1,5 +1,10 @@
 //! How a tensor's gradients travel.
 
+mod rules;
+mod text;
+
+pub use rules::PolicyRules;
+
 use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
 use brevity_compress::low_rank::worth_it;

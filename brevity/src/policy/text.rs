@@ -1,0 +1,173 @@
+//! Policies in words: one text for command lines, settings, descriptions and what differs between ranks.
+
+use std::fmt;
+use std::str::FromStr;
+
+use brevity_collectives::sparse::PutBack;
+use brevity_compress::Density;
+
+use super::{DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, Policy, SparseMethod, SparsePolicy};
+use crate::error::{Error, Result};
+
+/// The names of the rules of gTop-k.
+const PUT_BACKS: [(&str, PutBack); 3] = [
+    ("conserving", PutBack::Conserving),
+    ("published", PutBack::Published),
+    ("merger-keeps", PutBack::MergerKeeps),
+];
+
+const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY or low-rank:RANK";
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Kind::Dense => f.write_str("dense"),
+            Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union }) => {
+                write!(f, "topk:{density}")
+            }
+            Kind::Sparse(SparsePolicy { density, method: SparseMethod::Global(rule) }) => {
+                write!(f, "gtopk:{density}")?;
+                let name = PUT_BACKS.iter().find(|(_, other)| *other == rule).map(|(name, _)| name);
+                match name.filter(|_| rule != PutBack::default()) {
+                    Some(name) => write!(f, ",put-back={name}"),
+                    None => Ok(()),
+                }
+            }
+            Kind::LowRank { rank, min_compression } => {
+                write!(f, "low-rank:{rank}")?;
+                if min_compression == DEFAULT_MIN_COMPRESSION {
+                    return Ok(());
+                }
+                write!(f, ",min={min_compression}")
+            }
+        }
+    }
+}
+
+/// Reads what [`Display`](fmt::Display) writes: a method, its number after a colon, then settings, as
+/// `gtopk:0.001,put-back=published` or `low-rank:4,min=3`.
+///
+/// | method | number | settings |
+/// | --- | --- | --- |
+/// | `dense` | none | none |
+/// | `topk` | [density](Policy::topk) | none |
+/// | `gtopk` | [density](Policy::gtopk) | [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
+/// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression): a factor |
+impl FromStr for Policy {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refused = |expected: String| Error::PolicyText { text: text.to_owned(), expected };
+        let mut words = text.split(',').map(str::trim);
+        let method = words.next().unwrap_or_default();
+        let mut policy = method_of(method).map_err(refused)?;
+        let mut known: Vec<&str> = Vec::new();
+        for word in words {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            if known.contains(&key) {
+                return Err(refused(format!("{key} once")));
+            }
+            known.push(key);
+            policy = policy.with(key, value).map_err(refused)?;
+        }
+        Ok(policy)
+    }
+}
+
+/// The policy of a method and its number. The error says what is expected.
+fn method_of(text: &str) -> Result<Policy, String> {
+    let (name, number) = text.split_once(':').map_or((text, None), |(name, number)| (name, Some(number)));
+    let density = || {
+        let density = number.and_then(|number| number.parse().ok());
+        let density = density.filter(|&density| Density::new(density).is_ok());
+        density.ok_or_else(|| format!("{name}:DENSITY, with a density {DENSITIES}"))
+    };
+    match name {
+        "dense" if number.is_none() => Ok(Policy::dense()),
+        "dense" => Err("dense without a number".into()),
+        "topk" => density().map(Policy::topk),
+        "gtopk" => density().map(Policy::gtopk),
+        "low-rank" => {
+            let rank = number.and_then(|number| number.parse().ok()).filter(|&rank| rank > 0);
+            rank.map(Policy::low_rank).ok_or_else(|| "low-rank:RANK, with a rank of at least 1".into())
+        }
+        _ => Err(METHODS.into()),
+    }
+}
+
+impl Policy {
+    /// With a setting of its method. The error says what is expected.
+    fn with(self, key: &str, value: &str) -> Result<Self, String> {
+        match (self.0, key) {
+            (Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }), "put-back") => {
+                let rule = PUT_BACKS.iter().find(|(name, _)| *name == value).map(|(_, rule)| *rule);
+                rule.map(|rule| self.put_back(rule)).ok_or_else(|| {
+                    let names = PUT_BACKS.map(|(name, _)| name).join(", ");
+                    format!("put-back=RULE, with one of {names}")
+                })
+            }
+            (Kind::LowRank { .. }, "min") => {
+                let factor = value.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
+                factor
+                    .map(|factor| self.min_compression(factor))
+                    .ok_or_else(|| "min=FACTOR, with a factor above 0".into())
+            }
+            (kind, _) => Err(match kind {
+                Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => "only put-back=RULE",
+                Kind::LowRank { .. } => "only min=FACTOR",
+                Kind::Dense | Kind::Sparse(_) => "nothing",
+            }
+            .to_owned()
+                + " after the method"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_survive_their_text() {
+        for (text, policy) in [
+            ("dense", Policy::dense()),
+            ("topk:0.01", Policy::topk(0.01)),
+            ("gtopk:0.0000001", Policy::gtopk(1e-7)),
+            ("gtopk:1,put-back=published", Policy::gtopk(1.0).put_back(PutBack::Published)),
+            ("gtopk:0.5,put-back=merger-keeps", Policy::gtopk(0.5).put_back(PutBack::MergerKeeps)),
+            ("low-rank:4", Policy::low_rank(4)),
+            ("low-rank:1,min=3.5", Policy::low_rank(1).min_compression(3.5)),
+        ] {
+            assert_eq!(policy.to_string(), text);
+            assert_eq!(text.parse::<Policy>().unwrap(), policy, "{text}");
+        }
+        let spaced = "gtopk:0.5, put-back=conserving".parse::<Policy>().unwrap();
+        assert_eq!(spaced.to_string(), "gtopk:0.5", "a default is not written");
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused_with_what_is_expected() {
+        for (text, expected) in [
+            ("", METHODS),
+            ("zip", METHODS),
+            ("dense:1", "dense without a number"),
+            ("topk", "topk:DENSITY, with a density above 0 and at most 1"),
+            ("topk:0", "topk:DENSITY, with a density above 0 and at most 1"),
+            ("gtopk:NaN", "gtopk:DENSITY, with a density above 0 and at most 1"),
+            ("low-rank:0", "low-rank:RANK, with a rank of at least 1"),
+            ("low-rank:-1", "low-rank:RANK, with a rank of at least 1"),
+            ("low-rank:2,min=0", "min=FACTOR, with a factor above 0"),
+            ("low-rank:2,min=inf", "min=FACTOR, with a factor above 0"),
+            ("low-rank:2,min", "min=FACTOR, with a factor above 0"),
+            ("low-rank:2,put-back=published", "only min=FACTOR after the method"),
+            ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
+            ("gtopk:0.1,min=2", "only put-back=RULE after the method"),
+            ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
+            ("topk:0.1,put-back=published", "nothing after the method"),
+            ("dense,", "nothing after the method"),
+        ] {
+            let error = text.parse::<Policy>().unwrap_err();
+            assert_eq!(error.to_string(), format!("{text:?} is no policy: expected {expected}"));
+        }
+    }
+}
