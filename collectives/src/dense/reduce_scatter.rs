@@ -3,7 +3,7 @@
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::all_reduce::{doubled, reducing, work};
-use super::{Collective, Lengths, Place, by, check_length};
+use super::{Collective, Lengths, Place, by, check_length, whole_blocks};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{Element, ReduceOp, Reducer};
@@ -44,11 +44,6 @@ impl ReduceScatter {
         };
         self.lengths.layout((each, self.reducer.size()), world_size)
     }
-}
-
-/// The bytes of each of some blocks of whole elements, of `bytes` in all or a little more.
-pub(super) fn whole_blocks(bytes: usize, ranks: u32, size: usize) -> usize {
-    (bytes / size).div_ceil(ranks as usize) * size
 }
 
 impl Collective for ReduceScatter {
@@ -98,11 +93,7 @@ impl Collective for ReduceScatter {
             Lengths::Equal => self.work(memory, place).bytes / self.reducer.size(),
             Lengths::Each(_) => 0,
         };
-        let description = reducing(Self::OPERATION, &self.reducer, self.element, count);
-        match self.lengths.digest() {
-            0 => description,
-            digest => description.with_detail(digest),
-        }
+        self.lengths.on_all_ranks(reducing(Self::OPERATION, &self.reducer, self.element, count))
     }
 
     fn work(&self, memory: Sizes, place: Place) -> Work {
