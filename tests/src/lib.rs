@@ -9,6 +9,7 @@ pub mod network;
 pub mod oracle;
 pub mod pushes;
 pub mod random;
+pub mod reductions;
 pub mod started;
 pub mod suite;
 mod threads;

@@ -35,6 +35,7 @@ mod pending;
 mod processes;
 mod properties;
 mod put_back;
+mod reductions;
 mod secrecy;
 mod segments;
 mod server;
