@@ -4,6 +4,7 @@
 pub mod command;
 pub mod dense;
 pub mod faults;
+pub mod long;
 pub mod mixed;
 pub mod network;
 pub mod oracle;

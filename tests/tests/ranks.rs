@@ -26,6 +26,7 @@ mod late;
 mod launchers;
 mod leaving;
 mod left_memory;
+mod long;
 mod messages;
 mod names;
 mod not_finite;
