@@ -1,4 +1,4 @@
-/* A rank of MPI at the end of the conductor's line: what the measuring programs share.
+/* A rank at the end of the conductor's line: what the measuring programs share.
  *
  * Every rank connects to a Unix socket, says "hello RANK", and then does what it is told, one line at a time:
  *
@@ -6,10 +6,9 @@
  *
  * It answers each with a line of JSON: {"samples_us":[...],"median_us":...,"mean_us":...}, times for one
  * message or one call. Between two lines the ranks sleep, so that others can be measured. The program defines
- * PROGRAM, its name in messages.
+ * PROGRAM, its name in messages, and what its library does: the three functions below.
  */
 #define _GNU_SOURCE
-#include <mpi.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,12 +17,28 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MOST_SAMPLES = 100, PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 static int rank, world;
 static FILE *orders, *conductor;
+
+/* Joins the job, and sets rank and world. */
+static void join_job(int *argc, char ***argv);
+/* Waits until all ranks have come here. */
+static void wait_for_all(void);
+/* Ends the job of all ranks, as far as the library can. */
+static void give_up(void);
+
+/* Seconds. */
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
 
 static void fail(const char *format, ...)
 {
@@ -33,7 +48,7 @@ static void fail(const char *format, ...)
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    give_up();
     exit(1);
 }
 
@@ -116,17 +131,15 @@ static void dial(const char *path)
         fail("can't open %s", path);
 }
 
-/* Starts MPI, and takes the line whose socket the arguments name. */
+/* Joins the job, and takes the line whose socket the arguments name. */
 static void begin(int argc, char **argv)
 {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     sched_getaffinity(0, sizeof allowed, &allowed);
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    join_job(&argc, &argv);
     if (argc != 2)
-        fail("usage: mpirun -n P " PROGRAM " SOCKET");
+        fail("expected the path of a socket");
     pin(&allowed);
     dial(argv[1]);
     fprintf(conductor, "hello %d\n", rank);
@@ -143,7 +156,7 @@ static void follow_orders(void (*obey)(const char *what, int bytes, int iteratio
             fail("can't read %s", line);
         if (iterations < 1 || warmup < 0 || bytes < 0)
             fail("%s %d %d %d makes no sense", what, bytes, iterations, warmup);
-        MPI_Barrier(MPI_COMM_WORLD);
+        wait_for_all();
         obey(what, bytes, iterations, warmup);
     }
 }

@@ -7,7 +7,7 @@
  * follows each call, outside the clock. The root is rank 0.
  */
 #define PROGRAM "mpi_collectives"
-#include "conducted.h"
+#include "conducted_mpi.h"
 
 enum { ROOT = 0 };
 

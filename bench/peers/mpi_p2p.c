@@ -13,37 +13,11 @@
  * anything is timed; what is wrong ends the job.
  */
 #define PROGRAM "mpi_p2p"
-#include "conducted.h"
+#include "conducted_mpi.h"
+#include "messages.h"
 
 enum { WINDOW = 64, POSTED_BYTES = 512 << 10, DATA = 1, GO = 2 };
 
-static int peer;
-
-/* For `count` messages; on huge pages from messages of 2 MiB on, as Brevity's pool of buffers gives them. */
-static void *message_buffer(size_t bytes, int count)
-{
-    return buffer_on(bytes < HUGE_PAGE ? PAGE : HUGE_PAGE, bytes * count);
-}
-
-static unsigned char pattern(int sender, size_t index)
-{
-    return (unsigned char)(index * 7 + (size_t)sender * 101 + 31);
-}
-
-static void fill(unsigned char *memory, size_t bytes, int sender)
-{
-    for (size_t index = 0; index < bytes; index++)
-        memory[index] = pattern(sender, index);
-}
-
-static void check(const unsigned char *memory, size_t bytes, int sender)
-{
-    for (size_t index = 0; index < bytes; index++)
-        if (memory[index] != pattern(sender, index))
-            fail("byte %zu of a message of %zu is wrong", index, bytes);
-}
-
-/* Round trips; half of one's time, a sample for each batch of them. */
 static void ping_pong(unsigned char *out, unsigned char *in, int bytes, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -55,27 +29,6 @@ static void ping_pong(unsigned char *out, unsigned char *in, int bytes, int coun
             MPI_Send(out, bytes, MPI_BYTE, peer, DATA, MPI_COMM_WORLD);
         }
     }
-}
-
-static void latency(int bytes, int iterations, int warmup)
-{
-    unsigned char *out = message_buffer(bytes, 1), *in = message_buffer(bytes, 1);
-    double times[MOST_SAMPLES];
-    int samples = iterations < MOST_SAMPLES ? iterations : MOST_SAMPLES;
-    fill(out, bytes, rank);
-    ping_pong(out, in, bytes, 1);
-    check(in, bytes, peer);
-    ping_pong(out, in, bytes, warmup);
-    for (int sample = 0; sample < samples; sample++) {
-        int count = share(iterations, sample, samples);
-        double start = MPI_Wtime();
-        ping_pong(out, in, bytes, count);
-        times[sample] = (MPI_Wtime() - start) * 1e6 / count / 2;
-    }
-    check(in, bytes, peer);
-    answer(times, rank % 2 == 0 ? samples : 0);
-    free(out);
-    free(in);
 }
 
 /* How many memories a stream is received into, in turn: 512 KiB of them, or else one, as Brevity's receiver
@@ -182,7 +135,7 @@ static void broadcast(int bytes, int iterations, int warmup)
 static void obey(const char *what, int bytes, int iterations, int warmup)
 {
     if (strcmp(what, "latency") == 0)
-        latency(bytes, iterations, warmup);
+        latency(bytes, iterations, warmup, ping_pong);
     else if (strcmp(what, "bandwidth") == 0)
         bandwidth(bytes, iterations, warmup, 0);
     else if (strcmp(what, "bibandwidth") == 0)
@@ -198,9 +151,7 @@ static void obey(const char *what, int bytes, int iterations, int warmup)
 int main(int argc, char **argv)
 {
     begin(argc, argv);
-    peer = rank ^ 1;
-    if (world < 2 || world % 2 != 0)
-        fail("%d ranks are no pairs", world);
+    find_peer();
     follow_orders(obey);
     MPI_Finalize();
     return 0;

@@ -78,10 +78,37 @@ impl Job {
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<Self> {
+        let program = own_program()?;
+        Self::spawned((&program, Some(command)), name, ranks, transport, arguments, variables)
+    }
+
+    /// The same of another program that uses Brevity, and takes the conductor's socket first.
+    ///
+    /// # Errors
+    /// As for [`ours`](Self::ours).
+    pub fn launched(
+        program: &Path,
+        name: &str,
+        ranks: u32,
+        transport: Choice,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
+        Self::spawned((program, None), name, ranks, transport, arguments, variables)
+    }
+
+    fn spawned(
+        (program, command): (&Path, Option<&str>),
+        name: &str,
+        ranks: u32,
+        transport: Choice,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         Self::start(name, ranks, |socket, _| {
-            let place = [command.into(), socket.as_os_str().to_owned()];
-            let arguments = place.into_iter().chain(arguments.iter().map(OsString::from));
-            let launch = Launch::new(own_program()?, arguments).ranks(ranks).transport(transport);
+            let place = command.map(OsString::from).into_iter().chain([socket.as_os_str().to_owned()]);
+            let arguments = place.chain(arguments.iter().map(OsString::from));
+            let launch = Launch::new(program, arguments).ranks(ranks).transport(transport);
             let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
             Ok(Processes::Ours(Box::new(launch.spawn()?)))
         })

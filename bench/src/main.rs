@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use brevity_bench::compare::{self, CollectivesArguments, P2pArguments};
+use brevity_bench::compare::{self, CollectivesArguments, RowArguments};
 use brevity_bench::floor::{self, Patience};
 use brevity_bench::order::Over;
 use brevity_bench::output::UNREAD;
+use brevity_bench::seat::Like;
 use brevity_bench::server::{self, ServerArguments};
 use brevity_bench::{Result, seat};
 use clap::{Parser, Subcommand};
@@ -22,8 +23,11 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Action {
-    P2p(P2pArguments),
+    /// Compare messages between ranks with those of other libraries
+    P2p(RowArguments),
     Collectives(CollectivesArguments),
+    /// Compare calls through the C interface with the same calls in Rust
+    Ffi(RowArguments),
     Server(ServerArguments),
     /// Draw the figures of a run once more, beside them.
     Draw {
@@ -36,6 +40,8 @@ enum Action {
         socket: PathBuf,
         #[arg(long = "poll")]
         polls: bool,
+        #[arg(long, conflicts_with = "polls")]
+        messages: bool,
         #[arg(long, value_enum, default_value_t)]
         over: Over,
         #[arg(long)]
@@ -80,12 +86,15 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
+        Action::Ffi(arguments) => compare::ffi(&arguments),
         Action::Collectives(arguments) => compare::collectives(&arguments),
         Action::CollectivesRank { socket } => compare::serve(&socket).map(|()| true),
         Action::Server(arguments) => server::server(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
-        Action::Rank { socket, polls, over, unwritten } => {
-            seat::serve(&socket, polls, over, unwritten).map(|()| true)
+        Action::Rank { socket, polls, messages, over, unwritten } => {
+            let like = if messages { Like::Messages } else { Like::Engine };
+            let like = if polls { Like::Polls } else { like };
+            seat::serve(&socket, like, over, unwritten).map(|()| true)
         }
         Action::ServerRank { socket, density } => server::serve(&socket, density).map(|()| true),
         Action::Floor { socket, rank, ranks, yielding } => {

@@ -13,6 +13,17 @@ use crate::order::{Answer, Order, Over, What};
 use crate::p2p::Waiting;
 use crate::{Error, Result, p2p, processor};
 
+/// How messages are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Like {
+    /// With the engine's way of waiting.
+    Engine,
+    /// With the transport alone.
+    Polls,
+    /// As programs send them: one call of the group for each.
+    Messages,
+}
+
 /// A measured process's line to the conductor.
 pub struct Line {
     reader: BufReader<UnixStream>,
@@ -52,23 +63,22 @@ impl Line {
     }
 }
 
-/// Joins the job that the environment describes and executes the orders of the conductor at `socket`. With
-/// `polls`, messages are measured with the transport alone, otherwise with the engine's way of waiting.
-/// `over` determines how much a stream's receiver posts. With `unwritten`, the sent memory was never written.
+/// Joins the job that the environment describes and executes the orders of the conductor at `socket`. `over`
+/// determines how much a stream's receiver posts. With `unwritten`, the sent memory was never written.
 ///
 /// # Errors
 /// If joining, a measurement or the line fails.
-pub fn serve(socket: &Path, polls: bool, over: Over, unwritten: bool) -> Result<()> {
+pub fn serve(socket: &Path, like: Like, over: Over, unwritten: bool) -> Result<()> {
     launch::die_with_parent();
     let group = Group::from_env()?;
     // After the group has counted its processors.
     processor::pin_rank(group.rank(), group.world_size());
-    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, &Order { over, unwritten, ..*order }))
+    Line::dial(socket, group.rank())?.serve(|order| obey(&group, like, &Order { over, unwritten, ..*order }))
 }
 
-fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
+fn obey(group: &Group, like: Like, order: &Order) -> Result<Vec<f64>> {
     let engine: &Engine = group.engine();
-    let waiting = if polls { Waiting::Polls(engine) } else { Waiting::AsEngine(engine) };
+    let waiting = if like == Like::Polls { Waiting::Polls(engine) } else { Waiting::AsEngine(engine) };
     let peer = Rank(group.rank() ^ 1);
     let paired = peer.0 < group.world_size();
     if order.what != What::Hang {
@@ -79,6 +89,7 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
         What::Collective(Collective::AllReduce) => collective::all_reduce(group, order, ReduceOp::Sum),
         What::Collective(Collective::Broadcast) => collective::broadcast(group, order),
         _ if !paired => Ok(Vec::new()),
+        What::Latency if like == Like::Messages => p2p::messages(group, peer, order),
         _ => {
             // The first run checks the bytes.
             p2p::run(

@@ -25,13 +25,23 @@ fn figures(arguments: &[&str], mark: &str) -> Value {
 
 /// Runs the command, which must succeed and leave no process; returns its figures.
 fn figures_of(arguments: &[&str], mark: &str) -> Value {
+    figures_with(&[], arguments, mark)
+}
+
+/// Likewise, with variables.
+fn figures_with(variables: &[(&str, &Path)], arguments: &[&str], mark: &str) -> Value {
     let mark = format!("{mark}-{}", std::process::id());
     let folder = tempfile::tempdir().unwrap();
     let (file, log) = (folder.path().join("figures.json"), folder.path().join("log"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_brevity-bench"));
     command.args(arguments).args(["--quick", "--pairs", "2", "--slice", "1", "--json"]).arg(&file);
     let out = fs::File::create(&log).unwrap();
-    command.env(MARK, &mark).stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
+    command
+        .envs(variables.iter().copied())
+        .env(MARK, &mark)
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().unwrap())
+        .stderr(out);
     let mut child = command.spawn().unwrap();
     let start = Instant::now();
     let status = loop {
@@ -204,6 +214,34 @@ fn links_have_a_floor() {
             pairs.iter().all(|pair| (pair["floor_us"].as_f64().unwrap() - floor).abs() < 1e-6),
             "{pairs:?}"
         );
+    }
+}
+
+/// Where `bench/peers/ffi.sh` builds the program in C, against the library beside this test.
+fn with_program_in_c(folder: &Path) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = std::env::current_exe().unwrap();
+    let mut build = Command::new(here.join("peers/ffi.sh"));
+    let built = build.arg(tests.parent().unwrap()).env("BREVITY_PEERS", folder).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
+#[test]
+fn calls_in_c_are_compared_with_calls_in_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let peers = [("BREVITY_PEERS", folder.path())];
+    let refused = Command::new(env!("CARGO_BIN_EXE_brevity-bench")).arg("ffi").envs(peers).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.contains("bench/peers/ffi.sh builds it"), "{said}");
+
+    with_program_in_c(folder.path());
+    let figures = figures_with(&peers, &["ffi"], "ffi");
+    let pairs = figures["pairs"].as_array().unwrap();
+    pairs.iter().for_each(assert_pair);
+    assert!(pairs.iter().all(|pair| pair["ours"] == "c" && pair["peer"] == "rust"), "{figures}");
+    for (what, wire) in [("latency", "shm"), ("latency", "tcp"), ("allreduce", "shm"), ("allreduce", "tcp")] {
+        let of = |pair: &&Value| pair["what"] == what && pair["wire"] == wire;
+        assert_eq!(pairs.iter().filter(of).count(), 3, "{what} over {wire}: 8 B, 1 KiB, 128 KiB: {figures}");
     }
 }
 

@@ -41,7 +41,7 @@ pub use brevity_collectives as collectives;
 pub use brevity_collectives::engine::{Driver, Handle};
 pub use brevity_collectives::sparse::PutBack;
 pub use brevity_collectives::{
-    Element, Group, Join, Joining, Leaving, Link, Machine, Message, ReduceOp, Settings,
+    Element, Group, Join, Joining, Leaving, Link, Machine, Message, ReduceOp, Reduction, Settings,
 };
 pub use brevity_compress as compress;
 pub use error::{Error, Result};

@@ -149,7 +149,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     ///
     /// # Errors
     /// As for [`run`](Self::run).
-    pub async fn run_in_place<C: Collective, T: Element>(
+    pub async fn run_in_place<C: Collective, T: Pod>(
         &self,
         collective: &C,
         data: Chunk<'env, T>,

@@ -36,7 +36,7 @@ mod world;
 
 pub use buffers::{Buffers, Memory, Sizes};
 pub use call::{Call, Receiving, ReceivingUpTo, Sending};
-pub use data::{Bool, Byte, DataType, Element, ReduceOp, Reducer, UserReduction};
+pub use data::{Bool, Byte, DataType, Element, ReduceOp, Reducer, Reduction};
 pub use description::{Description, Operation};
 pub use difference::Difference;
 pub use error::{Error, Result};

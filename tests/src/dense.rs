@@ -9,6 +9,11 @@ use brevity::collectives::{
 };
 use brevity::{Group, ReduceOp};
 
+use crate::reductions::check_reduction;
+
+/// Vectors that are longer are reduced by the library only: they test segments, at many times the cost.
+const MOST_READINGS: usize = 1000;
+
 /// The elements of a rank: of such sizes that each order of a sum gives other bits.
 #[must_use]
 pub fn vector(rank: u32, count: usize) -> Vec<f32> {
@@ -23,8 +28,13 @@ pub fn vector(rank: u32, count: usize) -> Vec<f32> {
 
 /// The sum of all ranks' elements in the fixed order, by its definition in docs/algorithms.md.
 #[must_use]
-pub fn in_order(mut vectors: Vec<Vec<f32>>) -> Vec<f32> {
-    let add = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<_>>();
+pub fn in_order(vectors: Vec<Vec<f32>>) -> Vec<f32> {
+    in_order_by(vectors, |a, b| a + b)
+}
+
+/// The reduction of all ranks' elements in the fixed order.
+pub(crate) fn in_order_by<T: Copy>(mut vectors: Vec<Vec<T>>, op: impl Fn(T, T) -> T) -> Vec<T> {
+    let add = |a: &[T], b: &[T]| a.iter().zip(b).map(|(a, b)| op(*a, *b)).collect::<Vec<_>>();
     let members = 1 << vectors.len().ilog2();
     for guest in (members..vectors.len()).rev() {
         let given = vectors.remove(guest);
@@ -42,7 +52,7 @@ fn vectors(world_size: u32, count: usize) -> Vec<Vec<f32>> {
 
 /// The algorithms of a collective that fit ranks placed so, and the choice of the library; or only one of
 /// them.
-fn algorithms<C: Collective>(
+pub(crate) fn algorithms<C: Collective>(
     collective: &C,
     sizes: Sizes,
     (place, topology): (Place, Topology),
@@ -143,6 +153,9 @@ pub async fn check_placed(group: &Group, topology: Topology, count: usize, only:
     };
     check(group, only, case(all_reduce, sum.clone())).await?;
     check_exact(group, count, only).await?;
+    if only.is_none() && count <= MOST_READINGS {
+        check_reduction(group.0, topology, count).await?;
+    }
     let average = AllReduce::new::<f32>(ReduceOp::Average)?;
     check(group, only, case(average, sum.iter().map(|sum| sum / size as f32).collect())).await?;
 

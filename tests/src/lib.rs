@@ -4,11 +4,13 @@
 pub mod command;
 pub mod dense;
 pub mod faults;
+pub mod long;
 pub mod mixed;
 pub mod network;
 pub mod oracle;
 pub mod pushes;
 pub mod random;
+pub mod reductions;
 pub mod started;
 pub mod suite;
 mod threads;

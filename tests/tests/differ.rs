@@ -9,16 +9,17 @@ use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
 use brevity::transport::shm::LocalGroup;
-use brevity::{GradientExchange, Group, Machine, Policy, PutBack, ReduceOp, Settings};
+use brevity::{GradientExchange, Group, Machine, Policy, PutBack, ReduceOp, Reduction, Settings};
 use brevity_testing::worlds::boxed;
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_groups, on_transports, suite};
+use bytemuck::Pod;
 
 /// A call in which one rank is odd, and which may go well on some ranks.
 type Odd = fn(&Group, bool) -> Result<(), String>;
 
 /// The words of what must be equal, and the call.
-const CALLS: [(&str, Odd); 25] = [
+const CALLS: [(&str, Odd); 27] = [
     ("root", |group, odd| text(group.broadcast(&mut [1.0f32; 3], u32::from(odd)))),
     ("large root", |group, odd| text(group.broadcast(&mut vec![1.0f32; 300_000], u32::from(odd)))),
     ("length", |group, odd| text(group.broadcast(&mut vec![1.0f32; 3 + usize::from(odd)], 0))),
@@ -30,6 +31,16 @@ const CALLS: [(&str, Odd); 25] = [
     }),
     ("reduction", |group, odd| {
         text(group.all_reduce(&mut [1.0f32], if odd { ReduceOp::Max } else { ReduceOp::Sum }))
+    }),
+    ("name of a reduction", |group, odd| {
+        text(group.all_reduce(&mut [1.0f32], &first_of(if odd { "last" } else { "first" })))
+    }),
+    ("elements of a reduction", |group, odd| {
+        text(if odd {
+            group.all_reduce(&mut [[1u16; 3]; 4], &first_of("first"))
+        } else {
+            group.all_reduce(&mut [[1u16; 5]; 4], &first_of("first"))
+        })
     }),
     ("length of a sum", |group, odd| {
         text(group.all_reduce(&mut vec![1.0f32; 70_000 + usize::from(odd)], ReduceOp::Sum))
@@ -85,6 +96,11 @@ const CALLS: [(&str, Odd); 25] = [
         exchange(group, "a", 64, Policy::topk(0.5))
     }),
 ];
+
+/// A reduction of the program.
+fn first_of<T: Pod>(name: &str) -> Reduction<T> {
+    Reduction::new(name, |_: &mut [T], _: &[T]| Ok(()))
+}
 
 fn text<T>(result: Result<T, Error>) -> Result<(), String> {
     result.map(drop).map_err(|error| error.to_string())

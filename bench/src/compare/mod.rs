@@ -1,33 +1,34 @@
-//! `bench/compare p2p`: measures Brevity and the peers found on this machine in turns.
+//! `bench/compare p2p` and `ffi`: Brevity and the peers found on this machine, and the C interface and
+//! Rust, in turns.
 
 mod bar;
 mod collectives;
 mod figures;
 pub(crate) mod namespace;
+mod opening;
 mod pairs;
 mod plot;
 mod rows;
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub use bar::Bar;
 pub use collectives::{CollectivesArguments, collectives, serve};
 pub use figures::redraw;
+pub(crate) use opening::Opening;
 pub(crate) use pairs::compare;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
 
 pub use rows::{Row, Stage};
 
-use crate::output::Outputs;
-use crate::peers::{Mpi, Perftest, find_mpi, nearest};
-use crate::record::{self, Circumstances, RECORD, Transcript};
+use crate::peers::{Mpi, Perftest, find_mpi, folder};
 use crate::size::SizeRange;
 use crate::{Error, Result, probe};
 
-/// Compares messages between ranks with those of other libraries.
+/// What a comparison of rows takes.
 #[derive(Clone, Debug, clap::Args)]
-pub struct P2pArguments {
+pub struct RowArguments {
     /// Fewer sizes and shorter slices: says that everything works, and little more
     #[arg(long)]
     pub quick: bool,
@@ -37,7 +38,7 @@ pub struct P2pArguments {
     /// Rows to measure [default: all]
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Bytes, as 8:4K: the powers of two from MIN to MAX [default: 8:16M]
+    /// Bytes, as 8:4K: the powers of two from MIN to MAX [default: all that the bars name]
     #[arg(long, value_name = "MIN:MAX")]
     pub size: Option<SizeRange>,
     /// Turns of each side [default: 7]
@@ -52,26 +53,43 @@ pub struct P2pArguments {
     pub record: bool,
 }
 
-/// The sizes without a given range: all that the bars name.
-const ALL_SIZES: SizeRange = SizeRange { min: 8, max: 16 << 20 };
-
-/// Compares, and returns whether every bar was met.
+/// Compares messages between ranks with those of other libraries. Returns whether every bar was met.
 ///
 /// # Errors
 /// [`Error::Arguments`] before anything is started; any other error if Brevity's side fails.
-pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
-    let rows = arguments.rows()?;
-    let effort = arguments.effort()?;
-    let Outputs { json, .. } = Outputs::open(arguments.json.as_deref(), None)?;
-    let folder = nearest(Path::new(RECORD)).unwrap_or_else(|| RECORD.into());
-    if arguments.is_kept() {
-        record::prepare(&folder).map_err(|error| Error::Arguments(format!("--record: {error}")))?;
+pub fn p2p(arguments: &RowArguments) -> Result<bool> {
+    let (effort, all) = (arguments.effort()?, SizeRange { min: 8, max: 16 << 20 });
+    compare_rows(arguments, ("p2p", &Row::P2P), || arguments.stage(effort, all))
+}
+
+/// Compares calls through the C interface with the same calls in Rust. Returns whether every bar was met.
+///
+/// # Errors
+/// As for [`p2p`]; [`Error::Arguments`] if the program in C is not built.
+pub fn ffi(arguments: &RowArguments) -> Result<bool> {
+    let (effort, all) = (arguments.effort()?, SizeRange { min: 8, max: 1 << 20 });
+    let program = folder().join(FFI);
+    if !program.is_file() {
+        let why = format!("no {}: bench/peers/ffi.sh builds it", program.display());
+        return Err(Error::Arguments(why));
     }
-    namespace::enter()?;
-    let (stage, peers) = arguments.stage(effort);
-    let congestion_control = Some(namespace::congestion_control());
-    let circumstances = Circumstances { congestion_control, ..Circumstances::now("bench/compare", peers) };
-    let mut said = Transcript::beside(arguments.json.as_deref());
+    let stage = || Stage { ffi: program.clone(), ..Stage::alone(effort, arguments.sizes(all)) };
+    compare_rows(arguments, ("ffi", &Row::FFI), || (stage(), Vec::new()))
+}
+
+/// The program that `bench/peers/ffi.sh` builds.
+const FFI: &str = "brevity/brevity_ffi";
+
+/// Measures rows of a table, and keeps them under its name.
+fn compare_rows(
+    arguments: &RowArguments,
+    (name, rows): (&str, &[Row]),
+    stage: impl FnOnce() -> (Stage, Vec<String>),
+) -> Result<bool> {
+    let rows = arguments.rows(rows)?;
+    let mut opening = Opening::enter(arguments.json.as_deref(), arguments.is_kept())?;
+    let (stage, peers) = stage();
+    let (circumstances, mut said) = (opening.circumstances(peers), opening.transcript());
     said.line(&circumstances.head())?;
     let mut found: Vec<Comparison> = Vec::new();
     for row in rows {
@@ -85,26 +103,22 @@ pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
     }
     said.line(&format!("\n{}", table::verdict(&found)))?;
     let figures = figures::to_json(&circumstances, &found)?;
-    json.map_or(Ok(()), |output| output.write(&figures))?;
-    if arguments.is_kept() {
-        let drawing = figures::drawing(&figures).map_err(|why| Error::contestant("the drawing", why))?;
-        let files = [("json", &*figures), ("txt", said.text()), ("svg", &drawing)];
-        let kept = record::keep(&circumstances, (&folder, "p2p"), &files)?;
-        said.line(&kept)?;
-    }
+    opening.write(&figures)?;
+    let kept = opening.keep(&circumstances, name, (&figures, &said), true)?;
+    kept.map_or(Ok(()), |kept| said.line(&kept))?;
     Ok(found.iter().all(|comparison| comparison.met != Some(false)))
 }
 
-impl P2pArguments {
-    fn rows(&self) -> Result<Vec<Row>> {
+impl RowArguments {
+    fn rows(&self, all: &[Row]) -> Result<Vec<Row>> {
         let find = |name: &String| {
-            let known = Row::ALL.into_iter().find(|row| row.name() == name);
-            let names = Row::ALL.map(Row::name).join(", ");
+            let known = all.iter().copied().find(|row| row.name() == name);
+            let names = all.iter().map(|row| row.name()).collect::<Vec<_>>().join(", ");
             known.ok_or_else(|| {
                 Error::Arguments(format!("--only {name}: there is no such row, name some of {names}"))
             })
         };
-        if self.only.is_empty() { Ok(Row::ALL.to_vec()) } else { self.only.iter().map(find).collect() }
+        if self.only.is_empty() { Ok(all.to_vec()) } else { self.only.iter().map(find).collect() }
     }
 
     fn effort(&self) -> Result<Effort> {
@@ -120,13 +134,13 @@ impl P2pArguments {
     }
 
     /// Every power of two; every eighth with `quick`.
-    fn sizes(&self) -> Vec<usize> {
-        let sizes = self.size.unwrap_or(ALL_SIZES).sizes();
+    fn sizes(&self, all: SizeRange) -> Vec<usize> {
+        let sizes = self.size.unwrap_or(all).sizes();
         if self.quick && self.size.is_none() { sizes.step_by(7).collect() } else { sizes.collect() }
     }
 
     /// The peers that were found, and lines about their versions and about the missing ones.
-    fn stage(&self, effort: Effort) -> (Stage, Vec<String>) {
+    fn stage(&self, effort: Effort, all: SizeRange) -> (Stage, Vec<String>) {
         let perftest = Perftest::find();
         let (mpis, missing) = find_mpi();
         let ucx = brevity::transport::ucx::available().map(drop);
@@ -144,7 +158,7 @@ impl P2pArguments {
             "store to a line that the other core has read: {:.1} ns",
             probe::dirty_store_nanoseconds()
         ));
-        (Stage { ucx: ucx.is_ok(), perftest, mpis, effort, sizes: self.sizes() }, peers)
+        (Stage { ucx: ucx.is_ok(), perftest, mpis, ..Stage::alone(effort, self.sizes(all)) }, peers)
     }
 
     /// Whether the run is kept in `bench/record`: whole runs are, and those with `--record`.

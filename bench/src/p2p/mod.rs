@@ -10,6 +10,7 @@ mod stream;
 
 use std::time::{Duration, Instant};
 
+use brevity::Group;
 use brevity::collectives::engine::Engine;
 use brevity::transport::buffer::{Comm, Port, scope_in_turns};
 use brevity::transport::{Envelope, Mark, Rank, Signature, Tag};
@@ -59,6 +60,18 @@ pub fn run(waiting: Waiting<'_>, peer: Rank, order: &Order) -> Result<Vec<f64>> 
         What::Get => one_sided::get(&pair, order),
         what => Err(Error::Arguments(format!("{what} is not between two ranks"))),
     }?;
+    Ok(if pair.is_first() { times } else { Vec::new() })
+}
+
+/// Latency of the messages of a group, each a call, as programs send them.
+///
+/// # Errors
+/// If a call fails or the bytes are wrong.
+pub fn messages(group: &Group, peer: Rank, order: &Order) -> Result<Vec<f64>> {
+    let waiting = Waiting::AsEngine(group.engine());
+    let pair = Pair { waiting, own: Rank(group.rank()), peer, salt: order.salt, unwritten: false };
+    ping_pong::calls(group, &pair, &Order { iterations: 1, warmup: 0, ..*order })?;
+    let times = ping_pong::calls(group, &pair, order)?;
     Ok(if pair.is_first() { times } else { Vec::new() })
 }
 
@@ -175,8 +188,8 @@ fn pattern(sender: Rank, salt: usize, index: usize) -> u8 {
 mod tests {
     use std::thread;
 
+    use brevity::Settings;
     use brevity::transport::local;
-    use brevity::{Group, Settings};
 
     use super::*;
     use crate::order::MOST_SAMPLES;

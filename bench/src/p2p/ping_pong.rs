@@ -1,5 +1,6 @@
 //! Ping-pong: a message in each direction.
 
+use brevity::Group;
 use brevity::transport::buffer::{Comm, RecvBuffer, SendBuffer};
 
 use super::{Lap, MESSAGE, Pair};
@@ -9,6 +10,9 @@ use crate::{Error, Result};
 
 /// Bytes of the first of three parts, a header's.
 const HEADER: usize = 16;
+
+/// The tag of calls.
+const TAG: u32 = 1;
 
 /// One contiguous message.
 pub(super) fn whole(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
@@ -36,6 +40,28 @@ pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     })?;
     pair.check(order, pair.peer, &[&places.0[..], &places.1, &places.2].concat())?;
     Ok(times)
+}
+
+/// The same by calls of a group.
+pub(super) fn calls(group: &Group, pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
+    let (out, mut incoming) = (pair.own_bytes(order.bytes), pair.untouched(order.bytes));
+    let mut lap = Lap::new(order);
+    for count in std::iter::once(order.warmup).chain(order.batches()) {
+        for _ in 0..count {
+            if pair.is_first() {
+                group.send(&out[..], pair.peer.0, TAG)?;
+            }
+            group.recv(&mut incoming[..], pair.peer.0, TAG)?;
+            if !pair.is_first() {
+                group.send(&out[..], pair.peer.0, TAG)?;
+            }
+        }
+        // Half a round trip.
+        lap.end(2 * count);
+    }
+    lap.times.remove(0);
+    pair.check(order, pair.peer, &incoming)?;
+    Ok(lap.times)
 }
 
 /// Round trips, in batches. A single future instead of nested ones, because every poll passes through all

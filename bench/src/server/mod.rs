@@ -7,7 +7,7 @@ mod replay;
 mod seat;
 mod steps;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use brevity::compress::Density;
 use brevity::transport::bootstrap::Choice;
@@ -15,12 +15,10 @@ use brevity::transport::bootstrap::Choice;
 pub use figures::{Figures, Pushes, Step};
 pub use seat::{Pushed, serve};
 
-use crate::compare::{Comparison, Contestant, Effort, Subject, compare, namespace};
+use crate::compare::{Comparison, Contestant, Effort, Opening, Subject, compare};
 use crate::job::Job;
 use crate::order::{Order, What};
-use crate::output::Outputs;
-use crate::peers::nearest;
-use crate::record::{self, Circumstances, RECORD, Transcript};
+use crate::record;
 use crate::size::Size;
 use crate::{Error, Result};
 use model::TENSORS;
@@ -79,16 +77,8 @@ pub struct ServerArguments {
 /// [`Error::Arguments`] before anything is started; any other error if a measurement fails.
 pub fn server(arguments: &ServerArguments) -> Result<bool> {
     arguments.check()?;
-    let Outputs { json, .. } = Outputs::open(arguments.json.as_deref(), None)?;
-    let folder = nearest(Path::new(RECORD)).unwrap_or_else(|| RECORD.into());
-    if arguments.record {
-        record::prepare(&folder).map_err(|error| Error::Arguments(format!("--record: {error}")))?;
-    }
-    namespace::enter()?;
-    let congestion_control = Some(namespace::congestion_control());
-    let circumstances =
-        Circumstances { congestion_control, ..Circumstances::now("bench/compare", Vec::new()) };
-    let mut said = Transcript::beside(arguments.json.as_deref());
+    let mut opening = Opening::enter(arguments.json.as_deref(), arguments.record)?;
+    let (circumstances, mut said) = (opening.circumstances(Vec::new()), opening.transcript());
     said.line(&circumstances.head())?;
     let elements = arguments.elements();
     let shard = format!("a shard of {elements} elements, density {}", arguments.density);
@@ -107,11 +97,9 @@ pub fn server(arguments: &ServerArguments) -> Result<bool> {
     let (met, all) = (figures.met().filter(|met| *met).count(), figures.met().count());
     said.line(&format!("\n# {met} of {all} bars met"))?;
     let text = record::to_json(&figures)?;
-    json.map_or(Ok(()), |output| output.write(&text))?;
-    if arguments.record {
-        let files = [("json", &*text), ("txt", said.text())];
-        said.line(&record::keep(&circumstances, (&folder, "server"), &files)?)?;
-    }
+    opening.write(&text)?;
+    let kept = opening.keep(&circumstances, "server", (&text, &said), false)?;
+    kept.map_or(Ok(()), |kept| said.line(&kept))?;
     Ok(met == all)
 }
 

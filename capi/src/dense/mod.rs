@@ -200,17 +200,17 @@ unsafe fn dense<F: Form>(
             Operation::Reduce { reduction, root: rank } => {
                 let (root, reducer) = (root(rank)?, reducer(reduction)?);
                 blocks.check_units(&reducer, data)?;
-                form.call(Reduce::of(reducer, data.number(), root), places.reduce(root)?)
+                form.call(Reduce::of(reducer, root), places.reduce(root)?)
             }
             Operation::AllReduce { reduction } => {
                 let reducer = reducer(reduction)?;
                 blocks.check_units(&reducer, data)?;
-                form.call(AllReduce::of(reducer, data.number()), places.all_reduce()?)
+                form.call(AllReduce::of(reducer), places.all_reduce()?)
             }
             Operation::ReduceScatter { reduction } => {
                 let reducer = reducer(reduction)?;
                 let lengths = blocks.lengths_for(&reducer, data)?;
-                let collective = ReduceScatter::of(reducer, data.number(), lengths);
+                let collective = ReduceScatter::of(reducer, lengths);
                 form.call(collective, places.reduce_scatter()?)
             }
             Operation::AllGather => form.call(AllGather::of(data, blocks.lengths()), places.all_gather()?),

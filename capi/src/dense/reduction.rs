@@ -82,7 +82,7 @@ pub(super) fn reducer(
              that size, or BRV_BYTES"
         )));
     }
-    Ok(Reducer::User(user))
+    Ok(Reducer::User(user, data))
 }
 
 /// The program's function and what it is called with.

@@ -104,10 +104,11 @@ fn exact_types_are_reduced() {
 /// It has the order, too; means of two are not associative.
 #[test]
 fn reductions_of_the_program_have_the_fixed_order() {
-    let mean = UserReduction::of("mean of two", |into: &mut [f32], from| {
+    let mean = Reduction::new("mean of two", |into: &mut [f32], from| {
         into.iter_mut().zip(from).for_each(|(into, from)| *into = (*into + from) / 2.0);
+        Ok(())
     });
-    check(&Reducer::User(Arc::new(mean)), |value| value, |x| defined(x, &|a, b| (a + b) / 2.0));
+    check(&mean.reducer().unwrap(), |value| value, |x| defined(x, &|a, b| (a + b) / 2.0));
 }
 
 /// Elements that are larger than a block, at aligned addresses.
@@ -120,7 +121,7 @@ fn large_elements_are_blocks_of_their_own() {
         into.iter_mut().zip(from).for_each(|(into, from)| *into += from);
         Ok(())
     });
-    let reducer = Reducer::User(Arc::new(sum));
+    let reducer = Reducer::User(Arc::new(sum), DataType::Bytes);
     let operands: Vec<Vec<u64>> = (0..13).map(|rank| vec![1 << rank; 3 * BYTES / 8]).collect();
     let slices: Vec<Option<&[u8]>> = operands.iter().map(|operand| Some(cast_slice(operand))).collect();
     let mut out = vec![0_u64; 3 * BYTES / 8];

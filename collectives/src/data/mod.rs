@@ -9,6 +9,7 @@ mod element;
 mod in_order;
 mod kernel;
 mod reducer;
+mod reduction;
 mod types;
 mod user;
 
@@ -22,6 +23,7 @@ mod tests;
 pub use element::{Bool, Byte, Element};
 pub use kernel::Kernel;
 pub use reducer::Reducer;
+pub use reduction::Reduction;
 pub use types::{DataType, ReduceOp, UnknownName};
 pub use ucx_sys_wrap::shm::order::{OrderStep, order, order_depth};
 pub use user::UserReduction;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use brevity_compress::in_standard_float_mode;
 
 use super::{DataType, Kernel, ReduceOp, UserReduction};
+use crate::description::{Description, Operation};
 use crate::error::Result;
 
 /// What algorithms need of a reduction.
@@ -27,8 +28,9 @@ use crate::error::Result;
 pub enum Reducer {
     /// A reduction of the library.
     Kernel(&'static Kernel),
-    /// A reduction of the program.
-    User(Arc<UserReduction>),
+    /// A reduction of the program, of elements of this type: [`Bytes`](DataType::Bytes) stands for all types
+    /// that are not the library's.
+    User(Arc<UserReduction>, DataType),
 }
 
 impl Reducer {
@@ -49,12 +51,24 @@ impl Reducer {
         }
     }
 
-    /// The type of the elements; `None` for a reduction of the program that is not made for one type.
+    /// The type of the elements: [`Bytes`](DataType::Bytes) for a type of the program.
     #[must_use]
-    pub fn data(&self) -> Option<DataType> {
+    pub fn data(&self) -> DataType {
         match self {
-            Self::Kernel(kernel) => Some(kernel.data),
-            Self::User(user) => user.data(),
+            Self::Kernel(kernel) => kernel.data,
+            Self::User(_, data) => *data,
+        }
+    }
+
+    /// What ranks of an operation on `count` elements must agree on.
+    #[must_use]
+    pub fn describe(&self, operation: Operation, count: usize) -> Description {
+        let element = if self.data() == DataType::Bytes { 0 } else { self.data().number() };
+        let description =
+            Description { reduction: self.number(), ..Description::new(operation, element, count) };
+        match self {
+            Self::Kernel(_) => description,
+            Self::User(user, _) => description.with_detail(user.detail()),
         }
     }
 
@@ -63,7 +77,7 @@ impl Reducer {
     pub fn size(&self) -> usize {
         match self {
             Self::Kernel(kernel) => kernel.size,
-            Self::User(user) => user.bytes(),
+            Self::User(user, _) => user.bytes(),
         }
     }
 
@@ -72,7 +86,7 @@ impl Reducer {
     pub fn wide(&self) -> usize {
         match self {
             Self::Kernel(kernel) => kernel.wide,
-            Self::User(user) => user.bytes(),
+            Self::User(user, _) => user.bytes(),
         }
     }
 
@@ -88,7 +102,7 @@ impl Reducer {
     pub fn is_exact(&self) -> bool {
         match self {
             Self::Kernel(kernel) => kernel.is_exact,
-            Self::User(_) => false,
+            Self::User(..) => false,
         }
     }
 
@@ -97,17 +111,7 @@ impl Reducer {
     pub fn number(&self) -> u8 {
         match self {
             Self::Kernel(kernel) => kernel.op.number(),
-            Self::User(_) => UserReduction::NUMBER,
-        }
-    }
-
-    /// What ranks compare beside the number: the FNV-1a hash of the name of a reduction of the program, 0 for
-    /// the library's.
-    #[must_use]
-    pub fn detail(&self) -> u64 {
-        match self {
-            Self::Kernel(_) => 0,
-            Self::User(user) => user.detail(),
+            Self::User(..) => UserReduction::NUMBER,
         }
     }
 
@@ -130,7 +134,7 @@ impl Reducer {
         debug_assert_eq!(into.len(), from.len());
         match self {
             Self::Kernel(kernel) => (kernel.combine)(into, from),
-            Self::User(user) => user.combine(into, from)?,
+            Self::User(user, _) => user.combine(into, from)?,
         }
         Ok(())
     }
@@ -144,7 +148,7 @@ impl Reducer {
         debug_assert_eq!(into.len() / self.wide(), from.len() / self.size());
         match self {
             Self::Kernel(kernel) => (kernel.take)(into, from),
-            Self::User(user) => user.combine(into, from)?,
+            Self::User(user, _) => user.combine(into, from)?,
         }
         Ok(())
     }
@@ -157,7 +161,7 @@ impl Reducer {
         debug_assert_eq!((out.len(), out.len()), (a.len(), b.len()));
         match self {
             Self::Kernel(kernel) => (kernel.combine_from)(out, a, b),
-            Self::User(user) => {
+            Self::User(user, _) => {
                 out.copy_from_slice(a);
                 user.combine(out, b)?;
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use brevity_compress::float_modes;
 
 use super::*;
-use crate::description::{element_name, reduction_name};
+use crate::description::{Operation, element_name, reduction_name};
 use crate::error::Error;
 
 #[test]
@@ -90,8 +90,8 @@ fn only_defined_reductions_have_a_kernel() {
                     assert_eq!((reducer.size(), reducer.is_wide()), (data.bytes(), half), "{op} of {data}");
                     assert_eq!(reducer.wide(), if half { 4 } else { data.bytes() }, "{op} of {data}");
                     assert_eq!(reducer.is_exact(), !(rounds && floats.contains(&data)), "{op} of {data}");
-                    assert_eq!((reducer.number(), reducer.detail()), (op.number(), 0), "{op} of {data}");
-                    assert_eq!(reducer.data(), Some(data), "{op} of {data}");
+                    assert_eq!(reducer.number(), op.number(), "{op} of {data}");
+                    assert_eq!(reducer.data(), data, "{op} of {data}");
                 }
                 Err(Error::Reduction { reduction, element }) => {
                     assert_eq!((expected, reduction, element), (false, op.name(), data.name()));
@@ -102,21 +102,51 @@ fn only_defined_reductions_have_a_kernel() {
     }
 }
 
-fn summing(name: &str) -> UserReduction {
-    UserReduction::of(name, |into: &mut [u32], from| {
+fn summing(name: &str) -> Reducer {
+    let reduction = Reduction::new(name, |into: &mut [u32], from| {
         into.iter_mut().zip(from).for_each(|(into, from)| *into = into.wrapping_add(*from));
-    })
+        Ok(())
+    });
+    reduction.reducer().unwrap()
+}
+
+/// A reduction of any type, which is not called.
+fn named<T: bytemuck::Pod>(name: &str) -> Reducer {
+    Reduction::new(name, |_: &mut [T], _: &[T]| Ok(())).reducer().unwrap()
+}
+
+#[test]
+fn elements_and_reductions_are_described() {
+    let describe = |reducer: &Reducer| reducer.describe(Operation::ALL_REDUCE, 5);
+    let sum = describe(&Reducer::of(DataType::F32, ReduceOp::Sum).unwrap());
+    assert_eq!((sum.to_string().as_str(), sum.detail), ("all-reduce of 5 f32 (sum)", 0));
+    let user = describe(&named::<f32>("name"));
+    assert_eq!(user.to_string(), "all-reduce of 5 f32 (the program's reduction)");
+    // Types that the library doesn't know differ by their sizes.
+    let (pair, triple) = (named::<[f32; 2]>("name"), named::<[f32; 3]>("name"));
+    assert_eq!((pair.size(), pair.data()), (8, DataType::Bytes));
+    assert_eq!(describe(&pair).to_string(), "all-reduce of 5 elements (the program's reduction)");
+    let all = [user, describe(&pair), describe(&triple), describe(&named::<f32>("other name"))];
+    for (place, description) in all.iter().enumerate() {
+        assert!(all[..place].iter().all(|other| other != description), "{description:?}");
+    }
+    // As C makes it.
+    let bytes = UserReduction::new("name", 8, |_, _| Ok(()));
+    assert_eq!(describe(&Reducer::User(Arc::new(bytes), DataType::Bytes)), describe(&pair));
+}
+
+#[test]
+fn a_type_has_only_its_operations() {
+    let error = Reduction::<i32>::from(ReduceOp::Average).reducer().unwrap_err();
+    assert!(matches!(error, Error::Reduction { reduction: "average", element: "i32" }), "{error}");
 }
 
 #[test]
 fn a_reduction_of_the_program_is_called() {
-    let user = Reducer::User(Arc::new(summing("sum")));
+    let user = summing("sum");
     assert_eq!((user.size(), user.wide(), user.is_exact(), user.number()), (4, 4, false, 9));
-    assert_eq!(user.data(), Some(DataType::U32));
+    assert_eq!(user.data(), DataType::U32);
     assert_eq!(reduction_name(user.number()), Some("the program's reduction"));
-    let other = Reducer::User(Arc::new(summing("other sum")));
-    assert!(user.detail() != 0 && user.detail() != other.detail());
-    assert_eq!(user.detail(), Reducer::User(Arc::new(summing("sum"))).detail());
 
     let bytes = |values: [u32; 2]| -> [u8; 8] { bytemuck::cast(values) };
     let values = |bytes: [u8; 8]| -> [u32; 2] { bytemuck::pod_read_unaligned(&bytes) };
@@ -143,8 +173,8 @@ fn a_status_of_the_program_is_an_error() {
         assert_eq!((into.len() % 3, into.len()), (0, from.len()));
         if from[0] == 7 { Err(-5) } else { Ok(()) }
     });
-    assert_eq!((failing.name(), failing.bytes(), failing.data()), ("failing", 3, None));
-    let user = Reducer::User(Arc::new(failing));
+    assert_eq!((failing.name(), failing.bytes()), ("failing", 3));
+    let user = Reducer::User(Arc::new(failing), DataType::Bytes);
     user.combine(&mut [0; 6], &[1; 6]).unwrap();
     let errors = [
         user.combine(&mut [0; 6], &[7; 6]),
@@ -164,7 +194,7 @@ fn a_status_of_the_program_is_an_error() {
 
 #[test]
 fn a_panic_of_the_program_unwinds() {
-    let user = Reducer::User(Arc::new(UserReduction::of("panicking", |_: &mut [i64], _| panic!("no"))));
+    let user = Reduction::new("panicking", |_: &mut [i64], _| panic!("no")).reducer().unwrap();
     let (mut into, from) = ([0_u64], [0_u64]);
     let result = catch_unwind(AssertUnwindSafe(|| {
         user.in_mode(|| user.combine(bytemuck::cast_slice_mut(&mut into), bytemuck::cast_slice(&from)))
@@ -189,5 +219,5 @@ fn modes_are_those_of_the_reductions() {
     }
     let integers = Reducer::of(DataType::I32, ReduceOp::Sum).unwrap();
     assert_eq!(mode_of(&integers), float_modes::FLUSHING);
-    assert_eq!(mode_of(&Reducer::User(Arc::new(summing("mode")))), float_modes::FLUSHING);
+    assert_eq!(mode_of(&summing("mode")), float_modes::FLUSHING);
 }

@@ -1,5 +1,6 @@
 //! The tables of element types and reductions.
 
+use std::any::TypeId;
 use std::fmt;
 use std::str::FromStr;
 
@@ -106,6 +107,15 @@ macro_rules! data_types {
                 match self {
                     $(Self::$variant => size_of::<$type>(),)*
                 }
+            }
+
+            /// The type of the library that `T` is, if it is one.
+            pub(super) fn of<T: 'static>() -> Option<Self> {
+                let found = TypeId::of::<T>();
+                $(if found == TypeId::of::<$type>() {
+                    return Some(Self::$variant);
+                })*
+                None
             }
 
             const fn class(self) -> Class {

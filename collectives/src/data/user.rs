@@ -2,16 +2,14 @@
 
 use std::fmt;
 
-use bytemuck::{cast_slice, cast_slice_mut};
-
-use super::{DataType, Element};
-use crate::description::fnv_1a;
+use crate::description::{fnv_1a, mix};
 use crate::error::{Error, Result};
 
 /// Combines elements in place, or returns a status.
 type Combine = dyn Fn(&mut [u8], &[u8]) -> std::result::Result<(), i32> + Send + Sync;
 
-/// A reduction that the program defines: a function of two vectors.
+/// A reduction that the program defines: a function of two vectors of bytes. [`Reduction`](super::Reduction)
+/// has elements of a type.
 ///
 /// The function must be the same on all ranks, and associative and commutative up to rounding. It is used in
 /// the fixed order of sums, so results have the same bits on every rank if operands can be swapped without a
@@ -35,7 +33,6 @@ type Combine = dyn Fn(&mut [u8], &[u8]) -> std::result::Result<(), i32> + Send +
 pub struct UserReduction {
     name: String,
     bytes: usize,
-    data: Option<DataType>,
     combine: Box<Combine>,
 }
 
@@ -48,7 +45,7 @@ impl UserReduction {
     ///
     /// The function may be called for any part of a vector and on any thread. An address is aligned to the
     /// largest power of two that divides `bytes`, up to 64, if the vectors are. An `Err` ends the call with
-    /// [`Error::User`]. Ranks compare `name`.
+    /// [`Error::User`]. Ranks compare `name` and `bytes`.
     ///
     /// # Panics
     /// If `bytes` is 0.
@@ -57,19 +54,7 @@ impl UserReduction {
         F: Fn(&mut [u8], &[u8]) -> std::result::Result<(), i32> + Send + Sync + 'static,
     {
         assert!(bytes > 0, "elements of a user's reduction have no bytes");
-        Self { name: name.into(), bytes, data: None, combine: Box::new(combine) }
-    }
-
-    /// Like [`new`](Self::new), for elements of type `T` and a function that can't fail.
-    pub fn of<T: Element>(
-        name: impl Into<String>,
-        combine: impl Fn(&mut [T], &[T]) + Send + Sync + 'static,
-    ) -> Self {
-        let combine = move |into: &mut [u8], from: &[u8]| {
-            combine(cast_slice_mut(into), cast_slice(from));
-            Ok(())
-        };
-        Self { data: Some(T::TYPE), ..Self::new(name, size_of::<T>(), combine) }
+        Self { name: name.into(), bytes, combine: Box::new(combine) }
     }
 
     /// The name that ranks compare.
@@ -84,15 +69,9 @@ impl UserReduction {
         self.bytes
     }
 
-    /// The type of the elements, if the reduction was made for [one](Self::of).
-    #[must_use]
-    pub const fn data(&self) -> Option<DataType> {
-        self.data
-    }
-
-    /// The FNV-1a hash of the name.
+    /// A hash of the name and of the size of elements.
     pub(super) fn detail(&self) -> u64 {
-        fnv_1a(self.name.as_bytes())
+        mix(fnv_1a(self.name.as_bytes()) ^ self.bytes as u64)
     }
 
     /// `into[i] = into[i] op from[i]`. Empty slices may have any address, so the function doesn't get them.
@@ -106,11 +85,7 @@ impl UserReduction {
 
 impl fmt::Debug for UserReduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, bytes, data, combine: _ } = self;
-        f.debug_struct("UserReduction")
-            .field("name", name)
-            .field("bytes", bytes)
-            .field("data", data)
-            .finish_non_exhaustive()
+        let Self { name, bytes, combine: _ } = self;
+        f.debug_struct("UserReduction").field("name", name).field("bytes", bytes).finish_non_exhaustive()
     }
 }

@@ -2,8 +2,8 @@
 
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::reduce_scatter::{join, segments, whole_blocks};
-use super::{Collective, Lengths, Place, by, check_length};
+use super::reduce_scatter::{join, segments};
+use super::{Collective, Lengths, Place, by, check_length, whole_blocks};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{DataType, Element};
@@ -103,11 +103,7 @@ impl Collective for AllGather {
             Lengths::Equal => self.work(memory, place).bytes / self.size,
             Lengths::Each(_) => 0,
         };
-        let description = Description::new(Self::OPERATION, self.element, count);
-        match self.lengths.digest() {
-            0 => description,
-            digest => description.with_detail(digest),
-        }
+        self.lengths.on_all_ranks(Description::new(Self::OPERATION, self.element, count))
     }
 
     fn work(&self, memory: Sizes, place: Place) -> Work {

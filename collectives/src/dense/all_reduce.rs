@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 
+use bytemuck::Pod;
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::{Collective, Place, by, check_length};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
-use crate::data::{Element, ReduceOp, Reducer};
+use crate::data::{Element, ReduceOp, Reducer, Reduction};
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
@@ -20,7 +21,6 @@ use crate::plan::{
 #[derive(Clone, Debug)]
 pub struct AllReduce {
     reducer: Reducer,
-    element: u8,
 }
 
 impl AllReduce {
@@ -28,20 +28,20 @@ impl AllReduce {
     ///
     /// # Errors
     /// [`Error::Reduction`](crate::Error::Reduction).
-    pub fn new<T: Element>(op: ReduceOp) -> Result<Self> {
-        Ok(Self::of(Reducer::of(T::TYPE, op)?, T::TYPE.number()))
+    pub fn new<T: Pod>(reduction: impl Into<Reduction<T>>) -> Result<Self> {
+        reduction.into().reducer().map(Self::of)
     }
 
-    /// An all-reduce of elements of the type of this number.
+    /// An all-reduce of a reducer's elements.
     #[must_use]
-    pub fn of(reducer: Reducer, element: u8) -> Self {
-        Self { reducer, element }
+    pub fn of(reducer: Reducer) -> Self {
+        Self { reducer }
     }
 
     /// What ranks of an all-reduce of `count` elements must agree on.
     #[must_use]
     pub fn describe(&self, count: usize) -> Description {
-        reducing(Self::OPERATION, &self.reducer, self.element, count)
+        self.reducer.describe(Self::OPERATION, count)
     }
 }
 
@@ -58,22 +58,12 @@ pub fn describe_all_reduce<T: Element>(count: usize, op: ReduceOp) -> Descriptio
 /// # Errors
 /// [`Error::Reduction`](crate::Error::Reduction), before anything is sent; errors of the transport, and lack
 /// of memory to receive into: `data` is lost.
-pub async fn all_reduce<'env, T: Element>(
+pub async fn all_reduce<'env, T: Pod>(
     call: &Call<'_, 'env>,
     data: Chunk<'env, T>,
-    op: ReduceOp,
+    reduction: impl Into<Reduction<T>>,
 ) -> Result<Chunk<'env, T>> {
-    call.run_in_place(&AllReduce::new::<T>(op)?, data).await
-}
-
-/// The description of an operation that reduces.
-pub(super) fn reducing(operation: Operation, reducer: &Reducer, element: u8, count: usize) -> Description {
-    let description = Description::new(operation, element, count);
-    let description = Description { reduction: reducer.number(), ..description };
-    match reducer.detail() {
-        0 => description,
-        detail => description.with_detail(detail),
-    }
+    call.run_in_place(&AllReduce::new::<T>(reduction)?, data).await
 }
 
 /// What a reduction of `bytes` bytes is to do.

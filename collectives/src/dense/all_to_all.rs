@@ -2,9 +2,7 @@
 
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::gather::UNEVEN;
-use super::reduce_scatter::whole_blocks;
-use super::{Collective, Lengths, Place, by, check_length};
+use super::{Collective, Lengths, Place, by, check_length, whole_blocks};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{DataType, Element};
@@ -99,8 +97,7 @@ impl Collective for AllToAll {
 
     fn description(&self, memory: Sizes, place: Place) -> Description {
         let count = self.work(memory, place).bytes / self.size;
-        let description = Description::new(Self::OPERATION, self.element, count);
-        if self.sent.is_uneven() { description.with_detail(UNEVEN) } else { description }
+        self.sent.on_some_ranks(Description::new(Self::OPERATION, self.element, count))
     }
 
     fn work(&self, memory: Sizes, place: Place) -> Work {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::buffers::Layout;
-use crate::description::fnv_1a;
+use crate::description::{Description, fnv_1a};
 use crate::error::{Error, Result};
 
 /// The lengths of the blocks that a vector has, one for each rank, in rank order.
@@ -49,15 +49,15 @@ impl Lengths {
         ends.map(Layout::Ends).ok_or(too_long)
     }
 
-    /// A digest of the lengths, for ranks to compare.
-    pub(crate) fn digest(&self) -> u64 {
-        match self {
-            Self::Equal => 0,
-            Self::Each(lengths) => {
-                let bytes: Vec<u8> =
-                    lengths.iter().flat_map(|length| (*length as u64).to_le_bytes()).collect();
-                fnv_1a(&bytes) | 1
-            }
-        }
+    /// The description of a call of which all ranks know these lengths, with a digest of them.
+    pub(crate) fn on_all_ranks(&self, call: Description) -> Description {
+        let Self::Each(lengths) = self else { return call };
+        let bytes: Vec<u8> = lengths.iter().flat_map(|length| (*length as u64).to_le_bytes()).collect();
+        call.with_detail(fnv_1a(&bytes))
+    }
+
+    /// The description of a call of which a rank knows only its own lengths: that there are such is compared.
+    pub(crate) fn on_some_ranks(&self, call: Description) -> Description {
+        if self.is_uneven() { call.with_detail(1) } else { call }
     }
 }

@@ -7,6 +7,7 @@
 mod all_gather;
 mod all_reduce;
 mod all_to_all;
+mod at_root;
 mod barrier;
 mod broadcast;
 pub(crate) mod by;
@@ -109,6 +110,11 @@ pub(crate) const SLICE_BYTES: usize = 512 << 10;
 
 pub(crate) fn check_root(root: u32, Place { world_size, .. }: Place) -> Result<()> {
     if root < world_size { Ok(()) } else { Err(Error::NoSuchRoot { root: Rank(root), world_size }) }
+}
+
+/// The bytes of each of some blocks of whole elements, of `bytes` in all or a little more.
+fn whole_blocks(bytes: usize, ranks: u32, size: usize) -> usize {
+    (bytes / size).div_ceil(ranks as usize) * size
 }
 
 /// Checks the length of an argument, which is told in elements of `size` bytes.

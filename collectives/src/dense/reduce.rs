@@ -1,13 +1,14 @@
 //! Reduce: the root gets the elementwise reduction of all ranks' vectors.
 
+use bytemuck::Pod;
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::all_reduce::{reducing, work};
+use super::all_reduce::work;
 use super::{Collective, Place, by, check_length, check_root};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
-use crate::data::{Element, ReduceOp, Reducer};
+use crate::data::{Reducer, Reduction};
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
@@ -19,7 +20,6 @@ use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts}
 #[derive(Clone, Debug)]
 pub struct Reduce {
     reducer: Reducer,
-    element: u8,
     root: u32,
 }
 
@@ -28,14 +28,14 @@ impl Reduce {
     ///
     /// # Errors
     /// [`Error::Reduction`](crate::Error::Reduction).
-    pub fn new<T: Element>(op: ReduceOp, root: u32) -> Result<Self> {
-        Ok(Self::of(Reducer::of(T::TYPE, op)?, T::TYPE.number(), root))
+    pub fn new<T: Pod>(reduction: impl Into<Reduction<T>>, root: u32) -> Result<Self> {
+        Ok(Self::of(reduction.into().reducer()?, root))
     }
 
-    /// A reduction of elements of the type of this number.
+    /// A reduction of a reducer's elements to `root`.
     #[must_use]
-    pub fn of(reducer: Reducer, element: u8, root: u32) -> Self {
-        Self { reducer, element, root }
+    pub fn of(reducer: Reducer, root: u32) -> Self {
+        Self { reducer, root }
     }
 }
 
@@ -59,8 +59,7 @@ impl Collective for Reduce {
 
     fn description(&self, memory: Sizes, _: Place) -> Description {
         let count = memory.input() / self.reducer.size();
-        let description = reducing(Self::OPERATION, &self.reducer, self.element, count);
-        Description { root: Some(Rank(self.root)), ..description }
+        Description { root: Some(Rank(self.root)), ..self.reducer.describe(Self::OPERATION, count) }
     }
 
     fn work(&self, memory: Sizes, _: Place) -> Work {

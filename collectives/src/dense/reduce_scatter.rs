@@ -1,12 +1,13 @@
 //! Reduce-scatter: every rank gets its block of the elementwise reduction of all ranks' vectors.
 
+use bytemuck::Pod;
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::all_reduce::{doubled, reducing, work};
-use super::{Collective, Lengths, Place, by, check_length};
+use super::all_reduce::{doubled, work};
+use super::{Collective, Lengths, Place, by, check_length, whole_blocks};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
-use crate::data::{Element, ReduceOp, Reducer};
+use crate::data::{Reducer, Reduction};
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
@@ -18,7 +19,6 @@ use crate::plan::{Algorithm, Estimate, Row, Work, always, any_order};
 #[derive(Clone, Debug)]
 pub struct ReduceScatter {
     reducer: Reducer,
-    element: u8,
     lengths: Lengths,
 }
 
@@ -27,14 +27,14 @@ impl ReduceScatter {
     ///
     /// # Errors
     /// [`Error::Reduction`](crate::Error::Reduction).
-    pub fn new<T: Element>(op: ReduceOp, lengths: Lengths) -> Result<Self> {
-        Ok(Self::of(Reducer::of(T::TYPE, op)?, T::TYPE.number(), lengths))
+    pub fn new<T: Pod>(reduction: impl Into<Reduction<T>>, lengths: Lengths) -> Result<Self> {
+        Ok(Self::of(reduction.into().reducer()?, lengths))
     }
 
-    /// A reduce-scatter of elements of the type of this number.
+    /// A reduce-scatter of a reducer's elements.
     #[must_use]
-    pub fn of(reducer: Reducer, element: u8, lengths: Lengths) -> Self {
-        Self { reducer, element, lengths }
+    pub fn of(reducer: Reducer, lengths: Lengths) -> Self {
+        Self { reducer, lengths }
     }
 
     fn layout(&self, memory: Sizes, world_size: u32) -> Result<Layout> {
@@ -44,11 +44,6 @@ impl ReduceScatter {
         };
         self.lengths.layout((each, self.reducer.size()), world_size)
     }
-}
-
-/// The bytes of each of some blocks of whole elements, of `bytes` in all or a little more.
-pub(super) fn whole_blocks(bytes: usize, ranks: u32, size: usize) -> usize {
-    (bytes / size).div_ceil(ranks as usize) * size
 }
 
 impl Collective for ReduceScatter {
@@ -98,11 +93,7 @@ impl Collective for ReduceScatter {
             Lengths::Equal => self.work(memory, place).bytes / self.reducer.size(),
             Lengths::Each(_) => 0,
         };
-        let description = reducing(Self::OPERATION, &self.reducer, self.element, count);
-        match self.lengths.digest() {
-            0 => description,
-            digest => description.with_detail(digest),
-        }
+        self.lengths.on_all_ranks(self.reducer.describe(Self::OPERATION, count))
     }
 
     fn work(&self, memory: Sizes, place: Place) -> Work {

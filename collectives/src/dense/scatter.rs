@@ -2,15 +2,14 @@
 
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::gather::{describe, rows};
-use super::reduce_scatter::whole_blocks;
-use super::{Collective, Lengths, Place, by, check_length, check_root};
-use crate::buffers::{Buffers, Layout, Memory, Sizes};
+use super::at_root::{self, AtRoot, Parts};
+use super::{Collective, Lengths, Place, by};
+use crate::buffers::{Buffers, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{DataType, Element};
 use crate::description::{Description, Operation};
 use crate::error::Result;
-use crate::host::{self, Blocks, SlotTurn};
+use crate::host::{self, SlotTurn};
 use crate::plan::{Algorithm, Row, Work};
 
 /// A scatter of one rank: the input of the root has all blocks, and outputs are blocks. In place the output
@@ -18,12 +17,7 @@ use crate::plan::{Algorithm, Row, Work};
 ///
 /// With lengths of their own, each rank knows its own, and the root knows all.
 #[derive(Clone, Debug)]
-pub struct Scatter {
-    element: u8,
-    size: usize,
-    root: u32,
-    lengths: Lengths,
-}
+pub struct Scatter(AtRoot);
 
 impl Scatter {
     /// A scatter of elements of type `T` of `root`.
@@ -35,61 +29,32 @@ impl Scatter {
     /// A scatter of elements of a type of `root`.
     #[must_use]
     pub fn of(data: DataType, root: u32, lengths: Lengths) -> Self {
-        Self { element: data.number(), size: data.bytes(), root, lengths }
+        Self(AtRoot::of(data, root, lengths))
     }
 
-    /// Whether the root has only the vector of all.
-    fn is_in_place(&self, memory: Sizes, place: Place) -> bool {
-        place.rank == self.root && memory.input.is_none()
-    }
-
-    /// The layout of the root's vector.
-    fn layout(&self, memory: Sizes, place: Place) -> Result<Layout> {
-        self.lengths.layout((self.each(memory, place), self.size), place.world_size)
-    }
-
-    /// The bytes of a block, if blocks are equal.
-    fn each(&self, memory: Sizes, place: Place) -> usize {
-        match &self.lengths {
-            Lengths::Each(_) => 0,
-            Lengths::Equal if self.is_in_place(memory, place) => {
-                whole_blocks(memory.output, place.world_size, self.size)
-            }
-            Lengths::Equal => memory.output,
+    fn parts(&self, memory: Sizes, place: Place) -> Parts {
+        match memory.input {
+            _ if place.rank != self.0.root => Parts { block: Some(memory.output), vector: None },
+            None => Parts { block: None, vector: Some(memory.output) },
+            vector => Parts { block: Some(memory.output), vector },
         }
     }
 }
 
 impl Collective for Scatter {
     const OPERATION: Operation = Operation::SCATTER;
-    const ROWS: &'static [Row] = &rows();
+    const ROWS: &'static [Row] = at_root::ROWS;
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
-        check_root(self.root, place)?;
-        if place.rank != self.root {
-            return Ok(());
-        }
-        let layout = self.layout(memory, place)?;
-        let Some(input) = memory.input else {
-            return check_length("the scattered vector", memory.output, layout.total(), self.size);
-        };
-        let own = layout.block(place.rank as usize).len();
-        check_length("the block of this rank", memory.output, own, self.size)?;
-        check_length("the scattered vector", input, layout.total(), self.size)
+        self.0.check("the scattered vector", &self.parts(memory, place), place)
     }
 
     fn description(&self, memory: Sizes, place: Place) -> Description {
-        describe(
-            Self::OPERATION,
-            (self.element, self.root),
-            &self.lengths,
-            self.each(memory, place) / self.size,
-        )
+        self.0.description(Self::OPERATION, &self.parts(memory, place), place.world_size)
     }
 
     fn work(&self, memory: Sizes, place: Place) -> Work {
-        let bytes = self.each(memory, place);
-        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven: self.lengths.is_uneven() }
+        self.0.work(&self.parts(memory, place), place.world_size)
     }
 
     async fn run<'a, 'env>(
@@ -98,8 +63,9 @@ impl Collective for Scatter {
         algorithm: Algorithm,
         memory: Memory<'env>,
     ) -> Result<Chunk<'env, u8>> {
-        let (place, root) = (call.place(), self.root);
-        let bytes = self.each(memory.sizes(), place);
+        let (place, root) = (call.place(), self.0.root);
+        let parts = self.parts(memory.sizes(), place);
+        let bytes = self.0.each(&parts, place.world_size);
         let is_in_tree = algorithm == Algorithm::Binomial;
         if place.rank != root {
             let mut output = memory.output;
@@ -109,7 +75,7 @@ impl Collective for Scatter {
             }
             return call.recv(root, 0, output).await;
         }
-        let layout = self.layout(memory.sizes(), place)?;
+        let layout = self.0.layout(&parts, place.world_size)?;
         let mut output = memory.output;
         match memory.input {
             Some(input) if is_in_tree => {
@@ -136,7 +102,7 @@ impl Collective for Scatter {
     }
 
     fn element_bytes(&self) -> usize {
-        self.size
+        self.0.size
     }
 
     async fn run_on_host<'a, 'b, 'env>(
@@ -145,22 +111,16 @@ impl Collective for Scatter {
         memory: &'a mut Buffers<'env>,
         _: host::Rest,
     ) -> Result<()> {
-        let place = turn.place();
-        let layout = match place.rank == self.root {
-            true => Some(self.layout(memory.sizes(), place)?),
-            false => None,
-        };
-        let blocks = match &layout {
-            Some(layout) => layout.blocks(),
-            None if self.lengths.is_uneven() => Blocks::Ends(&[]),
-            None => Blocks::Equal(self.each(memory.sizes(), place)),
-        };
+        let (place, root) = (turn.place(), self.0.root);
+        let parts = self.parts(memory.sizes(), place);
+        if place.rank != root {
+            let blocks = self.0.known_blocks(&parts, place.world_size);
+            return host::scatter(turn, memory.input.unwrap_or_default(), memory.output, blocks, root).await;
+        }
+        let layout = self.0.layout(&parts, place.world_size)?;
         match memory.input {
-            None if layout.is_some() => host::scatter(turn, memory.output, &mut [], blocks, self.root).await,
-            input => {
-                let input = input.unwrap_or_default();
-                host::scatter(turn, input, memory.output, blocks, self.root).await
-            }
+            Some(input) => host::scatter(turn, input, memory.output, layout.blocks(), root).await,
+            None => host::scatter(turn, memory.output, &mut [], layout.blocks(), root).await,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The collectives of a group on dense vectors.
 
+use bytemuck::Pod;
+
 use super::Group;
 use crate::buffers::{Buffers, Sizes};
-use crate::data::{Element, ReduceOp};
+use crate::data::{Element, Reduction};
 use crate::dense::{
     self, AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Lengths, Place, Reduce,
     ReduceScatter, Scatter,
@@ -125,12 +127,12 @@ impl Group {
 /// Mixed into the description of a call whose algorithm the caller has chosen.
 const WISHED: u64 = 1 << 32;
 
-fn lend_apart<'a, T: Element, A: AsRef<[T]>, B: AsMut<[T]>>((input, output): &'a mut (A, B)) -> Buffers<'a> {
+fn lend_apart<'a, T: Pod, A: AsRef<[T]>, B: AsMut<[T]>>((input, output): &'a mut (A, B)) -> Buffers<'a> {
     let input: &'a A = input;
     Buffers::apart(input.as_ref(), output.as_mut())
 }
 
-fn lend_in_place<T: Element, B: AsMut<[T]>>(data: &mut B) -> Buffers<'_> {
+fn lend_in_place<T: Pod, B: AsMut<[T]>>(data: &mut B) -> Buffers<'_> {
     Buffers::in_place(data.as_mut())
 }
 
@@ -148,14 +150,14 @@ macro_rules! started {
 
 /// Forms with an input and an output: the blocking one, and the one that is started.
 macro_rules! apart {
-    ($(
+    (T: $element:ident; $(
         $(#[$doc:meta])*
         $name:ident, $start:ident, $text:literal ($($argument:ident: $type:ty),*) = $make:expr;
     )*) => {
         impl Group {
             $(
                 $(#[$doc])*
-                pub fn $name<T: Element>(
+                pub fn $name<T: $element>(
                     &self,
                     input: &[T],
                     output: &mut [T],
@@ -173,7 +175,7 @@ macro_rules! apart {
                     $($argument: $type),*
                 ) -> Handle<((A, B), Result<()>)>
                 where
-                    T: Element,
+                    T: $element,
                     A: AsRef<[T]> + Send + 'static,
                     B: AsMut<[T]> + Send + 'static,
                 {
@@ -186,14 +188,14 @@ macro_rules! apart {
 
 /// Forms in place.
 macro_rules! in_place {
-    ($(
+    (T: $element:ident; $(
         $(#[$doc:meta])*
         $name:ident, $start:ident, $text:literal ($($argument:ident: $type:ty),*) = $make:expr;
     )*) => {
         impl Group {
             $(
                 $(#[$doc])*
-                pub fn $name<T: Element>(&self, data: &mut [T], $($argument: $type),*) -> Result<()> {
+                pub fn $name<T: $element>(&self, data: &mut [T], $($argument: $type),*) -> Result<()> {
                     self.call(&$make?, Buffers::in_place(data))
                 }
 
@@ -201,7 +203,7 @@ macro_rules! in_place {
                 /// The handle returns the data.
                 pub fn $start<T, B>(&self, data: B, $($argument: $type),*) -> Handle<(B, Result<()>)>
                 where
-                    T: Element,
+                    T: $element,
                     B: AsMut<[T]> + Send + 'static,
                 {
                     self.start_call($make, data, lend_in_place::<T, B>)
@@ -212,27 +214,28 @@ macro_rules! in_place {
 }
 
 in_place! {
-    /// Copies `data` of rank `root` to all ranks. The lengths must be equal.
-    ///
-    /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::NoSuchRoot`](crate::Error::NoSuchRoot).
-    broadcast, start_broadcast, "a broadcast" (root: u32) = made(Broadcast::new::<T>(root));
+    T: Pod;
 
-    /// Reduces `data` over all ranks, in place. All ranks get the same bits, except for NaN payloads of sums.
+    /// Reduces `data` over all ranks, in place, by a [`ReduceOp`](crate::ReduceOp) or by a function of the
+    /// program: see [`Reduction`]. All ranks get the same bits, except for NaN payloads of sums.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier), and for lack of memory to receive into; `data` is then unspecified.
     /// [`Error::Reduction`](crate::Error::Reduction) for an operation that the type has not, before anything
-    /// is done.
-    all_reduce, start_all_reduce, "an all-reduce" (op: ReduceOp) = AllReduce::new::<T>(op);
+    /// is done. [`Error::User`](crate::Error::User) if the function fails.
+    ///
+    /// # Panics
+    /// If the function does.
+    all_reduce, start_all_reduce, "an all-reduce" (reduction: impl Into<Reduction<T>>)
+        = AllReduce::new::<T>(reduction);
 
     /// Reduces `data` of all ranks to rank `root`, in place. The data of other ranks is unspecified
     /// afterwards.
     ///
     /// # Errors
     /// As for [`all_reduce`](Self::all_reduce); [`Error::NoSuchRoot`](crate::Error::NoSuchRoot).
-    reduce_in_place, start_reduce_in_place, "a reduction in place" (op: ReduceOp, root: u32)
-        = Reduce::new::<T>(op, root);
+    reduce_in_place, start_reduce_in_place, "a reduction in place"
+        (reduction: impl Into<Reduction<T>>, root: u32) = Reduce::new::<T>(reduction, root);
 
     /// Reduces `data` of all ranks, of `P` blocks of equal length: each rank gets its block, in its place.
     /// Other blocks are unspecified afterwards.
@@ -240,8 +243,8 @@ in_place! {
     /// # Errors
     /// As for [`all_reduce`](Self::all_reduce); [`Error::Length`](crate::Error::Length) if the length is no
     /// multiple of `P`.
-    reduce_scatter_in_place, start_reduce_scatter_in_place, "a reduce-scatter in place" (op: ReduceOp)
-        = ReduceScatter::new::<T>(op, Lengths::Equal);
+    reduce_scatter_in_place, start_reduce_scatter_in_place, "a reduce-scatter in place"
+        (reduction: impl Into<Reduction<T>>) = ReduceScatter::new::<T>(reduction, Lengths::Equal);
 
     /// Like [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), with blocks of these lengths, which
     /// are equal on all ranks.
@@ -249,7 +252,56 @@ in_place! {
     /// # Errors
     /// As for [`reduce_scatter_v`](Self::reduce_scatter_v).
     reduce_scatter_v_in_place, start_reduce_scatter_v_in_place, "a reduce-scatter in place"
-        (lengths: &[usize], op: ReduceOp) = ReduceScatter::new::<T>(op, Lengths::each(lengths));
+        (lengths: &[usize], reduction: impl Into<Reduction<T>>)
+        = ReduceScatter::new::<T>(reduction, Lengths::each(lengths));
+}
+
+apart! {
+    T: Pod;
+
+    /// Like [`all_reduce`](Self::all_reduce), from `input` to `output` of equal length.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce); [`Error::Length`](crate::Error::Length).
+    all_reduce_to, start_all_reduce_to, "an all-reduce" (reduction: impl Into<Reduction<T>>)
+        = AllReduce::new::<T>(reduction);
+
+    /// Reduces `input` of all ranks to `output` of rank `root`, of equal length. Other ranks pass an empty
+    /// output, or one that is not written.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce); [`Error::NoSuchRoot`](crate::Error::NoSuchRoot);
+    /// [`Error::Length`](crate::Error::Length).
+    reduce, start_reduce, "a reduction" (reduction: impl Into<Reduction<T>>, root: u32)
+        = Reduce::new::<T>(reduction, root);
+
+    /// Reduces `input` of all ranks, of `P` blocks of equal length: each rank gets its block in `output`.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce); [`Error::Length`](crate::Error::Length) unless `input` is `P`
+    /// times as long as `output`.
+    reduce_scatter, start_reduce_scatter, "a reduce-scatter" (reduction: impl Into<Reduction<T>>)
+        = ReduceScatter::new::<T>(reduction, Lengths::Equal);
+
+    /// Like [`reduce_scatter`](Self::reduce_scatter), with blocks of these lengths, one for each rank. The
+    /// lengths are equal on all ranks.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce); [`Error::Length`](crate::Error::Length) for vectors of other
+    /// lengths; [`Error::Mismatch`](crate::Error::Mismatch) if ranks have other lengths.
+    reduce_scatter_v, start_reduce_scatter_v, "a reduce-scatter"
+        (lengths: &[usize], reduction: impl Into<Reduction<T>>)
+        = ReduceScatter::new::<T>(reduction, Lengths::each(lengths));
+}
+
+in_place! {
+    T: Element;
+
+    /// Copies `data` of rank `root` to all ranks. The lengths must be equal.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NoSuchRoot`](crate::Error::NoSuchRoot).
+    broadcast, start_broadcast, "a broadcast" (root: u32) = made(Broadcast::new::<T>(root));
 
     /// Like [`all_gather`](Self::all_gather), without a copy: this rank's block is in its place in `data`,
     /// which has `P` blocks of equal length.
@@ -315,36 +367,7 @@ in_place! {
 }
 
 apart! {
-    /// Like [`all_reduce`](Self::all_reduce), from `input` to `output` of equal length.
-    ///
-    /// # Errors
-    /// As for [`all_reduce`](Self::all_reduce); [`Error::Length`](crate::Error::Length).
-    all_reduce_to, start_all_reduce_to, "an all-reduce" (op: ReduceOp) = AllReduce::new::<T>(op);
-
-    /// Reduces `input` of all ranks to `output` of rank `root`, of equal length. Other ranks pass an empty
-    /// output, or one that is not written.
-    ///
-    /// # Errors
-    /// As for [`all_reduce`](Self::all_reduce); [`Error::NoSuchRoot`](crate::Error::NoSuchRoot);
-    /// [`Error::Length`](crate::Error::Length).
-    reduce, start_reduce, "a reduction" (op: ReduceOp, root: u32) = Reduce::new::<T>(op, root);
-
-    /// Reduces `input` of all ranks, of `P` blocks of equal length: each rank gets its block in `output`.
-    ///
-    /// # Errors
-    /// As for [`all_reduce`](Self::all_reduce); [`Error::Length`](crate::Error::Length) unless `input` is `P`
-    /// times as long as `output`.
-    reduce_scatter, start_reduce_scatter, "a reduce-scatter" (op: ReduceOp)
-        = ReduceScatter::new::<T>(op, Lengths::Equal);
-
-    /// Like [`reduce_scatter`](Self::reduce_scatter), with blocks of these lengths, one for each rank. The
-    /// lengths are equal on all ranks.
-    ///
-    /// # Errors
-    /// As for [`all_reduce`](Self::all_reduce); [`Error::Length`](crate::Error::Length) for vectors of other
-    /// lengths; [`Error::Mismatch`](crate::Error::Mismatch) if ranks have other lengths.
-    reduce_scatter_v, start_reduce_scatter_v, "a reduce-scatter" (lengths: &[usize], op: ReduceOp)
-        = ReduceScatter::new::<T>(op, Lengths::each(lengths));
+    T: Element;
 
     /// Gathers vectors of equal length: `output` gets rank 0's `input`, then rank 1's, and so on.
     ///

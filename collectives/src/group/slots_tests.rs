@@ -61,9 +61,9 @@ fn cast<T: bytemuck::NoUninit>(values: impl Iterator<Item = T>) -> Vec<u8> {
 fn operand(reducer: &Reducer, rank: u32, count: usize) -> Vec<u8> {
     let numbers = numbers(rank, count);
     match reducer.data() {
-        Some(DataType::F32) => cast(numbers),
-        Some(DataType::Bf16) => cast(numbers.map(bf16::from_f32)),
-        Some(DataType::I64) => cast(numbers.map(|number| number as i64)),
+        DataType::F32 => cast(numbers),
+        DataType::Bf16 => cast(numbers.map(bf16::from_f32)),
+        DataType::I64 => cast(numbers.map(|number| number as i64)),
         // A user's, of three words.
         _ => cast(numbers.map(|number| [number.to_bits(), rank, count as u32])),
     }
@@ -78,7 +78,7 @@ fn user() -> Reducer {
         }
         Ok(())
     };
-    Reducer::User(Arc::new(UserReduction::new("words", 12, combine)))
+    Reducer::User(Arc::new(UserReduction::new("words", 12, combine)), DataType::Bytes)
 }
 
 fn reducers() -> [Reducer; 4] {
@@ -116,7 +116,7 @@ fn all_reduce_is_in_the_fixed_order() {
         let expected = reduced(reducer, group.world_size(), count);
         let operand = operand(reducer, group.rank(), count);
         let mut data = operand.clone();
-        let all_reduce = AllReduce::of(reducer.clone(), 0);
+        let all_reduce = AllReduce::of(reducer.clone());
         group.call(&all_reduce, in_place(&mut data)).unwrap();
         assert!(data == expected, "{reducer:?} of {count} in place");
         let mut result = vec![7; data.len()];
@@ -133,7 +133,7 @@ fn reduce_gives_the_root_the_result() {
         for root in 0..group.world_size() {
             let is_root = group.rank() == root;
             let mut data = operand.clone();
-            let reduce = Reduce::of(reducer.clone(), 0, root);
+            let reduce = Reduce::of(reducer.clone(), root);
             group.call(&reduce, in_place(&mut data)).unwrap();
             let found = if is_root { &expected } else { &operand };
             assert!(data == *found, "{reducer:?} of {count} in place, root {root}");
@@ -158,7 +158,7 @@ fn reduce_scatter_gives_each_rank_its_block() {
             let operand = operand(reducer, group.rank(), elements);
             let block = start * reducer.size()..(start + each[rank]) * reducer.size();
             let mut data = operand.clone();
-            let reduce_scatter = ReduceScatter::of(reducer.clone(), 0, lengths);
+            let reduce_scatter = ReduceScatter::of(reducer.clone(), lengths);
             group.call(&reduce_scatter, in_place(&mut data)).unwrap();
             assert!(data[block.clone()] == expected[block.clone()], "{reducer:?} of {count} in place");
             let mut result = vec![7; block.len()];
@@ -175,9 +175,9 @@ fn a_reduction_that_fails_closes_the_group() {
         let errors = on_ranks(3, |group| {
             let rank = group.rank();
             let combine = move |_: &mut [u8], _: &[u8]| if rank == 1 { Err(7) } else { Ok(()) };
-            let reducer = Reducer::User(Arc::new(UserReduction::new("fails", 4, combine)));
+            let reducer = Reducer::User(Arc::new(UserReduction::new("fails", 4, combine)), DataType::U32);
             let mut data = vec![0; 4 * count];
-            let all_reduce = AllReduce::of(reducer, 0);
+            let all_reduce = AllReduce::of(reducer);
             let mut call = || group.call(&all_reduce, in_place(&mut data));
             // A rank that has all it needs may return without an error, once.
             call().and_then(|()| call()).unwrap_err()

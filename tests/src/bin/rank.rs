@@ -1,4 +1,4 @@
-//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank
+//! One rank of a test of several processes: `rank suite`, `rank long BYTES`, `rank exchange-for-ever`, `rank
 //! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`, `rank
 //! groups` (several groups, one after the other and at once), `rank late-join`, `rank late-call` and `rank
 //! late-handle` (rank 2 comes late); or their launcher: `rank launch-for-ever`.
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
 use brevity::{Error, GradientExchange, Group, Policy, ReduceOp, launch};
+use brevity_tests::long::check_long;
 use brevity_tests::suite::{self, COUNTS};
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS, oracle};
 
@@ -36,6 +37,11 @@ fn main() -> ExitCode {
             Some("tell") => tell(&group),
             Some("groups") => several_groups(group),
             Some("suite") => run_suite(&group),
+            Some("long") => {
+                let bytes = std::env::args().nth(2).and_then(|bytes| bytes.parse().ok());
+                check_long(&group, bytes.unwrap_or_else(|| panic!("no number of bytes")))?;
+                Ok(group.barrier()?)
+            }
             Some("exchange-for-ever") => exchange(&group, None),
             Some("lose-one") => exchange(&group, Some(20)),
             Some("all-reduce-for-ever") => all_reduce_for_ever(&group),

@@ -33,7 +33,7 @@ pub const NAMES: [&str; 25] = [
 ];
 
 /// The variables of this library's own tests and benchmarks.
-pub const TEST_NAMES: [&str; 21] = [
+pub const TEST_NAMES: [&str; 22] = [
     "BREVITY_BENCH_NAMESPACE",
     "BREVITY_BENCH_TEST_MARK",
     "BREVITY_CLI_TEST_MARK",
@@ -49,6 +49,7 @@ pub const TEST_NAMES: [&str; 21] = [
     "BREVITY_STRESS_SECONDS",
     "BREVITY_STRESS_SEED",
     "BREVITY_TEST_ALONE",
+    "BREVITY_TEST_BYTES",
     "BREVITY_TEST_DESCRIPTORS",
     "BREVITY_TEST_ESTIMATES",
     "BREVITY_TEST_EXITS",

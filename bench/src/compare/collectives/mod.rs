@@ -9,7 +9,7 @@ mod seat;
 mod sides;
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -18,11 +18,10 @@ pub use seat::serve;
 use self::decades::Decade;
 use self::rows::Row;
 use self::sides::Stage;
+use super::Opening;
 use super::pairs::{Comparison, Effort};
-use super::{figures, namespace};
-use crate::output::Outputs;
-use crate::peers::{Gloo, Mpi, find_mpi, nearest};
-use crate::record::{self, Circumstances, RECORD, Transcript};
+use crate::peers::{Gloo, Mpi, find_mpi};
+use crate::record::{self, Circumstances, Transcript};
 use crate::size::SizeRange;
 use crate::{Error, Result, processor};
 
@@ -66,22 +65,16 @@ pub struct CollectivesArguments {
 pub fn collectives(arguments: &CollectivesArguments) -> Result<bool> {
     let rows = arguments.rows()?;
     let effort = arguments.effort()?;
-    let Outputs { json, .. } = Outputs::open(arguments.json.as_deref(), None)?;
-    let folder = nearest(Path::new(RECORD)).unwrap_or_else(|| RECORD.into());
-    if arguments.is_kept() {
-        record::prepare(&folder).map_err(|error| Error::Arguments(format!("--record: {error}")))?;
-    }
-    namespace::enter()?;
+    let mut opening = Opening::enter(arguments.json.as_deref(), arguments.is_kept())?;
     let (stage, peers) = arguments.stage(effort);
     let mut all = Vec::new();
     for row in rows {
-        let run = Run::of(row, &stage, &peers, arguments.json.as_deref())?;
-        if arguments.is_kept() {
-            run.keep(&folder)?;
-        }
+        let run = Run::of(row, &stage, &peers, &opening)?;
+        run.keep(&opening)?;
         all.push(run);
     }
-    json.map_or(Ok(()), |output| output.write(&figures_of(&all, &peers)?))?;
+    let figures = figures_of(&all, || opening.circumstances(peers))?;
+    opening.write(&figures)?;
     Ok(all.iter().all(Run::meets_all))
 }
 
@@ -110,8 +103,8 @@ struct Figures<'a> {
 
 impl Run {
     /// Measures a row, and prints it.
-    fn of(row: Row, stage: &Stage, peers: &[String], json: Option<&Path>) -> Result<Self> {
-        let (circumstances, mut said) = (circumstances(peers), Transcript::beside(json));
+    fn of(row: Row, stage: &Stage, peers: &[String], opening: &Opening) -> Result<Self> {
+        let (circumstances, mut said) = (opening.circumstances(peers.to_vec()), opening.transcript());
         said.line(&format!("{}\n\n# {}\n{}", circumstances.head(), row.name(), table::head()))?;
         let (mut pairs, mut left_out) = (Vec::new(), Vec::new());
         let mut tell = |comparison| {
@@ -127,14 +120,13 @@ impl Run {
         Ok(Self { row, circumstances, pairs, decades, left_out, said })
     }
 
-    fn keep(&self, folder: &Path) -> Result<()> {
-        let runs = std::slice::from_ref(self);
-        let json = figures(&self.circumstances, runs)?;
-        let drawing = figures::drawing(&json).map_err(|why| Error::contestant("the drawing", why))?;
-        let files = [("json", &*json), ("txt", self.said.text()), ("svg", &drawing)];
+    fn keep(&self, opening: &Opening) -> Result<()> {
+        let json = figures(&self.circumstances, std::slice::from_ref(self))?;
         let name = format!("collectives-{}", self.row.name());
-        let kept = record::keep(&self.circumstances, (folder, &name), &files)?;
-        if self.said.is_printed() { crate::output::print(&format!("{kept}\n\n")) } else { Ok(()) }
+        match opening.keep(&self.circumstances, &name, (&json, &self.said), true)? {
+            Some(kept) if self.said.is_printed() => crate::output::print(&format!("{kept}\n\n")),
+            _ => Ok(()),
+        }
     }
 
     fn meets_all(&self) -> bool {
@@ -143,13 +135,7 @@ impl Run {
     }
 }
 
-fn circumstances(peers: &[String]) -> Circumstances {
-    let congestion_control = Some(namespace::congestion_control());
-    Circumstances { congestion_control, ..Circumstances::now("bench/compare", peers.to_vec()) }
-}
-
-fn figures_of(runs: &[Run], peers: &[String]) -> Result<String> {
-    let now = || circumstances(peers);
+fn figures_of(runs: &[Run], now: impl FnOnce() -> Circumstances) -> Result<String> {
     figures(&runs.first().map_or_else(now, |run| run.circumstances.clone()), runs)
 }
 

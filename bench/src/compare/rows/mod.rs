@@ -1,11 +1,13 @@
 //! The rows: what is compared with what, and the bar of each.
 
 mod crowded;
+mod ffi;
 mod killed;
 mod messages;
 mod mpi;
 mod one_sided;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use brevity::transport::bootstrap::Choice;
@@ -39,6 +41,15 @@ pub struct Stage {
     pub effort: Effort,
     /// Bytes of the messages and vectors, unless a row has its own sizes.
     pub sizes: Vec<usize>,
+    /// The program in C that measures Brevity.
+    pub ffi: PathBuf,
+}
+
+impl Stage {
+    /// Without peers.
+    pub(super) fn alone(effort: Effort, sizes: Vec<usize>) -> Self {
+        Self { ucx: false, perftest: None, mpis: Vec::new(), effort, sizes, ffi: PathBuf::new() }
+    }
 }
 
 /// Receives the figures of a row one by one.
@@ -71,11 +82,18 @@ pub enum Row {
     HostBroadcast,
     /// The time until a death is known.
     Killed,
+    /// Latency through the C interface over that in Rust.
+    CLatency,
+    /// The sum through the C interface over that in Rust.
+    CAllReduce,
 }
 
 impl Row {
-    /// All rows, in the order of measurement.
-    pub const ALL: [Self; 12] = [
+    /// The rows of `bench/compare ffi`.
+    pub const FFI: [Self; 2] = [Self::CLatency, Self::CAllReduce];
+
+    /// The rows of `bench/compare p2p`, in the order of measurement.
+    pub const P2P: [Self; 12] = [
         Self::UcxLatency,
         Self::UcxBandwidth,
         Self::TcpLatency,
@@ -106,6 +124,8 @@ impl Row {
             Self::HostAllReduce => "host-allreduce",
             Self::HostBroadcast => "host-broadcast",
             Self::Killed => "killed",
+            Self::CLatency => "c-latency",
+            Self::CAllReduce => "c-allreduce",
         }
     }
 
@@ -127,6 +147,8 @@ impl Row {
             Self::HostAllReduce => mpi::collective(stage, ALL_REDUCE, tell),
             Self::HostBroadcast => mpi::collective(stage, BROADCAST, tell),
             Self::Killed => killed::measure(stage, tell),
+            Self::CLatency => ffi::measure(stage, What::Latency, tell),
+            Self::CAllReduce => ffi::measure(stage, ALL_REDUCE, tell),
         }
     }
 }
