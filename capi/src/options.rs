@@ -138,7 +138,7 @@ impl Options {
     /// Refuses an algorithm that a barrier has not.
     pub(crate) fn check_algorithm_of_barrier(&self) -> Result<(), Failure> {
         match self.algorithm {
-            None | Some(Algorithm::Dissemination) => Ok(()),
+            None | Some(Algorithm::Dissemination | Algorithm::Hosts) => Ok(()),
             Some(algorithm) => {
                 let (operation, fitting) = (Operation::BARRIER, Algorithm::Dissemination.to_string());
                 Err(Refused::Algorithm { operation, algorithm, fitting }.into())

@@ -59,8 +59,7 @@ pub fn draw(arguments: &DrawArguments) -> brevity_bench::Result<()> {
     let placed = plan::placed(ranks, hosts)?;
     for (name, collective, algorithm) in asked {
         let simulation = Simulation { world_size: ranks, alpha, beta };
-        let messages = passages((simulation, &placed), collective, algorithm, arguments.size.0)?;
-        let algorithm = algorithm.unwrap_or(Algorithm::Dissemination);
+        let messages = passages((simulation, &placed), collective, Some(algorithm), arguments.size.0)?;
         let title = format!("{name}, {algorithm}: {ranks} ranks, {} messages", messages.len());
         let drawing = svg(&title, ranks, &messages)
             .map_err(|error| brevity_bench::Error::contestant("the drawing", error.to_string()))?;
@@ -69,30 +68,26 @@ pub fn draw(arguments: &DrawArguments) -> brevity_bench::Result<()> {
     Ok(())
 }
 
-/// What to draw: the name of a collective, and an algorithm that it has; `None` for the only one.
-type Asked = (String, Collective, Option<Algorithm>);
+/// What to draw: the name of a collective, and an algorithm that it has.
+type Asked = (String, Collective, Algorithm);
 
 fn asked(arguments: &DrawArguments) -> brevity_bench::Result<Vec<Asked>> {
-    let mut all: Vec<Asked> = vec![("barrier".into(), Collective::Barrier, None)];
+    let mut all: Vec<Asked> = Vec::new();
     let placed = plan::placed(arguments.ranks, arguments.hosts)?;
     for (name, algorithms) in plan::algorithms(&placed, arguments.size.0) {
         let plain = name.replace('-', "");
         let Some(collective) = measured().find(|collective| collective.name() == plain) else { continue };
-        all.extend(algorithms.into_iter().map(|algorithm| (name.clone(), collective, Some(algorithm))));
+        all.extend(algorithms.into_iter().map(|algorithm| (name.clone(), collective, algorithm)));
     }
     let mut found = all.clone();
     found.retain(|(name, _, algorithm)| {
-        let algorithm = algorithm.unwrap_or(Algorithm::Dissemination);
         let wants = |wish: &Option<String>, name: &str| wish.as_ref().is_none_or(|wish| wish == name);
         wants(&arguments.name, name) && wants(&arguments.algorithm, algorithm.name())
     });
     if found.is_empty() {
         let mut names: Vec<_> = all.iter().map(|(name, ..)| &name[..]).collect();
         names.dedup();
-        let what = format!(
-            "nothing to draw: `brevity plan` shows the algorithms of {}; barrier has dissemination",
-            names[1..].join(", ")
-        );
+        let what = format!("nothing to draw: `brevity plan` shows the algorithms of {}", names.join(", "));
         return Err(brevity_bench::Error::Arguments(what));
     }
     Ok(found)
@@ -187,11 +182,11 @@ mod tests {
         assert_eq!(count("all-reduce"), 4);
         assert_eq!(count("--algorithm ring"), 3);
         assert_eq!(count("barrier"), 1);
-        assert_eq!(count("--algorithm hosts -n 8 --hosts 2"), 4);
+        assert_eq!(count("--algorithm hosts -n 8 --hosts 2"), 6);
         assert!(count("") > 20);
         for wrong in ["all-reductions", "all-reduce --algorithm bruck", "--algorithm hosts"] {
             let error = asked(&arguments(wrong)).unwrap_err().to_string();
-            assert!(error.contains("all-reduce") && error.contains("barrier has dissemination"), "{error}");
+            assert!(error.contains("all-reduce") && error.contains("barrier"), "{error}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use brevity::collectives::dense::{
-    AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
 };
 use brevity::collectives::{Algorithm, Estimate, Ground, Link, Machine, Topology, Work, estimates};
 use brevity_bench::output::print;
@@ -140,6 +140,8 @@ fn for_all(ground: &Ground, works: &[Work], mut take: impl FnMut(String, usize, 
         };
     }
     take!(Broadcast, Reduce, AllReduce, ReduceScatter, AllGather, Gather, Scatter, AllToAll);
+    // It has no bytes.
+    take(Barrier::OPERATION.to_string(), 0, estimates::<Barrier>(&Work::default(), ground));
 }
 
 fn rows(arguments: &PlanArguments, ground: &Ground) -> brevity_bench::Result<Vec<Row>> {
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn the_cheapest_comes_first() {
         let all = rows_of("--size 8:1K --ranks 5").unwrap();
-        assert_eq!(all.len(), 8 * 8, "collectives and sizes");
+        assert_eq!(all.len(), 8 * 8 + 1, "collectives and sizes, and the barrier");
         for row in &all {
             assert!(row.algorithms.is_sorted_by(|a, b| a.microseconds <= b.microseconds), "{row:?}");
         }
@@ -235,6 +237,10 @@ mod tests {
         assert!(text.contains("\n# 5 ranks on 5 hosts, not aligned\n\n# broadcast\n         8  "), "{text}");
         let line = "all-reduce --size 64M:64M --hosts 2 --machine inside:1,1,0.1;between:50,2,8";
         assert_eq!(names(line)[0], "hosts");
+        assert_eq!(names(&line.replace("all-reduce", "barrier"))[0], "hosts");
+        assert_eq!(names(&line.replace("all-reduce", "all-reduce --half"))[0], "hosts");
+        assert_eq!(names(&line.replace("all-reduce", "reduce-scatter"))[0], "hosts");
+        assert_eq!(names("barrier"), ["dissemination"]);
         assert!(rows_of("--hosts 3").unwrap_err().to_string().contains("no multiple"));
         let refused = rows_of("allreduce").unwrap_err().to_string();
         assert!(refused.contains("all-reduce"), "{refused}");

@@ -131,6 +131,11 @@ impl Layout {
         Self::Ends(ends.into())
     }
 
+    /// The same blocks of elements of `size` bytes, where these have `wide` bytes each.
+    pub(crate) fn narrowed(&self, size: usize, wide: usize) -> Self {
+        Self::Ends((0..self.ranks()).map(|rank| self.block(rank).end / wide * size).collect())
+    }
+
     /// The same, for the slots of a host.
     pub(crate) fn blocks(&self) -> Blocks<'_> {
         match self {

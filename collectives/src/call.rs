@@ -185,9 +185,15 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// The place of a collective on vectors of `bytes` in the queue for the slots of the host, and the terms
     /// of its turn, if it should use them. All ranks agree.
     fn slot_turn(&self, bytes: usize) -> Option<(InsideTicket<'_>, Terms<'_>)> {
+        let suits = self.ranks.only_host().is_some() && self.ranks.plan().prefers_slots(bytes);
+        if suits { self.host_turn() } else { None }
+    }
+
+    /// Likewise, for the part of a collective that is inside this rank's host, if ranks share memory there.
+    /// All ranks of the host agree.
+    pub(crate) fn host_turn(&self) -> Option<(InsideTicket<'_>, Terms<'_>)> {
         let inside = self.shared.inside().filter(|_| !self.is_part)?;
-        let suits = self.ranks.plan().prefers_slots(bytes);
-        suits.then(|| inside.turn(self.comm, (&self.site, self.signature), self.shared))
+        Some(inside.turn(self.comm, (&self.site, self.signature), self.shared))
     }
 
     /// The result of a computation of this rank. If it has failed, this rank leaves the call.

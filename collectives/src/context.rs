@@ -46,7 +46,7 @@ pub(crate) struct Ranks {
     pub(crate) members: Arc<[Rank]>,
     /// This rank in the context.
     pub(crate) own: u32,
-    /// The shared memory of the members, if all are on one host.
+    /// The memory that this rank shares with the members on its host, if there are others.
     pub(crate) host: Option<Arc<Host>>,
     /// How the calls of ranks differ, once that has closed the context.
     pub(crate) difference: Difference,
@@ -79,7 +79,7 @@ impl Context {
         let own = own.unwrap_or_else(|| unreachable!("a rank opens the contexts that it is a member of"));
         let status =
             if number == 0 { Arc::clone(world.engine.world()) } else { Arc::new(Status::new(number, port)) };
-        let host = slots.and_then(|set| Host::new(world, &members, set, &status));
+        let host = slots.and_then(|set| Host::new(world, &world.here(&members), set, &status));
         let (own, host) = (own as u32, host.map(Arc::new));
         Self {
             world: Arc::clone(world),
@@ -146,6 +146,12 @@ impl Ranks {
     #[inline]
     pub(crate) fn plan(&self) -> &Plan {
         self.plan.get().unwrap_or_else(|| unreachable!("no call is made before there is a plan"))
+    }
+
+    /// The shared memory of the members, if all are on one host.
+    #[inline]
+    pub(crate) fn only_host(&self) -> Option<&Arc<Host>> {
+        self.host.as_ref().filter(|host| host.places() == self.size())
     }
 
     /// The number of members.

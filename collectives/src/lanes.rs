@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 
 use crate::call::{Call, LANES};
 use crate::error::Result;
@@ -19,6 +19,82 @@ pub(crate) const IN_FLIGHT: usize = LANES as usize - 1;
 enum Lane<O, R> {
     Running(Pin<Box<R>>),
     Ended(O),
+}
+
+/// The segments of a vector that are on their way, in their order: at most [`IN_FLIGHT`].
+pub(crate) struct Lanes<O, R> {
+    lanes: VecDeque<Lane<O, R>>,
+    next: u32,
+}
+
+impl<O, R: Future<Output = Result<O>>> Lanes<O, R> {
+    pub(crate) fn new() -> Self {
+        Self { lanes: VecDeque::with_capacity(IN_FLIGHT), next: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// Whether one must [end](Self::end) before another starts.
+    pub(crate) fn are_full(&self) -> bool {
+        self.lanes.len() >= IN_FLIGHT
+    }
+
+    /// Starts the next segment, in a lane of the call.
+    pub(crate) fn start<'a, 'env>(&mut self, call: &Call<'a, 'env>, run: impl FnOnce(Call<'a, 'env>) -> R) {
+        debug_assert!(!self.are_full(), "its lane may be in use");
+        self.lanes.push_back(Lane::Running(Box::pin(run(call.lane(self.next)))));
+        self.next = (self.next + 1) % LANES;
+    }
+
+    /// Polls all of them.
+    fn poll(&mut self, context: &mut Context<'_>) -> Result<()> {
+        for lane in &mut self.lanes {
+            if let Lane::Running(segment) = lane
+                && let Poll::Ready(ended) = segment.as_mut().poll(context)
+            {
+                *lane = Lane::Ended(ended?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The result of the first one, if it has ended.
+    fn take(&mut self) -> Option<O> {
+        match self.lanes.pop_front()? {
+            Lane::Ended(result) => Some(result),
+            running @ Lane::Running(_) => {
+                self.lanes.push_front(running);
+                None
+            }
+        }
+    }
+
+    /// Waits for the first one. There is one.
+    ///
+    /// # Errors
+    /// The first one of any segment.
+    pub(crate) async fn end(&mut self) -> Result<O> {
+        poll_fn(|context| {
+            self.poll(context)?;
+            self.take().map_or(Poll::Pending, |result| Poll::Ready(Ok(result)))
+        })
+        .await
+    }
+
+    /// Runs something else, while they go on.
+    ///
+    /// # Errors
+    /// Its own, or the first one of a segment.
+    pub(crate) async fn beside<T>(&mut self, other: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut other = pin!(other);
+        poll_fn(|context| {
+            self.poll(context)?;
+            other.as_mut().poll(context)
+        })
+        .await
+    }
 }
 
 /// Runs an algorithm on each segment, and returns the results in their order. All ranks have as many.
@@ -36,31 +112,18 @@ where
 {
     let mut done = Vec::with_capacity(segments.len());
     let mut segments = segments.into_iter();
-    let mut lanes: VecDeque<Lane<O, R>> = VecDeque::new();
-    let mut next = 0;
-    poll_fn(|context| {
+    let mut lanes = Lanes::new();
+    poll_fn(|context| -> Poll<Result<()>> {
         loop {
-            while lanes.len() < IN_FLIGHT
+            while !lanes.are_full()
                 && let Some(segment) = segments.next()
             {
-                lanes.push_back(Lane::Running(Box::pin(run(call.lane(next), segment))));
-                next = (next + 1) % LANES;
+                lanes.start(call, |lane| run(lane, segment));
             }
-            for lane in &mut lanes {
-                if let Lane::Running(segment) = lane
-                    && let Poll::Ready(ended) = segment.as_mut().poll(context)
-                {
-                    match ended {
-                        Ok(result) => *lane = Lane::Ended(result),
-                        Err(error) => return Poll::Ready(Err(error)),
-                    }
-                }
-            }
+            lanes.poll(context)?;
             let before = done.len();
-            while let Some(Lane::Ended(_)) = lanes.front() {
-                if let Some(Lane::Ended(result)) = lanes.pop_front() {
-                    done.push(result);
-                }
+            while let Some(result) = lanes.take() {
+                done.push(result);
             }
             if lanes.is_empty() && segments.len() == 0 {
                 return Poll::Ready(Ok(()));

@@ -172,6 +172,12 @@ impl World {
         self.hosts.get(rank.index()).copied().unwrap_or(u32::MAX)
     }
 
+    /// Those of some ranks that are on this rank's host.
+    pub(crate) fn here(&self, ranks: &[Rank]) -> Vec<Rank> {
+        let own = self.host(self.port().rank());
+        ranks.iter().copied().filter(|rank| self.host(*rank) == own).collect()
+    }
+
     pub(crate) fn port(&self) -> &Arc<Port> {
         self.engine.port()
     }

@@ -1,11 +1,12 @@
 //! Every dense collective by every algorithm against an oracle, with sums whose bits depend on their order.
 
 use brevity::collectives::dense::{
-    AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Lengths, Place, Reduce, ReduceScatter,
-    Scatter,
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Lengths, Place, Reduce,
+    ReduceScatter, Scatter,
 };
 use brevity::collectives::{
-    Algorithm, Buffers, Call, Chunk, Ground, Machine, Memory, Operation, Result, Sizes, Topology,
+    Algorithm, Buffers, Call, Chunk, DataType, Element, Ground, Machine, Memory, Operation, Reducer, Result,
+    Sizes, Topology,
 };
 use brevity::{Group, ReduceOp};
 
@@ -68,14 +69,14 @@ pub(crate) fn algorithms<C: Collective>(
 }
 
 /// What a rank brings to a collective, and what it must get.
-struct Case<C> {
+struct Case<C, T> {
     collective: C,
-    input: Vec<f32>,
+    input: Vec<T>,
     /// The length of the output, and its contents; `None` where they are unspecified.
     output: usize,
-    expected: Option<Vec<f32>>,
+    expected: Option<Vec<T>>,
     /// The same in place: the data before, and the range that is checked after.
-    data: Vec<f32>,
+    data: Vec<T>,
     range: std::ops::Range<usize>,
 }
 
@@ -112,6 +113,7 @@ pub fn all_algorithms() -> Vec<Only> {
         .chain(of::<Scatter>())
         .chain(of::<AllToAll>())
         .chain(of::<Broadcast>())
+        .chain(of::<Barrier>())
         .collect()
 }
 
@@ -156,6 +158,8 @@ pub async fn check_placed(group: &Group, topology: Topology, count: usize, only:
     if only.is_none() && count <= MOST_READINGS {
         check_reduction(group.0, topology, count).await?;
     }
+    check_halves(group, count, only).await?;
+    check_barrier(group, only).await?;
     let average = AllReduce::new::<f32>(ReduceOp::Average)?;
     check(group, only, case(average, sum.iter().map(|sum| sum / size as f32).collect())).await?;
 
@@ -292,19 +296,112 @@ async fn check_exact((group, topology): (&Group, Topology), count: usize, only: 
     Ok(())
 }
 
-/// Whether all bits are the same.
-fn same(found: &[f32], expected: &[f32]) -> bool {
-    found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits())
+/// The `f32` whose upper half a number of 16 bits has: bf16.
+fn bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
 }
 
-async fn check<C: Collective>(
+/// The bf16 nearest to a finite `f32`, ties to even.
+fn to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+/// A collective of bf16 as it is for `f32`.
+fn of_halves<C>(make: impl Fn(Reducer, u8) -> C, op: ReduceOp) -> Result<C> {
+    Ok(make(Reducer::of(DataType::Bf16, op)?, DataType::Bf16.number()))
+}
+
+/// Checks sums of 16-bit numbers: in `f32`, in the fixed order, rounded once.
+async fn check_halves((group, topology): (&Group, Topology), count: usize, only: Option<Only>) -> Result<()> {
+    let (rank, size) = (group.rank(), group.world_size());
+    let total = count * size as usize;
+    let halves = |rank: u32, count: usize| vector(rank, count).into_iter().map(to_bf16).collect::<Vec<_>>();
+    let wide = |count: usize| -> Vec<Vec<f32>> {
+        (0..size).map(|rank| halves(rank, count).into_iter().map(bf16).collect()).collect()
+    };
+    let average = |sums: Vec<f32>| sums.into_iter().map(|sum| to_bf16(sum / size as f32)).collect::<Vec<_>>();
+    let averages = average(in_order(wide(count)));
+    let block = rank as usize * count..(rank as usize + 1) * count;
+    let blocks = average(in_order(wide(total)))[block.clone()].to_vec();
+    let op = ReduceOp::Average;
+    let group = (group, topology);
+    let all_reduce = of_halves(AllReduce::of, op)?;
+    let expected = Some(averages.clone());
+    let (input, data) = (halves(rank, count), halves(rank, count));
+    let case = Case { collective: all_reduce, input, output: count, expected, data, range: 0..count };
+    check(group, only, case).await?;
+    for root in [0, size - 1] {
+        let collective = of_halves(|reducer, element| Reduce::of(reducer, element, root), op)?;
+        let expected = if rank == root { Some(averages.clone()) } else { None };
+        let output = if rank == root { count } else { 0 };
+        let (input, data) = (halves(rank, count), halves(rank, count));
+        check(group, only, Case { collective, input, output, expected, data, range: 0..count }).await?;
+    }
+    let scatter = of_halves(|reducer, element| ReduceScatter::of(reducer, element, Lengths::Equal), op)?;
+    check(
+        group,
+        only,
+        Case {
+            collective: scatter,
+            input: halves(rank, total),
+            output: count,
+            expected: Some(blocks),
+            data: halves(rank, total),
+            range: block,
+        },
+    )
+    .await
+}
+
+/// Checks that no rank leaves a barrier before all have come.
+async fn check_barrier((group, topology): (&Group, Topology), only: Option<Only>) -> Result<()> {
+    let place = Place { rank: group.rank(), world_size: group.world_size() };
+    let sizes = Buffers::in_place::<u8>(&mut []).sizes();
+    for algorithm in algorithms(&Barrier, sizes, (place, topology), only) {
+        group.with_algorithm(algorithm).start_barrier().await.1?;
+    }
+    Ok(())
+}
+
+/// Whether all bits are the same.
+fn same<T: Bits>(found: &[T], expected: &[T]) -> bool {
+    found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| a.bits() == b.bits())
+}
+
+/// Elements that are compared bit by bit.
+trait Bits: Element {
+    /// What no result has.
+    const UNSET: Self;
+
+    fn bits(self) -> u32;
+}
+
+impl Bits for f32 {
+    const UNSET: Self = Self::NAN;
+
+    fn bits(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+/// The bits of a number of 16 bits.
+impl Bits for u16 {
+    const UNSET: Self = Self::MAX;
+
+    fn bits(self) -> u32 {
+        self.into()
+    }
+}
+
+async fn check<C: Collective, T: Bits>(
     (group, topology): (&Group, Topology),
     only: Option<Only>,
-    case: Case<C>,
+    case: Case<C, T>,
 ) -> Result<()> {
     let place = Place { rank: group.rank(), world_size: group.world_size() };
     let Case { collective, input, output, expected, data, range } = case;
-    let mut room = vec![f32::NAN; output];
+    let mut room = vec![T::UNSET; output];
     let sizes = Buffers::apart(&input, &mut room).sizes();
     for algorithm in algorithms(&collective, sizes, (place, topology), only) {
         let by = group.with_algorithm(algorithm);
@@ -316,13 +413,14 @@ async fn check<C: Collective>(
                 place.world_size
             )
         };
-        let memory = (input.clone(), vec![f32::NAN; output]);
-        let ((kept, found), result) = by.start_call(Ok(collective.clone()), memory, lend_apart).await;
+        let memory = (input.clone(), vec![T::UNSET; output]);
+        let started = by.start_call(Ok(collective.clone()), memory, lend_apart::<T>);
+        let ((kept, found), result) = started.await;
         result?;
         assert!(same(&kept, &input), "{}: the input has changed", what());
         assert!(expected.as_ref().is_none_or(|expected| same(&found, expected)), "{}", what());
         let (found, result) = by
-            .start_call(Ok(collective.clone()), data.clone(), |data: &mut Vec<f32>| Buffers::in_place(data))
+            .start_call(Ok(collective.clone()), data.clone(), |data: &mut Vec<T>| Buffers::in_place(data))
             .await;
         result?;
         assert!(
@@ -334,6 +432,6 @@ async fn check<C: Collective>(
     Ok(())
 }
 
-fn lend_apart((input, output): &mut (Vec<f32>, Vec<f32>)) -> Buffers<'_> {
+fn lend_apart<T: Element>((input, output): &mut (Vec<T>, Vec<T>)) -> Buffers<'_> {
     Buffers::apart(input, output)
 }

@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
-use brevity::collectives::{Algorithm, Topology};
+use brevity::collectives::{Algorithm, Call, Description, Error, Operation, Topology};
 use brevity::transport::Rank;
 use brevity::transport::bootstrap::Opened;
+use brevity::transport::local;
+use brevity::transport::shm::LocalGroup;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Group, ReduceOp, Settings};
 use brevity_testing::{Wire, on_every_wire};
-use brevity_tests::dense::{Only, all_algorithms, check_all, check_placed};
+use brevity_tests::dense::{Only, all_algorithms, all_reduce_by, check_all, check_placed};
 use brevity_tests::mixed::is_lost;
-use brevity_tests::{block_on, on_host, on_transports};
+use brevity_tests::{block_on, on_groups, on_host, on_transports};
 
 const COUNTS: [usize; 4] = [0, 1, 7, 1000];
 
@@ -72,6 +74,170 @@ fn levels_of_hosts_match_their_oracle() {
                     |group| async move { check_placed(&group, topology, count, None).await },
                 );
             results.into_iter().for_each(Result::unwrap);
+        }
+    }
+}
+
+/// Threads that share memory, each taken for a rank of one of these hosts.
+fn on_hosts_with_slots<R: Send + 'static>(
+    hosts: &'static [u32],
+    settings: Settings,
+    body: impl Fn(&Group) -> R + Clone + Send + 'static,
+) -> Vec<R> {
+    let world_size = hosts.len() as u32;
+    let ranks = local::world(world_size).into_iter().zip(LocalGroup::in_process(world_size).unwrap());
+    let groups = ranks.map(|(rank, local_group)| {
+        let opened = Opened::in_process(Box::new(rank), Some(local_group));
+        Group::opened(opened.with_hosts(hosts), settings)
+    });
+    on_groups(groups.collect(), body)
+}
+
+/// So many bytes a segment.
+fn in_segments(segment_bytes: usize) -> Settings {
+    Settings { timeout: Duration::from_secs(100), segment_bytes, ..Settings::default() }
+}
+
+#[test]
+fn levels_of_hosts_over_slots_match_their_oracle() {
+    for hosts in PLACEMENTS.into_iter().chain([&[0, 0, 0, 1, 1, 1][..], &[0, 1, 1]]) {
+        let topology = Topology::of(hosts);
+        for (segment, counts) in [(256, &[0, 1, 7, 1000][..]), (64 << 10, &[100_001])] {
+            on_hosts_with_slots(hosts, in_segments(segment), move |group| {
+                for count in counts {
+                    block_on(check_placed(group, topology, *count, None)).unwrap();
+                }
+            });
+        }
+    }
+}
+
+/// Inside the hosts nothing is sent, whether a call blocks, is started or is in the body of another.
+#[test]
+fn levels_of_hosts_use_slots_inside() {
+    const COUNT: usize = 5000;
+    let body = || Description::new(Operation::MESSAGE, 0, 0);
+    let sent = on_hosts_with_slots(PLACEMENTS[0], in_segments(4096), move |group| {
+        let by_hosts = group.with_algorithm(Some(Algorithm::Hosts));
+        let count = |work: &dyn Fn()| {
+            let before = group.statistics();
+            work();
+            let after = group.statistics();
+            (after.messages_sent - before.messages_sent, after.bytes_shared - before.bytes_shared)
+        };
+        let own = || vec![1f32; COUNT];
+        let sum = |data: &[f32]| assert!(data.iter().all(|sum| *sum == 4.0));
+        let blocking = count(&|| {
+            let mut data = own();
+            by_hosts.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            sum(&data);
+        });
+        let started = count(&|| {
+            let (data, result) = by_hosts.start_all_reduce(own(), ReduceOp::Sum).wait();
+            result.unwrap();
+            sum(&data);
+        });
+        let inside = count(&|| {
+            let call =
+                async |call: &Call<'_, '_>| all_reduce_by(call, Algorithm::Hosts, own(), ReduceOp::Sum).await;
+            sum(&group.run_in_order(body(), call).unwrap());
+        });
+        let by_messages = count(&|| {
+            let call =
+                async |call: &Call<'_, '_>| all_reduce_by(call, Algorithm::Hosts, own(), ReduceOp::Sum).await;
+            sum(&group.run(body(), call).unwrap());
+        });
+        let barrier = count(&|| by_hosts.barrier().unwrap());
+        (blocking, started, inside, by_messages, barrier)
+    });
+    // Both ranks of a host exchange their half with one of the other host, in 3 segments: sums and results.
+    for (rank, (blocking, started, inside, by_messages, barrier)) in sent.into_iter().enumerate() {
+        assert_eq!(blocking.0, by_messages.0 - 2 * 3, "rank {rank}");
+        assert!(blocking.1 >= 4 * COUNT as u64 && by_messages.1 == 0, "{blocking:?}, {by_messages:?}");
+        assert_eq!((started, inside), (blocking, blocking), "rank {rank}");
+        assert_eq!(barrier.0, u64::from(rank % 2 == 0), "the first of each host");
+    }
+}
+
+/// Calls use the slots one after the other, although many are in progress.
+#[test]
+fn calls_by_hosts_do_not_get_in_each_others_way() {
+    on_hosts_with_slots(PLACEMENTS[0], in_segments(4096), |group| {
+        let by_hosts = group.with_algorithm(Some(Algorithm::Hosts));
+        let part = group.split(Some(group.rank() % 2), 0).unwrap().unwrap();
+        let pair = group.split(Some(group.rank() / 2), 0).unwrap().unwrap();
+        for round in 0..10 {
+            let counts = [5000, 7, 3000, 0, 20_000];
+            let start = |count: &usize| by_hosts.start_all_reduce(vec![1f32; *count], ReduceOp::Sum);
+            let sums: Vec<_> = counts.iter().map(start).collect();
+            let barrier = by_hosts.start_barrier();
+            let others = [&part, &pair].map(|other| other.start_all_reduce(vec![1f32; 500], ReduceOp::Sum));
+            if round % 2 == 0 {
+                barrier.wait().1.unwrap();
+            }
+            for sum in sums.into_iter().rev() {
+                let (data, result) = sum.wait();
+                result.unwrap();
+                assert!(data.iter().all(|sum| *sum == 4.0));
+            }
+            for other in others {
+                let (data, result) = other.wait();
+                result.unwrap();
+                assert!(data.iter().all(|sum| *sum == 2.0));
+            }
+        }
+    });
+}
+
+/// A host's part of a group that is split has slots of its own.
+#[test]
+fn parts_of_a_group_have_slots_on_each_host() {
+    let shared = on_hosts_with_slots(PLACEMENTS[1], in_segments(4096), |group| {
+        // Two ranks of each host.
+        let part = group.split(Some(group.rank() % 2), group.rank()).unwrap().unwrap();
+        for _ in 0..3 {
+            let mut data = vec![1f32; 5000];
+            part.with_algorithm(Some(Algorithm::Hosts)).all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert!(data.iter().all(|sum| *sum == 4.0));
+        }
+        part.statistics().bytes_shared
+    });
+    assert!(shared.iter().all(|bytes| *bytes > 4 * 5000), "{shared:?}");
+}
+
+/// One rank stays away: the others' deadline ends their calls, wherever these wait, and names a rank.
+#[test]
+fn a_rank_that_does_not_come_ends_calls_by_hosts() {
+    let late = Settings { timeout: Duration::from_millis(300), ..in_segments(4096) };
+    for away in [0, 1, 3] {
+        let ends = on_hosts_with_slots(PLACEMENTS[0], late, move |group| {
+            let by_hosts = group.with_algorithm(Some(Algorithm::Hosts));
+            if group.rank() == away {
+                // It sees the group closed by the others.
+                while !group.is_closed() {
+                    std::thread::yield_now();
+                }
+                return by_hosts.barrier();
+            }
+            by_hosts.all_reduce(&mut vec![1f32; 5000], ReduceOp::Sum)
+        });
+        for end in ends {
+            assert!(matches!(end, Err(Error::Timeout { .. } | Error::Aborted { .. })), "{away}: {end:?}");
+        }
+    }
+}
+
+/// Ranks that make different calls are told so, over slots as between hosts.
+#[test]
+fn calls_by_hosts_that_differ_are_told() {
+    for odd in 0..4 {
+        let ends = on_hosts_with_slots(PLACEMENTS[0], in_segments(4096), move |group| {
+            let by_hosts = group.with_algorithm(Some(Algorithm::Hosts));
+            let count = if group.rank() == odd { 5001 } else { 5000 };
+            by_hosts.all_reduce(&mut vec![1f32; count], ReduceOp::Sum)
+        });
+        for end in ends {
+            assert!(matches!(end, Err(Error::Mismatch { .. } | Error::Differs { .. })), "{odd}: {end:?}");
         }
     }
 }
@@ -164,7 +330,9 @@ fn a_death_at_any_message_is_told() {
 #[test]
 fn a_death_at_any_message_between_hosts_is_told() {
     const COUNT: usize = 13;
-    for (hosts, victim) in [(&[0, 0, 1, 1][..], 3), (&[0, 0, 1, 1], 0), (&[0, 1, 0, 1, 1], 2)] {
+    for (hosts, victim) in
+        [(&[0, 0, 1, 1][..], 3), (&[0, 0, 1, 1], 0), (&[0, 1, 0, 1, 1], 2), (&[0, 1, 0, 1], 1)]
+    {
         let topology = Topology::of(hosts);
         for only in all_algorithms().into_iter().filter(|Only(_, algorithm)| *algorithm == Algorithm::Hosts) {
             check_deaths((hosts.len() as u32, victim), only, |fault| {

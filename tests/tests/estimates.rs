@@ -6,10 +6,12 @@
 use std::time::Duration;
 
 use brevity::collectives::dense::{
-    AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Lengths, Place, Reduce, ReduceScatter,
-    Scatter,
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Lengths, Place, Reduce,
+    ReduceScatter, Scatter,
 };
-use brevity::collectives::{Algorithm, Buffers, Estimate, Ground, Machine, Sizes, Topology, estimates};
+use brevity::collectives::{
+    Algorithm, Buffers, DataType, Estimate, Ground, Machine, Reducer, Sizes, Topology, estimates,
+};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::{Group, ReduceOp, Settings};
@@ -132,6 +134,12 @@ impl Ranks<'_> {
         self.compare(&AllGather::new::<f32>(Lengths::Equal), |_| (bytes, all), found);
         self.compare(&Gather::new::<f32>(0, Lengths::Equal), |rank| (bytes, at_root(rank, all)), found);
         self.compare(&Scatter::new::<f32>(0, Lengths::Equal), |rank| (at_root(rank, all), bytes), found);
+        self.compare(&Barrier, |_| (0, 0), found);
+        let halves = Reducer::of(DataType::Bf16, ReduceOp::Sum).unwrap();
+        let bf16 = DataType::Bf16.number();
+        self.compare(&AllReduce::of(halves.clone(), bf16), both, found);
+        self.compare(&Reduce::of(halves.clone(), bf16, 0), |rank| (bytes, at_root(rank, bytes)), found);
+        self.compare(&ReduceScatter::of(halves, bf16, Lengths::Equal), |_| (all, bytes), found);
         self.compare(&AllToAll::new::<f32>(Lengths::Equal, Lengths::Equal), |_| (all, all), found);
     }
 }

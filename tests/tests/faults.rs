@@ -31,6 +31,7 @@ const LARGE: &str = "1000000";
 
 on_every_wire_of_processes! {
     a_killed_rank_is_named_by_all_others => killed;
+    a_killed_rank_is_named_by_calls_by_hosts => killed_between_hosts;
     a_killed_rank_is_named_by_calls_that_a_thread_moves => killed_beside_threads;
     a_killed_rank_ends_receives_of_any_rank => killed_beside_receives;
     a_death_while_nobody_calls_is_found_by_the_next_call => killed_in_silence;
@@ -61,6 +62,18 @@ fn assert_lost(job: &Job) {
 fn killed(wire: Wire) {
     for elements in [SMALL, LARGE] {
         let job = Job::launch(FAULT, &["reduce", elements], 4, wire, &[("BREVITY_TIMEOUT", FAR)]);
+        job.await_ready();
+        // In the middle of one of many calls.
+        sleep(Duration::from_millis(100));
+        job.ranks()[VICTIM as usize].signal("KILL");
+        assert_lost(&job);
+    }
+}
+
+/// Ranks of its host wait at the slots, the other host for messages.
+fn killed_between_hosts(wire: Wire) {
+    for elements in [SMALL, LARGE] {
+        let job = Job::launch(FAULT, &["hosts", elements], 4, wire, &[("BREVITY_TIMEOUT", FAR)]);
         job.await_ready();
         // In the middle of one of many calls.
         sleep(Duration::from_millis(100));

@@ -33,6 +33,17 @@ fn every_collective_over_tcp() {
     run_suite(Choice::Tcp, &[]);
 }
 
+/// Ranks that share the memory of a part of the machine, as those of several hosts do.
+#[test]
+fn every_dense_collective_by_hosts() {
+    for hosts in ["0,0,1,1", "0,0,0,1,1,1", "0,1,1,2", "0,1,0,1"] {
+        let ranks = hosts.split(',').count() as u32;
+        let launch = Launch::new(RANK, ["levels", hosts]).ranks(ranks).transport(Choice::Tcp);
+        let outcome = launch.env("BREVITY_TIMEOUT", "60").spawn().unwrap().wait().unwrap();
+        assert_eq!(outcome.report(), None, "{hosts}");
+    }
+}
+
 /// UCX's shared memory, and its tcp.
 #[test]
 fn ranks_may_make_several_groups() {

@@ -42,13 +42,12 @@ impl Reducer {
         Kernel::of(data, op).map(Self::Kernel)
     }
 
-    /// The same without the division of an average: partial results of it are sums.
+    /// The reduction of partial results: of their elements, and without the division of an average.
     pub(crate) fn partial(&self) -> Self {
-        match self {
-            Self::Kernel(kernel) if kernel.op == ReduceOp::Average => Self::of(kernel.data, ReduceOp::Sum)
-                .unwrap_or_else(|_| unreachable!("what has averages has sums")),
-            other => other.clone(),
-        }
+        let Self::Kernel(kernel) = self else { return self.clone() };
+        let op = if kernel.op == ReduceOp::Average { ReduceOp::Sum } else { kernel.op };
+        let data = if self.is_wide() { DataType::F32 } else { kernel.data };
+        Self::of(data, op).unwrap_or_else(|_| unreachable!("what has averages has sums"))
     }
 
     /// The type of the elements: [`Bytes`](DataType::Bytes) for a type of the program.

@@ -86,7 +86,7 @@ impl Collective for AllGather {
                 })
             },
         },
-        Row { algorithm: Algorithm::Hosts, fits: is_even, estimate: hosts },
+        Row { algorithm: Algorithm::Hosts, fits: |_, ground| ground.topology.is_even(), estimate: hosts },
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
@@ -129,12 +129,15 @@ impl Collective for AllGather {
         let run = |call: Call<'a, 'env>, (_, mut blocks): (_, Vec<Chunk<'env, u8>>)| async move {
             match algorithm {
                 Algorithm::Ring => by::ring::all_gather(&call, &mut blocks, 0).await?,
-                Algorithm::Hosts => by::hosts::all_gather(&call, &mut blocks).await?,
                 _ => by::direct::all_gather(&call, &mut blocks, 0).await?,
             }
             Ok(blocks)
         };
         let segments = segments((None, layout.split(output)), layout.longest(), call.slice_bytes());
+        if algorithm == Algorithm::Hosts {
+            let segments = segments.into_iter().map(|(_, blocks)| blocks).collect();
+            return Ok(join(by::hosts::all_gather(call, self.size, segments).await?));
+        }
         Ok(join(in_lanes(call, segments, run).await?))
     }
 
@@ -151,11 +154,6 @@ impl Collective for AllGather {
         let layout = self.layout(memory.sizes(), turn.world_size())?;
         host::all_gather(turn, memory.input, memory.output, layout.blocks()).await
     }
-}
-
-/// Whether every host has as many ranks, so that each has one to gather from on every other host.
-fn is_even(_: &Work, ground: &Ground) -> bool {
-    ground.topology.has_levels() && ground.topology.least == ground.topology.most
 }
 
 /// The blocks of one rank of each host, and then those of the ranks of this host.

@@ -107,15 +107,16 @@ impl Collective for AllReduce {
     ) -> Result<Chunk<'env, u8>> {
         let size = self.reducer.size();
         let slices = match algorithm {
+            Algorithm::Hosts => return by::hosts::all_reduce(call, &self.reducer, memory).await,
             Algorithm::Direct | Algorithm::Ring => call.world_size() as usize,
-            Algorithm::Hosts => call.plan().ground.topology.least as usize,
             _ => 2,
         };
         let segment = call.slice_bytes() / size * size * slices;
         if segment == 0 || memory.output.len() <= segment {
-            return segment_of(call, &self.reducer, algorithm, memory).await;
+            return flat_segment_of(call, &self.reducer, algorithm, memory).await;
         }
-        let run = |lane, memory| async move { segment_of(&lane, &self.reducer, algorithm, memory).await };
+        let run =
+            |lane, memory| async move { flat_segment_of(&lane, &self.reducer, algorithm, memory).await };
         in_lanes(call, memory.segments(segment), run).await.map(Chunk::join_all)
     }
 
@@ -157,9 +158,8 @@ fn guests(bytes: f64, ground: &Ground) -> Estimate {
 
 /// Two messages of a segment are as long as a rank may send at once.
 fn doubling(work: &Work, ground: &Ground) -> Estimate {
-    let widening = work.wide_bytes as f64 / work.bytes.max(1) as f64;
     Estimate::in_segments(work.bytes as f64, 2.0 * ground.slice_bytes as f64, |bytes| {
-        doubled(bytes * widening, ground)
+        doubled(bytes * work.widening(), ground)
     })
 }
 
@@ -194,31 +194,29 @@ fn ring(work: &Work, ground: &Ground) -> Estimate {
 fn hosts(work: &Work, ground: &Ground) -> Estimate {
     let Topology { least, most, .. } = ground.topology;
     let (inside, across) = (ground.inside(most), ground.across(least));
-    let parts = f64::from(least);
-    Estimate::in_segments(work.bytes as f64, parts * ground.slice_bytes as f64, |bytes| {
-        let block = Cut::new(bytes, parts).block;
+    let (parts, widening) = (f64::from(least), work.widening());
+    Estimate::in_segments(work.bytes as f64, parts * ground.slice_bytes as f64 / widening, |bytes| {
+        let block = Cut::new(bytes * widening, parts).block;
         let part = Work { bytes: block as usize, wide_bytes: block as usize, ..*work };
-        let between = fastest(AllReduce::ROWS, &part, &across).1;
+        let (algorithm, mut between) = fastest(AllReduce::ROWS, &part, &across);
+        if widening > 1.0 && algorithm != Algorithm::Doubling {
+            between = narrow_results(block, widening, &across);
+        }
         // A rank of a host where all have a part sends and receives one less.
         let others = f64::from(most - 1);
         let sums = inside.messages(others, others * block).computing(ground.combining(others * block));
-        sums.then(between).then(inside.messages(others, others * block))
+        sums.then(between).then(inside.messages(others, others * block / widening))
     })
 }
 
-async fn segment_of<'env>(
-    call: &Call<'_, 'env>,
-    reducer: &Reducer,
-    algorithm: Algorithm,
-    memory: Memory<'env>,
-) -> Result<Chunk<'env, u8>> {
-    match algorithm {
-        Algorithm::Hosts => by::hosts::all_reduce(call, reducer, memory).await,
-        _ => flat_segment_of(call, reducer, algorithm, memory).await,
-    }
+/// A direct exchange of `bytes` bytes of sums, and of results that are shorter.
+fn narrow_results(bytes: f64, widening: f64, ground: &Ground) -> Estimate {
+    let cut = Cut::new(bytes, ground.ranks());
+    let combining = ground.combining((ground.ranks() - 1.0) * cut.block);
+    ground.burst(cut.block).computing(combining).then(ground.burst(cut.block / widening))
 }
 
-/// Likewise, by an algorithm without levels.
+/// A segment of a vector, by an algorithm without levels.
 pub(super) async fn flat_segment_of<'env>(
     call: &Call<'_, 'env>,
     reducer: &Reducer,

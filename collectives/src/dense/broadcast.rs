@@ -117,7 +117,6 @@ impl Collective for Broadcast {
             let data = memory.output;
             match algorithm {
                 Algorithm::Spread => by::spread::broadcast(&call, data, root).await,
-                Algorithm::Hosts => by::hosts::broadcast(&call, data, root).await,
                 Algorithm::Knomial4 => by::tree::broadcast(&call, data, root, 4).await,
                 Algorithm::Knomial8 => by::tree::broadcast(&call, data, root, 8).await,
                 _ => by::tree::broadcast(&call, data, root, 2).await,
@@ -127,6 +126,10 @@ impl Collective for Broadcast {
             0 => vec![memory],
             _ => memory.segments(segment),
         };
+        if algorithm == Algorithm::Hosts {
+            let done = by::hosts::broadcast(call, self.size, segments, root).await?;
+            return Ok(Chunk::join_all(done));
+        }
         in_lanes(call, segments, run).await.map(Chunk::join_all)
     }
 

@@ -35,7 +35,7 @@ use crate::plan::{Algorithm, Row, Work};
 pub use all_gather::{AllGather, all_gather};
 pub use all_reduce::{AllReduce, all_reduce, describe_all_reduce};
 pub use all_to_all::AllToAll;
-pub use barrier::barrier;
+pub use barrier::{Barrier, barrier};
 pub use broadcast::{Broadcast, broadcast};
 pub(crate) use by::tree::to_children;
 pub use frozen::{broadcast_frozen, broadcast_shared};

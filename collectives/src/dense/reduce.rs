@@ -72,6 +72,9 @@ impl Collective for Reduce {
         algorithm: Algorithm,
         memory: Memory<'env>,
     ) -> Result<Chunk<'env, u8>> {
+        if algorithm == Algorithm::Hosts {
+            return by::hosts::reduce(call, &self.reducer, memory, self.root).await;
+        }
         let size = self.reducer.size();
         let slices = if algorithm == Algorithm::Direct { call.world_size() as usize } else { 1 };
         let segment = call.slice_bytes() / size * size * slices;
@@ -98,9 +101,8 @@ impl Collective for Reduce {
 
 /// A tree of a radix.
 fn tree(work: &Work, ground: &Ground, radix: u32) -> Estimate {
-    let widening = work.wide_bytes as f64 / work.bytes.max(1) as f64;
     Estimate::in_segments(work.bytes as f64, ground.slice_bytes as f64, |bytes| {
-        let bytes = bytes * widening;
+        let bytes = bytes * work.widening();
         let (mut all, mut members) = (Estimate::default(), 1 << ground.world_size.ilog2());
         let level = |children: u32| {
             let children = f64::from(children);
@@ -130,9 +132,10 @@ fn direct(work: &Work, ground: &Ground) -> Estimate {
 /// The sums of each host, and then over the hosts.
 fn hosts(work: &Work, ground: &Ground) -> Estimate {
     let (inside, across) = (ground.inside(ground.topology.most), ground.across(1));
-    let piece = ground.slice_bytes as f64;
-    Estimate::in_segments(work.bytes as f64, piece, |bytes| {
-        let part = Work { bytes: bytes as usize, wide_bytes: bytes as usize, ..*work };
+    let (piece, widening) = (ground.slice_bytes as f64, work.widening());
+    Estimate::in_segments(work.bytes as f64, piece / widening, |bytes| {
+        let bytes = (bytes * widening) as usize;
+        let part = Work { bytes, wide_bytes: bytes, ..*work };
         tree(&part, &inside, 2).then(tree(&part, &across, 2))
     })
 }
@@ -149,7 +152,6 @@ impl Reduce {
             Algorithm::Knomial4 => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 4)).await,
             Algorithm::Knomial8 => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 8)).await,
             Algorithm::Direct => self.direct(call, memory).await,
-            Algorithm::Hosts => by::hosts::reduce(call, &self.reducer, memory, root).await,
             _ => by::reduce_tree::reduce(call, &self.reducer, memory, (root, 2)).await,
         }
     }

@@ -12,7 +12,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Estimate, Row, Work, always, any_order};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always, any_order, by_hosts};
 
 /// A reduce-scatter: the input has a block for each rank, and the output is this rank's. In place the output
 /// is the whole vector; its other blocks are unspecified afterwards.
@@ -76,6 +76,11 @@ impl Collective for ReduceScatter {
                 })
             },
         },
+        Row {
+            algorithm: Algorithm::Hosts,
+            fits: |work, ground| by_hosts(work, ground) && ground.topology.is_even(),
+            estimate: hosts,
+        },
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
@@ -126,8 +131,12 @@ impl Collective for ReduceScatter {
             }
             Ok(output)
         };
-        let slice = call.slice_bytes() / reducer.size() * reducer.size();
+        let element = if algorithm == Algorithm::Hosts { reducer.wide() } else { reducer.size() };
+        let slice = call.slice_bytes() / element * reducer.size();
         let segments = segments((input, output), layout.longest(), slice);
+        if algorithm == Algorithm::Hosts {
+            return Ok(join(by::hosts::reduce_scatter(call, reducer, segments).await?));
+        }
         let done = in_lanes(call, segments, run).await?;
         Ok(join(done))
     }
@@ -145,6 +154,19 @@ impl Collective for ReduceScatter {
         let layout = self.layout(memory.sizes(), turn.world_size())?;
         host::reduce_scatter(turn, &self.reducer, memory.input, memory.output, layout.blocks()).await
     }
+}
+
+/// The sums of each host, of a block on each host to each rank, and then over the hosts.
+fn hosts(work: &Work, ground: &Ground) -> Estimate {
+    let Topology { hosts, most, .. } = ground.topology;
+    let (inside, across) = (ground.inside(most), ground.across(most));
+    let segment = ground.slice_bytes as f64 / work.widening();
+    Estimate::in_segments(work.bytes as f64, segment, |bytes| {
+        let bytes = bytes * work.widening();
+        let (sent, hosts) = (f64::from(most - 1) * f64::from(hosts), f64::from(hosts));
+        let sums = inside.messages(sent, sent * bytes).computing(ground.combining(sent * bytes));
+        sums.then(across.burst(bytes).computing(ground.combining((hosts - 1.0) * bytes)))
+    })
 }
 
 impl ReduceScatter {

@@ -4,9 +4,10 @@ use bytemuck::Pod;
 
 use super::Group;
 use crate::buffers::{Buffers, Sizes};
+use crate::call::Shared;
 use crate::data::{Element, Reduction};
 use crate::dense::{
-    self, AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Lengths, Place, Reduce,
+    self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Lengths, Place, Reduce,
     ReduceScatter, Scatter,
 };
 use crate::description::{Description, Operation};
@@ -24,14 +25,17 @@ impl Group {
         self.check_process()?;
         let place = self.place();
         let (description, algorithm) = self.checked(collective, memory.sizes(), place)?;
+        let work = collective.work(memory.sizes(), place);
         if algorithm.is_none()
-            && let Some(host) = self.host_for(collective, collective.work(memory.sizes(), place).bytes)
+            && let Some(host) = self.host_for(collective, work.bytes)
         {
             return self.run_on_host(host, description, collective, memory);
         }
-        self.run(description, async |call: &crate::Call<'_, 'env>| {
-            call.run_checked(collective, memory.into(), algorithm).await.map(drop)
-        })
+        let levels = self.levels(collective, &work, algorithm);
+        let body = async |call: &crate::Call<'_, 'env>| {
+            call.run_checked(collective, memory.into(), levels.or(algorithm)).await.map(drop)
+        };
+        if levels.is_some() { self.run_in_order(description, body) } else { self.run(description, body) }
     }
 
     /// Checks the arguments of a call. Returns its description, and the algorithm that is wished for.
@@ -70,20 +74,24 @@ impl Group {
         let check = |collective: C| {
             let sizes = lend(&mut buffers).sizes();
             let (description, algorithm) = self.checked(&collective, sizes, place)?;
-            let bytes = collective.work(sizes, place).bytes;
-            Ok((collective, description, algorithm, bytes))
+            let work = collective.work(sizes, place);
+            Ok((collective, description, algorithm, work))
         };
         let checked = self.check_process().and(collective).and_then(check);
-        let (collective, description, algorithm, bytes) = match checked {
+        let (collective, description, algorithm, work) = match checked {
             Ok(checked) => checked,
             Err(error) => return self.ended((buffers, Err(error))),
         };
         if algorithm.is_none()
-            && let Some(host) = self.host_for(&collective, bytes)
+            && let Some(host) = self.host_for(&collective, work.bytes)
         {
             return self.start_on_host(host, description, (collective, buffers), lend);
         }
-        self.start(description, buffers, move |call, buffers| {
+        let levels = self.levels(&collective, &work, algorithm);
+        let algorithm = levels.or(algorithm);
+        let made = self.next_call(description, 0);
+        let shared = Shared::new(levels.and_then(|_| self.inside(made.signature, 0)));
+        self.start_body(made, shared, buffers, move |call, buffers| {
             Box::pin(
                 async move { call.run_checked(&collective, lend(buffers).into(), algorithm).await.map(drop) },
             )
@@ -96,12 +104,26 @@ impl Group {
     /// When a rank is lost, aborts, makes a different call, or does not call in time;
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn barrier(&self) -> Result<()> {
+        if self.has_choice_of_barriers() {
+            return self.call(&Barrier, Buffers::in_place::<u8>(&mut []));
+        }
         self.check_process()?;
         self.run(Description::new(Operation::BARRIER, 0, 0), async |call| dense::barrier(call).await)
     }
 
+    /// Whether a barrier is more than dissemination. It has no vectors, for which other algorithms are meant.
+    fn has_choice_of_barriers(&self) -> bool {
+        let is_meant = |wish| matches!(wish, Algorithm::Dissemination | Algorithm::Hosts);
+        let is_by_hosts =
+            self.context.ranks.plan().places.is_some() || self.algorithm == Some(Algorithm::Hosts);
+        is_by_hosts && self.algorithm.is_none_or(is_meant)
+    }
+
     /// Starts a [`barrier`](Self::barrier).
     pub fn start_barrier(&self) -> Handle<((), Result<()>)> {
+        if self.has_choice_of_barriers() {
+            return self.start_call(Ok(Barrier), (), |()| Buffers::in_place::<u8>(&mut []));
+        }
         if let Err(error) = self.check_process() {
             return self.ended(((), Err(error)));
         }

@@ -119,7 +119,7 @@ impl Group {
         let scratch = World::scratch();
         let world =
             Arc::new(World { thread, owner, engine, local_group, is_encrypted, hosts, contexts, scratch });
-        let slots = places(&world, &members).map(|_| SlotSet::default());
+        let slots = places(&world, &world.here(&members)).map(|_| SlotSet::default());
         let agreed = Agreed { number: 0, epoch: 0, members, slots };
         Ok(Self::of(Context::open(&world, agreed, OnLoss::Close, settings)))
     }
@@ -230,8 +230,8 @@ impl Group {
     }
 
     /// The same group, with this algorithm for the calls on dense vectors that are made through the result.
-    /// All ranks choose the same one. It goes by messages, also among ranks that share memory. `None` for the
-    /// cheapest.
+    /// All ranks choose the same one. It goes by messages, also among ranks that share memory, except inside
+    /// the hosts by [`Hosts`](Algorithm::Hosts). `None` for the cheapest. A barrier heeds only what it has.
     ///
     /// A call for which it does not fit is refused ([`Error::Algorithm`]).
     #[must_use]
@@ -331,8 +331,8 @@ impl Group {
         self.run_body(made, Shared::default(), body)
     }
 
-    /// Like [`run`](Self::run), for a body with collectives on dense vectors: among ranks of one host these
-    /// use shared memory, as those of the group do.
+    /// Like [`run`](Self::run), for a body with collectives on dense vectors: among ranks of one host, and
+    /// inside each of several hosts, these use shared memory, as those of the group do.
     ///
     /// Calls use that memory in the order in which they were made, each until it ends. So `body` must not
     /// wait for a later call that uses it. Inside the body, collectives use it in the order of their first

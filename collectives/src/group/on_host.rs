@@ -17,9 +17,10 @@ use crate::difference::explain;
 use crate::engine::Handle;
 use crate::error::{CallSite, Result};
 use crate::host::{Host, Inside, SlotTurn, Terms};
+use crate::plan::{Algorithm, Work};
 
 impl Group {
-    /// The right of a call's body to use the slots, if all ranks are on one host.
+    /// The right of a call's body to use the slots of this rank's host, if there are.
     pub(super) fn inside(&self, outer: Signature, spins: u32) -> Option<Inside> {
         self.context.ranks.host.as_ref().map(|host| Inside::new(host, outer, spins))
     }
@@ -28,9 +29,25 @@ impl Group {
     /// agree.
     #[inline]
     pub(super) fn host_for<C: Collective>(&self, collective: &C, bytes: usize) -> Option<&Arc<Host>> {
-        let host = self.context.ranks.host.as_ref();
+        let host = self.context.ranks.only_host();
         host.filter(|_| collective.element_bytes() <= MOST_SLOT_ELEMENT)
             .filter(|_| self.context.ranks.plan().prefers_slots(bytes))
+    }
+
+    /// The algorithm of a call whose part inside this rank's host goes over slots.
+    pub(super) fn levels<C: Collective>(
+        &self,
+        collective: &C,
+        work: &Work,
+        algorithm: Option<Algorithm>,
+    ) -> Option<Algorithm> {
+        let plan = self.context.ranks.plan();
+        if self.context.ranks.host.is_none() || plan.places.is_none() {
+            return None;
+        }
+        let algorithm = algorithm.unwrap_or_else(|| plan.choose(C::OPERATION, C::ROWS, work));
+        let suits = algorithm == Algorithm::Hosts && collective.element_bytes() <= MOST_SLOT_ELEMENT;
+        suits.then_some(algorithm)
     }
 
     /// Runs a call over slots to completion on this thread: as much as possible at once.

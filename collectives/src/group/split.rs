@@ -4,7 +4,7 @@
 //!
 //! 1. Each gives its colour and key, the numbers that are free on it, and its free sets of slots. The members
 //!    of a colour, sorted by key and rank, choose the first number that is free on all of them, and a set of
-//!    slots if they share a host. Different colours may choose the same number: no rank is in both.
+//!    slots on each host. Different colours may choose the same number: no rank is in both.
 //! 2. Each claims what was chosen, and tells whether it could: another split, on other groups, may have
 //!    claimed it meanwhile. If one could not, all ranks of the group begin again. Splits of different groups
 //!    search from different numbers on, so that two of them do not meet for ever.
@@ -285,14 +285,17 @@ impl Choice {
         };
         let count = 64 * WORDS as u64;
         let number = (0..count).map(|step| (start % count + step) % count).find(|number| is_free(*number));
+        // Each host has slots of its own.
+        let here = context.world.here(&members);
+        let is_here = |told: &&&Told| here.contains(&context.ranks.member(told.rank));
         let set = |step: usize| {
             let index = (start as usize / 64 + step) % SLOT_SETS;
-            let generations = || same.iter().map(|told| told.sets[index]);
+            let generations = || same.iter().filter(is_here).map(|told| told.sets[index]);
             let is_valid = |generation| (1..MAX_GENERATIONS).contains(&generation);
             let generation = generations().max().filter(|_| generations().all(is_valid));
             generation.map(|generation| SlotSet { index, generation })
         };
-        let slots = places(&context.world, &members).filter(|_| uses_slots);
+        let slots = places(&context.world, &here).filter(|_| uses_slots);
         let slots = slots.and_then(|_| (0..SLOT_SETS).find_map(set));
         Self { number: number.map(|number| number as u16), members, slots }
     }

@@ -24,6 +24,18 @@ pub async fn all_gather(
     output: &mut [u8],
     blocks: Blocks<'_>,
 ) -> Result<()> {
+    all_gather_part(turn, input, output, blocks).await?;
+    turn.finish();
+    Ok(())
+}
+
+/// Likewise, as a part of a turn.
+pub(crate) async fn all_gather_part(
+    turn: &mut SlotTurn<'_>,
+    input: Option<&[u8]>,
+    output: &mut [u8],
+    blocks: Blocks<'_>,
+) -> Result<()> {
     let (own, places) = (turn.slots().own_place(), turn.world_size() as usize);
     assert_eq!(output.len(), blocks.total(places), "bytes of the gathered vector");
     if let Some(input) = input {
@@ -32,9 +44,7 @@ pub async fn all_gather(
     }
     let longest = blocks.longest();
     if longest <= INLINE_BYTES {
-        inline(turn, output, blocks).await?;
-        turn.finish();
-        return Ok(());
+        return inline(turn, output, blocks).await;
     }
     let pieces = Pieces::for_readers(longest);
     let first = turn.take_steps(pieces.count());
@@ -63,7 +73,6 @@ pub async fn all_gather(
             turn.slots().acknowledge(step);
         }
     }
-    turn.finish();
     Ok(())
 }
 

@@ -22,19 +22,24 @@ const LONG_BYTES: usize = 32 << 20;
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time; `bytes` are unspecified.
 pub async fn broadcast(turn: &mut SlotTurn<'_>, bytes: &mut [u8], root: u32) -> Result<()> {
+    broadcast_part(turn, bytes, root).await?;
+    turn.finish();
+    Ok(())
+}
+
+/// Likewise, as a part of a turn.
+pub(crate) async fn broadcast_part(turn: &mut SlotTurn<'_>, bytes: &mut [u8], root: u32) -> Result<()> {
     let root = root as usize;
     let is_root = turn.slots().own_place() == root;
     let chunk = CHUNK_BYTES.min(bytes.len()).max(1);
     let count = bytes.len().div_ceil(chunk).max(1);
     let first = turn.take_steps(count);
     match (is_root, bytes.len() <= INLINE_BYTES) {
-        (true, true) => publish_short(turn, first, bytes).await?,
-        (true, false) => publish(turn, first, bytes, chunk).await?,
-        (false, true) => receive_short(turn, (root, first), bytes).await?,
-        (false, false) => receive(turn, (root, first), bytes, chunk).await?,
+        (true, true) => publish_short(turn, first, bytes).await,
+        (true, false) => publish(turn, first, bytes, chunk).await,
+        (false, true) => receive_short(turn, (root, first), bytes).await,
+        (false, false) => receive(turn, (root, first), bytes, chunk).await,
     }
-    turn.finish();
-    Ok(())
 }
 
 async fn publish_short(turn: &mut SlotTurn<'_>, step: Step, bytes: &[u8]) -> Result<()> {

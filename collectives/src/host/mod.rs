@@ -1,6 +1,7 @@
 //! Collectives over the shared memory of one host: over its [slots](Slots).
 //!
-//! They are for groups whose ranks are all on one host. Every rank reads what the others have published.
+//! They are for the ranks of a group that are on one host: if these are all, a collective goes over slots
+//! alone; else its part inside the host does. Every rank reads what the others have published.
 //! Vectors are bytes. Their elements are reduced in the fixed order ([`data::order`](crate::data::order)), by
 //! one rank for all or by all alike, so that all ranks get the same bits, except for NaN payloads of sums.
 //!
@@ -19,6 +20,7 @@ mod inside;
 mod memory;
 mod reduce;
 mod reduce_scatter;
+mod rows;
 mod scatter;
 mod slices;
 mod turn;
@@ -33,21 +35,27 @@ use crate::engine::{Course, Status};
 use crate::world::World;
 
 pub use all_gather::all_gather;
+pub(crate) use all_gather::all_gather_part;
 pub use all_reduce::{Rest, all_reduce};
 pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use all_to_all::all_to_all;
 pub use barrier::barrier;
+pub(crate) use barrier::{leave, meet};
 pub use broadcast::broadcast;
+pub(crate) use broadcast::broadcast_part;
 pub use gather::gather;
 pub(crate) use inside::{Inside, InsideTicket};
 pub use memory::Blocks;
 pub use reduce::reduce;
+pub(crate) use reduce::reduce_part;
 pub use reduce_scatter::reduce_scatter;
+pub(crate) use reduce_scatter::reduce_scatter_part;
+pub(crate) use rows::{Operands, Rows, all_gather_rows, reduce_rows};
 pub use scatter::scatter;
 pub use turn::SlotTurn;
 pub(crate) use turn::Terms;
 
-/// The shared memory of a group whose ranks are all on one host.
+/// The shared memory of the ranks of a group that are on this rank's host.
 pub(crate) struct Host {
     /// The slots' set, which no other group uses meanwhile.
     pub(crate) set: SlotSet,
@@ -65,7 +73,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// For the members of a context, if there are several and all share this rank's memory.
+    /// For the members of a context on this rank's host, if there are several and all share its memory.
     pub(crate) fn new(world: &World, members: &[Rank], set: SlotSet, status: &Arc<Status>) -> Option<Self> {
         let local_group = world.local_group.as_ref()?;
         let places = places(world, members)?;
@@ -79,6 +87,12 @@ impl Host {
             course: Arc::clone(world.engine.course()),
             status: Arc::clone(status),
         })
+    }
+
+    /// The number of ranks.
+    #[inline]
+    pub(crate) fn places(&self) -> u32 {
+        self.places
     }
 
     /// Whether nobody but the `lost` still reads what this rank has published.

@@ -30,6 +30,18 @@ pub async fn reduce(
     output: &mut [u8],
     root: u32,
 ) -> Result<()> {
+    reduce_part(turn, reducer, (input, output), root).await?;
+    turn.finish();
+    Ok(())
+}
+
+/// Likewise, as a part of a turn.
+pub(crate) async fn reduce_part(
+    turn: &mut SlotTurn<'_>,
+    reducer: &Reducer,
+    (input, output): (Option<&[u8]>, &mut [u8]),
+    root: u32,
+) -> Result<()> {
     let root = root as usize;
     let is_root = turn.slots().own_place() == root;
     let memory = if is_root {
@@ -49,6 +61,5 @@ pub async fn reduce(
         publish(turn, step, memory.input());
         turn.slots().acknowledge(step);
     }
-    turn.finish();
     Ok(())
 }

@@ -29,6 +29,18 @@ pub async fn reduce_scatter(
     output: &mut [u8],
     blocks: Blocks<'_>,
 ) -> Result<()> {
+    reduce_scatter_part(turn, reducer, (input, output), blocks).await?;
+    turn.finish();
+    Ok(())
+}
+
+/// Likewise, as a part of a turn.
+pub(crate) async fn reduce_scatter_part(
+    turn: &mut SlotTurn<'_>,
+    reducer: &Reducer,
+    (input, output): (Option<&[u8]>, &mut [u8]),
+    blocks: Blocks<'_>,
+) -> Result<()> {
     let (own, world_size) = (turn.slots().own_place(), turn.world_size());
     let mut memory = Memory { input, output };
     let total = blocks.total(world_size as usize);
@@ -47,7 +59,6 @@ pub async fn reduce_scatter(
         let slots = turn.slots();
         reducer.in_mode(|| slots.reduce_inline(at, part, &fold))?;
         turn.slots().acknowledge(step);
-        turn.finish();
         return Ok(());
     }
     let pieces = Pieces::new(blocks.longest(), world_size as usize, reducer.size());
@@ -73,6 +84,5 @@ pub async fn reduce_scatter(
             turn.slots().acknowledge(step);
         }
     }
-    turn.finish();
     Ok(())
 }

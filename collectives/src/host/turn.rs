@@ -153,13 +153,13 @@ impl<'a> SlotTurn<'a> {
         first
     }
 
-    /// The number of ranks in the group, which are those of the host.
+    /// The number of ranks that share the slots.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.terms.host.places
     }
 
-    /// This rank, and the number of ranks.
+    /// This rank among those that share the slots, and their number.
     #[must_use]
     pub fn place(&self) -> Place {
         Place { rank: self.slots.own_place() as u32, world_size: self.world_size() }
@@ -389,12 +389,14 @@ impl Terms<'_> {
 
 impl Drop for SlotTurn<'_> {
     fn drop(&mut self) {
+        let Terms { host, port, time, shared, .. } = *self.terms;
+        // The deadline may have passed while a message was awaited: the engine closes the group then.
+        let is_late = time.has_expired() && !time.is_canceled();
         // A rank that leaves with the group has not aborted; the others find it lost.
-        if !self.is_whole && !self.terms.host.course.has_ended.load(Ordering::Relaxed) {
-            let own = self.terms.port.rank();
-            let cause = self.terms.shared.broken(own).unwrap_or(Failure::Aborted(own));
-            self.terms.port.fail(self.terms.host.status.number, cause);
-            self.terms.host.status.close();
+        if !self.is_whole && !is_late && !host.course.has_ended.load(Ordering::Relaxed) {
+            let own = port.rank();
+            port.fail(host.status.number, shared.broken(own).unwrap_or(Failure::Aborted(own)));
+            host.status.close();
         }
     }
 }

@@ -40,6 +40,13 @@ pub struct Work {
     pub is_uneven: bool,
 }
 
+impl Work {
+    /// How many times as long partial results are.
+    pub(crate) fn widening(&self) -> f64 {
+        if self.bytes == 0 { 1.0 } else { self.wide_bytes as f64 / self.bytes as f64 }
+    }
+}
+
 /// What choices depend on besides the call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ground {
@@ -152,5 +159,5 @@ pub(crate) fn any_order(work: &Work, ground: &Ground) -> bool {
 /// For sums inside the hosts first, and then over the hosts.
 pub(crate) fn by_hosts(work: &Work, ground: &Ground) -> bool {
     let has_order = ground.topology.is_aligned || work.is_exact || ground.any_order;
-    ground.topology.has_levels() && work.wide_bytes == work.bytes && has_order
+    ground.topology.has_levels() && has_order
 }

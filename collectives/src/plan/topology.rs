@@ -40,6 +40,12 @@ impl Topology {
     pub const fn has_levels(&self) -> bool {
         self.hosts > 1 && self.most > 1
     }
+
+    /// Likewise, and all hosts have as many: then each rank has one at its place on every other host.
+    #[must_use]
+    pub const fn is_even(&self) -> bool {
+        self.has_levels() && self.least == self.most
+    }
 }
 
 /// The ranks of each host of a group.

@@ -1,6 +1,7 @@
 //! One rank of a job in which something goes wrong: `fault MODE [ELEMENTS]`.
 //!
 //! - `reduce`: all-reduces without end;
+//! - `hosts`: likewise by hosts, of two ranks each;
 //! - `quiet`: all-reduces once, makes no call until it is told to go on, and then continues like `reduce`;
 //! - `mail`: waits for messages of any rank, two threads at a time, of which one has started its receive;
 //! - `flood`: rank 0 sends to rank 1, which never reads;
@@ -16,8 +17,8 @@ use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use brevity::collectives::{Call, Chunk, Description, Operation, Result, dense};
-use brevity::{GradientExchange, Group, Policy, ReduceOp, launch};
+use brevity::collectives::{Algorithm, Call, Chunk, Description, Operation, Result, dense};
+use brevity::{GradientExchange, Group, Join, Policy, ReduceOp, launch};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::faults::Log;
 
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let mode = words.next().unwrap_or_default();
     let elements = words.next().and_then(|word| word.parse().ok()).unwrap_or(1000);
-    let group = match Group::from_env() {
+    let group = match Join::from_env().and_then(|join| placed(join, &mode).join()) {
         Ok(group) => group,
         Err(error) => {
             eprintln!("{error}");
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let log = Log::of(group.rank());
     match mode.as_str() {
         "reduce" => reduce(&group, &log, elements),
+        "hosts" => reduce(&group.with_algorithm(Some(Algorithm::Hosts)), &log, elements),
         "quiet" => quiet(&group, &log, elements),
         "mail" => mail(&group, &log),
         "flood" => flood(&group, &log, elements),
@@ -50,6 +52,15 @@ fn main() -> ExitCode {
         _ => panic!("no such mode: {mode:?}"),
     }
     ExitCode::from(LOST_STATUS)
+}
+
+/// Joins as a rank of a host of two, if the mode is for several hosts.
+fn placed(join: Join, mode: &str) -> Join {
+    let rank = std::env::var("BREVITY_RANK").ok().and_then(|rank| rank.parse::<u32>().ok());
+    match rank {
+        Some(rank) if mode == "hosts" => join.host_id(&format!("host-{}", rank / 2)),
+        _ => join,
+    }
 }
 
 /// All-reduces until a call fails, and then once more.

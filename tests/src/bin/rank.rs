@@ -1,6 +1,7 @@
 //! One rank of a test of several processes: `rank suite`, `rank long BYTES`, `rank exchange-for-ever`, `rank
 //! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`, `rank
-//! groups` (several groups, one after the other and at once), `rank late-join`, `rank late-call` and `rank
+//! groups` (several groups, one after the other and at once), `rank levels HOSTS` (dense collectives by
+//! hosts, of which each rank has the number at its place), `rank late-join`, `rank late-call` and `rank
 //! late-handle` (rank 2 comes late); or their launcher: `rank launch-for-ever`.
 //!
 //! A rank that runs forever writes a file, named by its rank, to the folder `READY_FOLDER` once it is in the
@@ -13,8 +14,10 @@
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use brevity::collectives::Error as Collective;
-use brevity::{Error, GradientExchange, Group, Policy, ReduceOp, launch};
+use brevity::collectives::{Error as Collective, Topology};
+use brevity::{Error, GradientExchange, Group, Join, Policy, ReduceOp, launch};
+use brevity_tests::block_on;
+use brevity_tests::dense::check_placed;
 use brevity_tests::long::check_long;
 use brevity_tests::suite::{self, COUNTS};
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS, oracle};
@@ -31,6 +34,9 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("late-join") {
         let rank = std::env::var("BREVITY_RANK").ok().and_then(|rank| rank.parse().ok());
         come_late(rank.unwrap_or_else(|| panic!("no launcher has started this")));
+    }
+    if std::env::args().nth(1).as_deref() == Some("levels") {
+        return levels();
     }
     let outcome =
         Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
@@ -70,6 +76,30 @@ fn main() -> ExitCode {
         Err(Error::Collective(Collective::Aborted { .. })) => ExitCode::from(TIMEOUT_STATUS),
         Err(error) => {
             eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs every dense collective by every algorithm, as a rank of the host that the argument has at its place.
+fn levels() -> ExitCode {
+    let hosts = std::env::args().nth(2).unwrap_or_default();
+    let hosts: Vec<u32> = hosts.split(',').filter_map(|host| host.parse().ok()).collect();
+    let rank = std::env::var("BREVITY_RANK").ok().and_then(|rank| rank.parse::<usize>().ok());
+    let rank = rank.unwrap_or_else(|| panic!("no launcher has started this"));
+    let group = Join::from_env().and_then(|join| join.host_id(&format!("host-{}", hosts[rank])).join());
+    let topology = Topology::of(&hosts);
+    let checked = group.and_then(|group| {
+        for count in [0, 1, 1000, 300_001] {
+            block_on(check_placed(&group, topology, count, None))?;
+        }
+        Ok(group.statistics().bytes_shared)
+    });
+    let has_neighbours = hosts.iter().filter(|host| **host == hosts[rank]).count() > 1;
+    match checked {
+        Ok(shared) if (shared > 0) == has_neighbours => ExitCode::SUCCESS,
+        other => {
+            eprintln!("{other:?}");
             ExitCode::FAILURE
         }
     }
