@@ -41,6 +41,11 @@ pub fn gtopk(world_size: u32, count: usize, magnitude: u32, k: usize) -> Vec<(u3
     ranks.swap_remove(0).into_iter().collect()
 }
 
+/// The `k` largest entries of a rank's vector, by rising index.
+pub fn largest_of(rank: u32, count: usize, magnitude: u32, k: usize) -> Vec<(u32, f32)> {
+    largest(dense_entries(&vector(rank, count, magnitude)), k).into_iter().collect()
+}
+
 fn value(rank: u32, index: u64, magnitude: u32) -> f32 {
     let mut mixed = (u64::from(rank) << 40 ^ index).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 31).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -967,6 +967,19 @@ typedef enum brv_put_back {
     BRV_PUT_BACK_MAX = BRV_ENUM_MAX
 } brv_put_back;
 
+/* How values of sparse messages are written; the mean or the smallest magnitude stands for several. What
+ * rounding takes away stays in the residual. */
+typedef enum brv_values {
+    BRV_VALUES_F32 = 0,
+    BRV_VALUES_F16 = 1,
+    BRV_VALUES_BF16 = 2,
+    BRV_VALUES_ONE_BIT_MEAN = 3,
+    BRV_VALUES_ONE_BIT_MIN = 4,
+    BRV_VALUES_TWO_BIT_MEAN = 5,
+    BRV_VALUES_TWO_BIT_MIN = 6,
+    BRV_VALUES_EIGHT_BIT = 7
+} brv_values;
+
 /* A method with its parameters. Set it with one of the macros below; fields that a method does not use are
  * ignored. */
 typedef struct brv_policy {
@@ -976,11 +989,14 @@ typedef struct brv_policy {
     uint32_t rank;          /* 1 or more: BRV_LOW_RANK */
     brv_put_back put_back;  /* BRV_GTOPK */
     double min_compression; /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
-    uint64_t reserved[8];
+    uint32_t values;        /* brv_values: BRV_TOPK */
+    uint32_t reserved_values;
+    uint64_t reserved[7];
 } brv_policy;
 
 #define BRV_POLICY_INIT(method, density, rank) \
-    {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, {0, 0, 0, 0, 0, 0, 0, 0}}
+    {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, BRV_VALUES_F32, 0, \
+     {0, 0, 0, 0, 0, 0, 0}}
 #define BRV_POLICY_DENSE BRV_POLICY_INIT(BRV_DENSE, 0.0, 0)
 #define BRV_POLICY_TOPK(density) BRV_POLICY_INIT(BRV_TOPK, density, 0)
 #define BRV_POLICY_GTOPK(density) BRV_POLICY_INIT(BRV_GTOPK, density, 0)
@@ -1070,17 +1086,6 @@ typedef enum brv_threshold {
     BRV_THRESHOLD_TENSOR = 0,
     BRV_THRESHOLD_SHARD = 1
 } brv_threshold;
-
-/* How values of sparse messages are written; the mean or the smallest magnitude stands for several. */
-typedef enum brv_values {
-    BRV_VALUES_F32 = 0,
-    BRV_VALUES_F16 = 1,
-    BRV_VALUES_BF16 = 2,
-    BRV_VALUES_ONE_BIT_MEAN = 3,
-    BRV_VALUES_ONE_BIT_MIN = 4,
-    BRV_VALUES_TWO_BIT_MEAN = 5,
-    BRV_VALUES_TWO_BIT_MIN = 6
-} brv_values;
 
 /* How indices of sparse messages are written: the smallest of the fast ones; the smallest of all; always by
  * this one. */

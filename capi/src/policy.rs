@@ -1,5 +1,6 @@
 //! How the gradients of one tensor travel, as in C.
 
+use brevity::compress::quantise::{Magnitude, Values};
 use brevity::{Policy, PutBack};
 
 use crate::boundary::check;
@@ -9,6 +10,9 @@ use crate::failure::Failure;
 pub type brv_method = u32;
 /// The number of a rule for what gTop-k puts back.
 pub type brv_put_back = u32;
+
+/// The number of a format of values.
+pub type brv_values = u32;
 
 const DENSE: brv_method = 1;
 const TOPK: brv_method = 2;
@@ -25,7 +29,9 @@ pub struct brv_policy {
     rank: u32,
     put_back: brv_put_back,
     min_compression: f64,
-    reserved: [u64; 8],
+    values: brv_values,
+    reserved_values: u32,
+    reserved: [u64; 7],
 }
 
 /// Reads a policy; NULL is dense. The fields that its method uses are checked.
@@ -46,14 +52,18 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
     }
     // SAFETY: it has the size of a policy, so the caller of this function guarantees all of it.
     let policy = unsafe { policy.read() };
-    if policy.reserved != [0; 8] {
+    if policy.reserved != [0; 7] || policy.reserved_values != 0 {
         return Err(Failure::argument(
             "a reserved field of policy is set, expected 0: begin with a macro, as BRV_POLICY_GTOPK",
         ));
     }
     match policy.method {
         DENSE => Ok(Policy::dense()),
-        TOPK => Ok(Policy::topk(density(&policy)?)),
+        TOPK => {
+            let values = values(policy.values);
+            let values = values.ok_or_else(|| refused("values", policy.values, "a brv_values (0 to 7)"))?;
+            Ok(Policy::topk(density(&policy)?).values(values))
+        }
         GTOPK => Ok(Policy::gtopk(density(&policy)?).put_back(put_back(policy.put_back)?)),
         LOW_RANK => low_rank(&policy),
         other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {LOW_RANK})"))),
@@ -66,6 +76,21 @@ fn density(policy: &brv_policy) -> Result<f64, Failure> {
         return Ok(density);
     }
     Err(refused("density", density, "above 0 and at most 1"))
+}
+
+/// The format of this number.
+pub(crate) fn values(number: brv_values) -> Option<Values> {
+    const VALUES: [Values; 8] = [
+        Values::F32,
+        Values::F16,
+        Values::Bf16,
+        Values::OneBit(Magnitude::Mean),
+        Values::OneBit(Magnitude::Min),
+        Values::TwoBit(Magnitude::Mean),
+        Values::TwoBit(Magnitude::Min),
+        Values::EightBit,
+    ];
+    VALUES.get(number as usize).copied()
 }
 
 fn put_back(number: brv_put_back) -> Result<PutBack, Failure> {
@@ -99,8 +124,19 @@ mod tests {
 
     fn policy(method: brv_method) -> brv_policy {
         let size = size_of::<brv_policy>() as u32;
-        let (density, rank, put_back, min_compression, reserved) = (0.5, 2, 0, 0.0, [0; 8]);
-        brv_policy { size, method, density, rank, put_back, min_compression, reserved }
+        let (density, rank, put_back, min_compression) = (0.5, 2, 0, 0.0);
+        let (values, reserved_values, reserved) = (0, 0, [0; 7]);
+        brv_policy {
+            size,
+            method,
+            density,
+            rank,
+            put_back,
+            min_compression,
+            values,
+            reserved_values,
+            reserved,
+        }
     }
 
     fn read_with(method: brv_method, change: impl Fn(&mut brv_policy)) -> Result<Policy, String> {
@@ -123,7 +159,13 @@ mod tests {
         assert_eq!(keeps, Policy::gtopk(0.5).put_back(PutBack::MergerKeeps));
         let far = read_with(LOW_RANK, |policy| policy.min_compression = 3.5).unwrap();
         assert_eq!(far, Policy::low_rank(2).min_compression(3.5));
-        let unused = |policy: &mut brv_policy| (policy.density, policy.rank, policy.put_back) = (-1.0, 0, 9);
+        for number in 0..8 {
+            let expected = Policy::topk(0.5).values(values(number).unwrap());
+            assert_eq!(read_with(TOPK, |policy| policy.values = number).unwrap(), expected);
+        }
+        let unused = |policy: &mut brv_policy| {
+            (policy.density, policy.rank, policy.put_back, policy.values) = (-1.0, 0, 9, 99);
+        };
         assert_eq!(read_with(DENSE, unused), Ok(Policy::dense()));
         // SAFETY: NULL may be read.
         assert_eq!(unsafe { read(std::ptr::null()) }.ok(), Some(Policy::dense()));
@@ -143,10 +185,12 @@ mod tests {
             refused(method, "density", |policy| policy.density = f64::NAN);
             refused(method, "density", |policy| policy.density = 1.5);
         }
+        refused(TOPK, "values", |policy| policy.values = 8);
         refused(GTOPK, "put_back", |policy| policy.put_back = 3);
         refused(LOW_RANK, "rank", |policy| policy.rank = 0);
         refused(LOW_RANK, "min_compression", |policy| policy.min_compression = -2.0);
         refused(LOW_RANK, "min_compression", |policy| policy.min_compression = f64::NAN);
-        assert!(read_with(DENSE, |policy| policy.reserved[7] = 1).unwrap_err().contains("reserved"));
+        assert!(read_with(DENSE, |policy| policy.reserved[6] = 1).unwrap_err().contains("reserved"));
+        assert!(read_with(DENSE, |policy| policy.reserved_values = 1).unwrap_err().contains("reserved"));
     }
 }

@@ -2,7 +2,6 @@
 
 use brevity::ParameterServer;
 use brevity::compress::codec::{Choice, IndexCodec};
-use brevity::compress::quantise::Magnitude;
 use brevity::server::{Method, Rule, ServerBuilder, Servers, Threshold, Values};
 
 use crate::boundary::check;
@@ -125,17 +124,8 @@ impl brv_server_config {
     }
 
     fn values(&self) -> Result<Values, Failure> {
-        const VALUES: [Values; 7] = [
-            Values::F32,
-            Values::F16,
-            Values::Bf16,
-            Values::OneBit(Magnitude::Mean),
-            Values::OneBit(Magnitude::Min),
-            Values::TwoBit(Magnitude::Mean),
-            Values::TwoBit(Magnitude::Min),
-        ];
-        let values = VALUES.get(self.values as usize).copied();
-        values.ok_or_else(|| refused("values", self.values, "a brv_values (0 to 6)"))
+        let values = crate::policy::values(self.values);
+        values.ok_or_else(|| refused("values", self.values, "a brv_values (0 to 7)"))
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use ucx_sys_wrap::{Rank, Signature};
 
 use crate::data::{DataType, ReduceOp, UserReduction};
+use crate::sparse::Wire;
 
 /// Bits of a signature's last word that hold the count; the rest holds the root.
 const COUNT_BITS: u32 = 44;
@@ -115,7 +116,8 @@ pub struct Description {
     pub operation: Operation,
     /// The element type's number, or 0.
     pub element: u8,
-    /// The number of the reduction, or of a gTop-k's put-back rule; or 0.
+    /// The number of the reduction, of a gTop-k's put-back rule, or of another sparse collective's
+    /// [wire](crate::sparse::Wire); or 0.
     pub reduction: u8,
     /// The root, if there is one, as a rank of the group.
     pub root: Option<Rank>,
@@ -259,7 +261,11 @@ impl fmt::Display for Description {
         if self.is_sparse() {
             write!(f, ", at most {} entries a rank", self.count >> SPARSE_LENGTH_BITS)?;
         }
-        let name = if self.operation == Operation::GTOPK_ALL_REDUCE { rule_name } else { reduction_name };
+        let name = match self.operation {
+            Operation::GTOPK_ALL_REDUCE => rule_name,
+            Operation::SPARSE_ALL_GATHER | Operation::TOPK_ALL_REDUCE => Wire::name,
+            _ => reduction_name,
+        };
         if let Some(name) = name(self.reduction) {
             write!(f, " ({name})")?;
         }
@@ -272,6 +278,8 @@ impl fmt::Display for Description {
 
 #[cfg(test)]
 mod tests {
+    use brevity_compress::quantise::Values;
+
     use super::*;
     use crate::data::Element;
 
@@ -299,9 +307,23 @@ mod tests {
             Description::decode(own.encode()).to_string(),
             "gtop-k all-reduce of 4294967296 f32, at most 10 entries a rank (conserving)"
         );
-        let topk = crate::sparse::describe_topk;
+        let topk = |dim, limit| crate::sparse::describe_topk(dim, limit, Wire::Pairs);
         assert!(topk(5, 5) == topk(5, 9) && topk(5, 4) != topk(5, 5));
         assert_ne!(topk(usize::MAX, 1), topk(usize::MAX, usize::MAX));
+    }
+
+    #[test]
+    fn wires_of_sparse_calls_are_described() {
+        let wires = Values::ALL.map(Wire::Coded);
+        let gather = |wire| crate::sparse::describe_all_gather(1000, 10, wire);
+        let plain = Description::sparse(Operation::SPARSE_ALL_GATHER, f32::TYPE.number(), 1000, 10);
+        assert_eq!(gather(Wire::Pairs), plain, "as in earlier versions");
+        let hashes = wires.iter().chain([&Wire::Pairs]).map(|&wire| gather(wire).hash());
+        assert_eq!(hashes.collect::<std::collections::BTreeSet<_>>().len(), 1 + wires.len());
+        assert_eq!(
+            Description::decode(gather(Wire::Coded(Values::Bf16)).encode()).to_string(),
+            "sparse all-gather of 1000 f32, at most 10 entries a rank (packed, bf16 values)"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A fuzz target: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result
 //! or an error that names rank 1. Built for tests and with the feature `fuzzing`.
 
+use brevity_compress::quantise::Values;
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::buffer::{Port, scope};
 use ucx_sys_wrap::{Envelope, Mark, Rank, Tag, Transport, local};
@@ -10,12 +11,14 @@ use crate::description::digest;
 use crate::error::Error;
 use crate::group::{Group, Settings};
 use crate::plan::{Plan, Terms};
-use crate::sparse::{PutBack, describe_all_gather, describe_gtopk};
+use crate::sparse::{Coder, PutBack, Wire, describe_all_gather, describe_gtopk};
 
 const DIM: usize = 40;
 const LIMIT: usize = 8;
 
-/// The first byte selects the collective; the next are the lengths of up to three parts, which follow.
+/// The first byte selects the collective: gTop-k by the first bit, else the all-gather, with coded messages
+/// by the third, whose format the five highest bits give; the second bit is the mark. Then follow up to three
+/// parts, each behind a byte with its length.
 pub fn sparse_messages(data: &[u8]) {
     let Some((&which, mut rest)) = data.split_first() else { return };
     let mut parts: [Vec<u8>; 3] = Default::default();
@@ -34,11 +37,17 @@ pub fn sparse_messages(data: &[u8]) {
     check(&group, which, own.view());
 }
 
+/// How the all-gather writes entries.
+fn wire(which: u8) -> Wire {
+    let values = Values::ALL[usize::from(which >> 3) % Values::ALL.len()];
+    if which & 4 == 0 { Wire::Pairs } else { Wire::Coded(values) }
+}
+
 /// Sends the messages of rank 1 in its first round.
 fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [Vec<u8>; 3]) {
     let port = Port::new(stranger);
     let description = if which.is_multiple_of(2) {
-        describe_all_gather(DIM, LIMIT)
+        describe_all_gather(DIM, LIMIT, wire(which))
     } else {
         describe_gtopk(DIM, LIMIT, PutBack::Conserving)
     };
@@ -56,7 +65,9 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
         },
         async |comm| {
             // Small messages end when they are posted, so nothing is left when the scope ends.
-            let sent = if which.is_multiple_of(2) {
+            let sent = if which & 5 == 4 {
+                comm.send(Rank(0), envelope, (counts, indices)).await.map(drop)
+            } else if which.is_multiple_of(2) {
                 comm.send(Rank(0), envelope, (counts, (indices, values))).await.map(drop)
             } else {
                 comm.send(Rank(0), envelope, (indices, values)).await.map(drop)
@@ -68,7 +79,7 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
 
 fn check(group: &Group, which: u8, own: SparseView<'_>) {
     let (error, vectors) = if which.is_multiple_of(2) {
-        match group.sparse_all_gather(own, LIMIT) {
+        match group.sparse_all_gather_by(own, LIMIT, &mut Coder::new(wire(which))) {
             Ok(vectors) => (None, vectors),
             Err(error) => (Some(error), Vec::new()),
         }
@@ -99,6 +110,9 @@ fn check(group: &Group, which: u8, own: SparseView<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use brevity_compress::codec::{Choice, Encoder};
+    use brevity_compress::quantise::Magnitude;
+
     use super::*;
 
     #[test]
@@ -112,5 +126,27 @@ mod tests {
             count += 1;
         }
         assert!(count > 0, "{} is empty", folder.display());
+    }
+
+    /// So a fuzzer that changes them gets past the first checks.
+    #[test]
+    fn coded_files_of_the_corpus_are_real_messages() {
+        let entries = SparseVec::from_parts(DIM, vec![2, 9, 33], vec![1.5, -2.0, 0.25]).unwrap();
+        let files: [(&[u8], Values); 3] = [
+            (include_bytes!("../../fuzz/corpus/sparse_messages/gather_coded_f32"), Values::F32),
+            (include_bytes!("../../fuzz/corpus/sparse_messages/gather_coded_bf16"), Values::Bf16),
+            (
+                include_bytes!("../../fuzz/corpus/sparse_messages/gather_coded_one_bit"),
+                Values::OneBit(Magnitude::Mean),
+            ),
+        ];
+        for (file, values) in files {
+            assert_eq!(wire(file[0]), Wire::Coded(values));
+            let mut message = Vec::new();
+            let mut quantiser = values.quantiser();
+            Encoder::new().encode(entries.view(), Choice::Fast, &mut *quantiser, &mut message).unwrap();
+            let length = message.len();
+            assert_eq!(file[1..], [&[8], &length.to_le_bytes()[..], &[length as u8], &message].concat());
+        }
     }
 }

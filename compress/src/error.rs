@@ -96,6 +96,12 @@ pub enum Error {
         "density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand"
     )]
     InvalidDensity(f64),
+    /// A format of values that there is not.
+    #[error(
+        "there is no format of values {0:?}: name one of f32, f16, bf16, eight-bit, one-bit-mean, \
+         one-bit-min, two-bit-mean, two-bit-min"
+    )]
+    UnknownValues(String),
     /// A threshold that no value or every value reaches.
     #[error(
         "threshold {0} is out of range, expected more than 0 and finite: pass the magnitude that is to be \

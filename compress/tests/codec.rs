@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use brevity_compress::codec::{Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode};
+use brevity_compress::codec::{
+    Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode, decode_as, most_bytes,
+};
 use brevity_compress::generator::Generator;
-use brevity_compress::quantise::{Encoded, Format, HalfPrecision, Magnitude, MinMax, Quantiser, Sign};
+use brevity_compress::quantise::{
+    ColumnSign, Encoded, Format, HalfPrecision, Magnitude, MinMax, Norm, Qsgd, Quantiser, Sign, Ternary,
+    TwoBit, Values,
+};
 use brevity_compress::{Error, SparseVec};
 use proptest::prelude::*;
 
@@ -206,4 +211,64 @@ fn the_smallest_is_chosen() {
         let smallest = CHOICES.map(length).into_iter().min();
         assert_eq!(Some(length(Choice::Smallest)), smallest);
     }
+}
+
+/// A message is refused where another format was agreed, whichever two they are.
+#[test]
+fn another_format_than_the_agreed_is_refused() {
+    let entries = sparse(300, vec![3, 9, 200]);
+    let mut quantisers: [Box<dyn Quantiser>; 10] = [
+        Box::new(Plain),
+        Box::new(HalfPrecision::f16()),
+        Box::new(HalfPrecision::bf16()),
+        Box::new(Sign::new(Magnitude::Mean)),
+        Box::new(ColumnSign::means(4)),
+        Box::new(ColumnSign::pairs(4)),
+        Box::new(TwoBit::new(Magnitude::Mean)),
+        Box::new(Ternary::new(1)),
+        Box::new(Qsgd::new(4, 512, Norm::Largest, 1)),
+        Box::new(MinMax::new(512)),
+    ];
+    for (quantiser, sent) in quantisers.iter_mut().zip(Format::ALL) {
+        let bytes = message(&entries, Choice::Fast, quantiser);
+        for agreed in Format::ALL {
+            let mut out = SparseVec::new(0);
+            let outcome = decode_as(&bytes, 300, 3, agreed, &mut out);
+            let (expected, found) = (agreed.id().into(), sent.id().into());
+            match outcome {
+                Ok(()) => assert!(agreed == sent && out.len() == 3),
+                Err(error) => {
+                    assert_eq!(error, Error::Malformed { what: "as value format", expected, found });
+                    assert!(agreed != sent && out.is_empty());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_message_is_longer_than_said() {
+    let mut generator = Generator::new(7);
+    let (mut encoder, mut message) = (Encoder::new(), Vec::new());
+    for round in 0..10_000_u32 {
+        let dim = generator.below(600) as usize;
+        // Densities from 0 to 1, both included.
+        let density = f64::from(round % 101) / 100.0;
+        let entries = sparse(dim, (0..dim as u32).filter(|_| generator.uniform() < density).collect());
+        let limit = entries.len() + generator.below(4) as usize * 50;
+        for values in Values::ALL {
+            encoder.encode(entries.view(), Choice::Fast, &mut *values.quantiser(), &mut message).unwrap();
+            let most = most_bytes(dim, limit, values);
+            assert!(
+                message.len() <= most,
+                "{values}, {} of {dim}: {} > {most}",
+                entries.len(),
+                message.len()
+            );
+            decode_as(&message, dim, limit, values.format(), &mut SparseVec::new(0)).unwrap();
+        }
+    }
+    let full = sparse(160, (0..160).collect());
+    encoder.encode(full.view(), Choice::Only(IndexCodec::Bitmap), &mut Plain, &mut message).unwrap();
+    assert_eq!(message.len(), most_bytes(160, usize::MAX, Values::F32), "the bound is met");
 }

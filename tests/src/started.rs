@@ -3,7 +3,8 @@
 use brevity::collectives::dense::{self, AllGather, Broadcast, Lengths};
 use brevity::collectives::low_rank::{describe as describe_low_rank, low_rank_all_reduce};
 use brevity::collectives::sparse::{
-    describe_all_gather, describe_gtopk, describe_topk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce,
+    Coder, Wire, describe_all_gather, describe_gtopk, describe_topk, gtopk_all_reduce, sparse_all_gather,
+    topk_all_reduce,
 };
 use brevity::collectives::{Algorithm, Chunk, Description, Operation, Result};
 use brevity::compress::SparseVec;
@@ -203,20 +204,20 @@ async fn all_gather_varying(group: &Group, inputs: &Inputs) -> Result<()> {
 }
 
 async fn gather_sparse(group: &Group, inputs: &Inputs) -> Result<()> {
-    let call = group.start(describe_all_gather(COUNT, K), inputs.own_sparse(), |call, own| {
-        Box::pin(async move { sparse_all_gather(call, own.view(), K).await })
+    let call = group.start(describe_all_gather(COUNT, K, Wire::Pairs), inputs.own_sparse(), |call, own| {
+        Box::pin(async move { sparse_all_gather(call, own.view(), K, &mut Coder::pairs()).await })
     });
     assert_eq!(call.await.1?, inputs.sparse());
     Ok(())
 }
 
 async fn topk(group: &Group, inputs: &Inputs) -> Result<()> {
-    let call = group.start(describe_topk(COUNT, K), inputs.own_sparse(), |call, own| {
-        Box::pin(async move { topk_all_reduce(call, own.view(), K, 0).await })
+    let call = group.start(describe_topk(COUNT, K, Wire::Pairs), inputs.own_sparse(), |call, own| {
+        Box::pin(async move { topk_all_reduce(call, own.view(), K, &mut Coder::pairs(), 0).await })
     });
     let found = call.await.1?;
     let dense: Vec<_> = inputs.sparse().iter().map(SparseVec::to_dense).collect();
-    assert_eq!(found.to_dense(), oracle::sum(&dense));
+    assert_eq!(found.sum.to_dense(), oracle::sum(&dense));
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 
 use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths};
 use brevity::collectives::low_rank::low_rank_all_reduce;
-use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce};
+use brevity::collectives::sparse::{
+    Coder, describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce,
+};
 use brevity::collectives::{Call, Chunk, Description, Operation};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
@@ -151,10 +153,13 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
     let locals: Vec<_> = all.iter().map(|vector| sparse(vector, k)).collect();
     let own = locals[rank as usize].view();
 
-    let gathered = ok(sparse_all_gather(call, own, k).await);
+    let mut coder = Coder::pairs();
+    let gathered = ok(sparse_all_gather(call, own, k, &mut coder).await);
     assert_eq!(gathered, locals, "sparse all-gather, n = {count}, k = {k}");
     let total = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
-    assert_eq!(ok(topk_all_reduce(call, own, k, 0).await).to_dense(), total, "top-k, n = {count}, k = {k}");
+    let top = ok(topk_all_reduce(call, own, k, &mut coder, 0).await);
+    assert_eq!(top.sum.to_dense(), total, "top-k, n = {count}, k = {k}");
+    assert!(top.kept.is_empty(), "pairs are exact");
 
     let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
     for rule in [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps] {

@@ -6,17 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
+use brevity::compress::quantise::{Magnitude, Values};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::LocalGroup;
 use brevity::transport::{Transport, local};
 use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
 
-const POLICIES: [(&str, Policy); 5] = [
+const POLICIES: [(&str, Policy); 7] = [
     ("dense", Policy::dense()),
     ("topk", Policy::topk(0.05)),
     ("gtopk", Policy::gtopk(0.05)),
     ("gtopk merger keeps", Policy::gtopk(0.05).put_back(PutBack::MergerKeeps)),
+    ("topk bf16", Policy::topk(0.05).values(Values::Bf16)),
+    ("topk one bit", Policy::topk(0.05).values(Values::OneBit(Magnitude::Mean))),
     ("low rank", Policy::low_rank(2)),
 ];
 
@@ -88,7 +91,7 @@ fn what_is_not_sparse_goes_over_shared_memory() {
 
 #[test]
 fn mass_is_conserved_exactly_over_steps() {
-    for (name, policy) in &POLICIES[..4] {
+    for (name, policy) in &POLICIES[..5] {
         // Powers of two, so that the division by P is exact.
         for (world_size, between) in
             [1, 2, 4, 8].into_iter().flat_map(|size| BOTH.map(|between| (size, between)))

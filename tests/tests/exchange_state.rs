@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use brevity::collectives::Error as Collective;
+use brevity::compress::quantise::{Magnitude, Values};
 use brevity::compress::state::Fault;
 use brevity::{Error, GradientExchange, Group, Policy, PutBack, compress};
 use brevity_tests::{on_local, oracle};
@@ -10,7 +11,7 @@ use brevity_tests::{on_local, oracle};
 const SHAPE: [usize; 2] = [9, 17];
 const COUNT: usize = SHAPE[0] * SHAPE[1];
 
-/// All kinds of tensors, two of low rank.
+/// All kinds of tensors, two of low rank, and one with rounded values.
 fn exchange(group: &Group, density: f64) -> GradientExchange {
     GradientExchange::builder(group)
         .tensor("topk", SHAPE, Policy::topk(density))
@@ -18,12 +19,19 @@ fn exchange(group: &Group, density: f64) -> GradientExchange {
         .tensor("gtopk", SHAPE, Policy::gtopk(density).put_back(PutBack::MergerKeeps))
         .tensor("bias", [7], Policy::dense())
         .tensor("low rank too", SHAPE, Policy::low_rank(2).min_compression(1.0))
+        .tensor("rounded", SHAPE, Policy::topk(density).values(Values::TwoBit(Magnitude::Mean)))
         .build()
         .unwrap()
 }
 
-const TENSORS: [(&str, usize); 5] =
-    [("topk", COUNT), ("low rank", COUNT), ("gtopk", COUNT), ("bias", 7), ("low rank too", COUNT)];
+const TENSORS: [(&str, usize); 6] = [
+    ("topk", COUNT),
+    ("low rank", COUNT),
+    ("gtopk", COUNT),
+    ("bias", 7),
+    ("low rank too", COUNT),
+    ("rounded", COUNT),
+];
 
 fn gradients(rank: u32, step: u32) -> Vec<Vec<f32>> {
     (0..)
@@ -213,6 +221,19 @@ fn each_rank_loads_its_own() {
     let mut again = Vec::new();
     alone.save(&mut again).unwrap();
     exchange(&Group::solo(), 0.1).load(&mut &again[..]).unwrap();
+}
+
+#[test]
+fn values_may_be_others_after_a_restart() {
+    let build = |values| {
+        let builder = GradientExchange::builder(&Group::solo());
+        builder.tensor("a", SHAPE, Policy::topk(0.1).values(values)).build().unwrap()
+    };
+    let mut first = build(Values::Bf16);
+    first.average(&mut [oracle::vector(3, COUNT)]).unwrap();
+    let mut second = build(Values::OneBit(Magnitude::Min));
+    second.load(&mut &saved(&first)[..]).unwrap();
+    assert_eq!(second.residual("a"), first.residual("a"));
 }
 
 #[test]

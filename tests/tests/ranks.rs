@@ -5,6 +5,7 @@
 
 mod averages;
 mod awaiting;
+mod coded;
 mod collectives;
 mod dense;
 mod differ;

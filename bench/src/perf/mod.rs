@@ -5,18 +5,21 @@ mod gtopk;
 mod messages;
 mod overlap;
 mod simulated;
+mod sparse;
 mod workload;
 
 use std::fmt;
 use std::str::FromStr;
 
 use brevity::Group;
+use brevity::collectives::sparse::Wire;
 use brevity::compress::Density;
 
 pub use dense::Dense;
 pub use gtopk::GtopkAllReduce;
 pub use overlap::{Overlapped, measure_overlap};
 pub use simulated::{Simulation, passages, simulate};
+pub use sparse::SparseAllGather;
 pub use workload::{Difference, Measured, Workload, measure as measure_workload};
 
 use crate::collective::{self, Collective, Number};
@@ -37,6 +40,8 @@ pub enum Benchmark {
     Get,
     /// A dense collective.
     Dense(Collective),
+    /// All ranks' sparse vectors, on this wire.
+    SparseAllGather(Wire),
     /// The largest entries of the sum of all ranks' sparse vectors.
     GtopkAllReduce,
 }
@@ -69,7 +74,8 @@ impl Benchmark {
     pub fn all() -> impl Iterator<Item = Self> {
         let paired = [Self::Latency, Self::Bandwidth, Self::Bibandwidth, Self::Put, Self::Get];
         let dense = collective::measured().map(Self::Dense);
-        paired.into_iter().chain(dense).chain([Self::GtopkAllReduce])
+        let sparse = [Self::SparseAllGather(Wire::Pairs), Self::GtopkAllReduce];
+        paired.into_iter().chain(dense).chain(sparse)
     }
 
     /// The name on the command line.
@@ -82,6 +88,7 @@ impl Benchmark {
             Self::Put => "put",
             Self::Get => "get",
             Self::Dense(collective) => collective.name(),
+            Self::SparseAllGather(_) => "sparse-allgather",
             Self::GtopkAllReduce => "gtopk-allreduce",
         }
     }
@@ -90,6 +97,12 @@ impl Benchmark {
     #[must_use]
     pub fn is_paired(self) -> bool {
         matches!(self, Self::Latency | Self::Bandwidth | Self::Bibandwidth | Self::Put | Self::Get)
+    }
+
+    /// Whether only some entries of a vector are sent.
+    #[must_use]
+    pub fn is_sparse(self) -> bool {
+        matches!(self, Self::SparseAllGather(_) | Self::GtopkAllReduce)
     }
 
     /// The smallest number of ranks.
@@ -175,6 +188,9 @@ pub fn measure(
     let mut workload: Box<dyn Workload> = match (benchmark, case.density, dtype) {
         (Benchmark::Dense(collective), _, Dtype::F32) => dense::<f32>(group, collective, case)?,
         (Benchmark::Dense(collective), _, Dtype::F64) => dense::<f64>(group, collective, case)?,
+        (Benchmark::SparseAllGather(wire), Some(density), _) => {
+            Box::new(SparseAllGather::new(group, case.bytes / size_of::<f32>(), density, wire)?)
+        }
         (_, Some(density), _) => {
             Box::new(GtopkAllReduce::new(group, case.bytes / size_of::<f32>(), density)?)
         }

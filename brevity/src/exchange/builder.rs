@@ -5,10 +5,11 @@ use brevity_compress::Error as Compress;
 use brevity_compress::low_rank::LowRank;
 
 use super::dense::DenseLane;
+use super::lane::Lane;
 use super::low_rank::LowRankLane;
 use super::room::Lacking;
 use super::sparse::SparseLane;
-use super::{GradientExchange, Lane, Parts, Tensor};
+use super::{GradientExchange, Parts, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
 

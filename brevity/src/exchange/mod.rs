@@ -8,6 +8,7 @@
 mod averaging;
 mod builder;
 mod dense;
+mod lane;
 mod low_rank;
 mod room;
 mod saved;
@@ -23,9 +24,7 @@ pub use builder::ExchangeBuilder;
 
 use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
-use dense::DenseLane;
-use low_rank::LowRankLane;
-use sparse::SparseLane;
+use lane::{Lane, add_finite};
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
 ///
@@ -65,13 +64,6 @@ struct Parts {
 struct Tensor {
     name: String,
     count: usize,
-}
-
-/// Tensors that travel together.
-enum Lane {
-    Dense(DenseLane),
-    Sparse(SparseLane),
-    LowRank(LowRankLane),
 }
 
 /// The outcome of a step.
@@ -302,11 +294,20 @@ fn note_plan(group: &Group, description: &Description, tensors: &[Tensor], lanes
     group.note_plan(description, texts(tensors, lanes));
 }
 
-/// Each tensor in words: name, length, and how it travels.
+/// Each tensor in words: name, length, and how it travels, with all settings.
 fn texts(tensors: &[Tensor], lanes: &[Lane]) -> impl Iterator<Item = String> {
-    tensors.iter().enumerate().map(|(position, tensor)| {
-        let travels = lanes.iter().find_map(|lane| lane.travels(position)).unwrap_or_default();
-        format!("tensor {:?} of {} elements, {travels}", tensor.name, tensor.count)
+    texts_by(tensors, lanes, Lane::travels)
+}
+
+/// Each tensor in words, with what `of` says of the lane that holds it.
+fn texts_by(
+    tensors: &[Tensor],
+    lanes: &[Lane],
+    of: fn(&Lane, usize) -> Option<String>,
+) -> impl Iterator<Item = String> {
+    tensors.iter().enumerate().map(move |(position, tensor)| {
+        let words = lanes.iter().find_map(|lane| of(lane, position)).unwrap_or_default();
+        format!("tensor {:?} of {} elements, {words}", tensor.name, tensor.count)
     })
 }
 
@@ -357,88 +358,5 @@ impl Ending {
             Err(Collective::NonFinite { .. } | Collective::Overflow { .. }) => Self::Poisoned,
             Err(_) => Self::Failed,
         }
-    }
-}
-
-impl Lane {
-    /// Adds the gradients to the residuals. Returns the first tensor with a value that is not finite; that
-    /// tensor is not added.
-    fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
-        match self {
-            Self::Dense(lane) => lane.accumulate(gradients),
-            Self::Sparse(lane) => lane.accumulate(gradients),
-            Self::LowRank(lane) => lane.accumulate(gradients),
-        }
-    }
-
-    /// What all ranks must agree on for this lane.
-    fn describe(&self) -> Description {
-        match self {
-            Self::Dense(lane) => lane.describe(),
-            Self::Sparse(lane) => lane.describe(),
-            Self::LowRank(lane) => lane.describe(),
-        }
-    }
-
-    /// Runs the collective. A poisoned rank contributes no entries.
-    async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<(), Collective> {
-        match self {
-            Self::Dense(lane) => lane.exchange(call, poisoned).await,
-            Self::Sparse(lane) => lane.exchange(call, poisoned).await,
-            Self::LowRank(lane) => lane.exchange(call, poisoned).await,
-        }
-    }
-
-    /// Updates residuals and gradients according to the outcome.
-    fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
-        match self {
-            Self::Dense(lane) => lane.finish(ending, gradients),
-            Self::Sparse(lane) => lane.finish(ending, gradients, world_size),
-            Self::LowRank(lane) => lane.finish(ending, gradients),
-        }
-    }
-
-    /// How a tensor of the lane travels.
-    fn travels(&self, tensor: usize) -> Option<String> {
-        match self {
-            Self::Dense(lane) => lane.holds(tensor).then(|| "dense".into()),
-            Self::Sparse(lane) => lane.holds(tensor).then(|| "sparse".into()),
-            Self::LowRank(lane) => lane.travels(tensor),
-        }
-    }
-
-    /// Copies a tensor's residual to `out`, which is as long, if the tensor is of the lane.
-    fn residual_to(&self, tensor: usize, out: &mut [f32]) {
-        match self {
-            Self::Dense(lane) => lane.residual_to(tensor, out),
-            Self::Sparse(lane) => lane.residual_to(tensor, out),
-            Self::LowRank(lane) => lane.residual_to(tensor, out),
-        }
-    }
-}
-
-/// Adds `gradient` to `sum` and returns true. If any sum would not be finite, leaves `sum` unchanged and
-/// returns false.
-fn add_finite(sum: &mut [f32], gradient: &[f32]) -> bool {
-    let finite = sum.iter().zip(gradient).all(|(sum, gradient)| (sum + gradient).is_finite());
-    if finite {
-        for (sum, gradient) in sum.iter_mut().zip(gradient) {
-            *sum += gradient;
-        }
-    }
-    finite
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sum_that_is_not_finite_is_not_stored() {
-        let mut sum = [1.0, f32::MAX];
-        assert!(!add_finite(&mut sum, &[1.0, f32::MAX]));
-        assert_eq!(sum, [1.0, f32::MAX]);
-        assert!(add_finite(&mut sum, &[1.0, 0.0]));
-        assert_eq!(sum, [2.0, f32::MAX]);
     }
 }

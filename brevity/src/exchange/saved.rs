@@ -10,7 +10,8 @@ use std::io::{Read, Write};
 use brevity_collectives::{Description, Operation};
 use brevity_compress::state::{self, Fault, Reader, State, Writer};
 
-use super::{GradientExchange, Lane, Parts, texts};
+use super::lane::Lane;
+use super::{GradientExchange, Parts, texts_by};
 use crate::error::Result;
 
 /// How many bytes of a tensor's description are stored as text.
@@ -55,8 +56,9 @@ impl GradientExchange {
     }
 
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
-    /// order. All later results have the same bits as without the restart. Densities and put-back rules may
-    /// differ from the saved ones: residuals fit all of them. Reads no byte beyond the state.
+    /// order. All later results have the same bits as without the restart. Densities, put-back rules and
+    /// formats of values may differ from the saved ones: residuals fit all of them. Reads no byte beyond the
+    /// state.
     ///
     /// Either all ranks load what was saved after the same step, or none does. With low-rank tensors, a rank
     /// that has not loaded is found out in the next step. To continue together with ranks that start anew,
@@ -87,7 +89,7 @@ impl GradientExchange {
 
     fn plan(&self) -> Plan {
         let Parts { tensors, lanes, .. } = &self.parts;
-        Plan { rank: self.group.rank(), texts: texts(tensors, lanes).collect() }
+        Plan { rank: self.group.rank(), texts: texts_by(tensors, lanes, Lane::keeps).collect() }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Sparse tensors: only the largest entries travel.
 
-use brevity_collectives::{Call, Description, Result, sparse};
+use brevity_collectives::sparse::{self, Coder, Wire};
+use brevity_collectives::{Call, Description, Result};
 use brevity_compress::feedback::Residual;
+use brevity_compress::quantise::Values;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Density, SparseVec, in_standard_float_mode};
@@ -24,6 +26,7 @@ pub(super) struct SparseLane {
     sum: SparseVec,
     /// The entries that the collective returns to the residual.
     put_back: SparseVec,
+    coder: Coder,
     scratch: TopKScratch,
 }
 
@@ -44,6 +47,7 @@ impl SparseLane {
             added: false,
             sum: SparseVec::new(count),
             put_back: SparseVec::new(count),
+            coder: Coder::new(wire(method)),
             scratch: TopKScratch::new(),
         };
         room::check(working_bytes(method, count, k, world_size))?;
@@ -74,7 +78,7 @@ impl SparseLane {
 
     pub(super) fn describe(&self) -> Description {
         match self.method {
-            SparseMethod::Union => sparse::describe_topk(self.residual.len(), self.k),
+            SparseMethod::Union(_) => sparse::describe_topk(self.residual.len(), self.k, self.coder.wire()),
             SparseMethod::Global(rule) => sparse::describe_gtopk(self.residual.len(), self.k, rule),
         }
     }
@@ -85,9 +89,9 @@ impl SparseLane {
         }
         let (local, k, tensor) = (self.selected.view(), self.k, self.tensor as u32);
         match self.method {
-            SparseMethod::Union => {
-                self.sum = sparse::topk_all_reduce(call, local, k, tensor).await?;
-                self.put_back.clear();
+            SparseMethod::Union(_) => {
+                let outcome = sparse::topk_all_reduce(call, local, k, &mut self.coder, tensor).await?;
+                (self.sum, self.put_back) = (outcome.sum, outcome.kept);
             }
             SparseMethod::Global(rule) => {
                 let feedback =
@@ -138,6 +142,15 @@ impl SparseLane {
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
     }
 
+    /// How the tensor travels.
+    pub(super) fn travels(&self) -> String {
+        match self.method {
+            SparseMethod::Union(Values::F32) => format!("top {} entries", self.k),
+            SparseMethod::Union(values) => format!("top {} entries, {values} values", self.k),
+            SparseMethod::Global(rule) => format!("gtop {} entries, {rule:?}", self.k),
+        }
+    }
+
     pub(super) fn holds(&self, tensor: usize) -> bool {
         tensor == self.tensor
     }
@@ -160,14 +173,25 @@ impl SparseLane {
     }
 }
 
+/// How the entries are written.
+fn wire(method: SparseMethod) -> Wire {
+    match method {
+        SparseMethod::Union(Values::F32) | SparseMethod::Global(_) => Wire::Pairs,
+        SparseMethod::Union(values) => Wire::Coded(values),
+    }
+}
+
 /// The least bytes of memory that a full step needs beside the residual of `n` elements: the vectors of `k`
 /// entries that the collective holds at the same time, and the space for selecting.
 fn working_bytes(method: SparseMethod, n: usize, k: usize, world_size: u32) -> usize {
-    let vectors = match method {
-        SparseMethod::Union => 2 + 2 * world_size as usize,
-        SparseMethod::Global(_) => 5,
+    let ranks = world_size as usize;
+    let (vectors, messages) = match method {
+        SparseMethod::Union(_) => (2 + ranks, ranks),
+        SparseMethod::Global(_) => (5, 0),
     };
-    (8 * vectors).saturating_mul(k).saturating_add(24_usize.saturating_mul(k).min(8 * n))
+    let messages = wire(method).most_bytes(n, k).saturating_mul(messages);
+    let selecting = 24_usize.saturating_mul(k).min(8 * n);
+    (8 * vectors).saturating_mul(k).saturating_add(messages).saturating_add(selecting)
 }
 
 enum Restore {

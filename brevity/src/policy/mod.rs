@@ -8,6 +8,7 @@ pub use rules::PolicyRules;
 use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
 use brevity_compress::low_rank::worth_it;
+use brevity_compress::quantise::Values;
 
 use crate::error::{Error, Result};
 
@@ -40,8 +41,8 @@ pub(crate) struct SparsePolicy {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum SparseMethod {
-    /// Every rank's largest entries, all delivered.
-    Union,
+    /// Every rank's largest entries, all delivered, with values of this format.
+    Union(Values),
     /// The largest entries of the sum over all ranks of their largest entries.
     Global(PutBack),
 }
@@ -57,7 +58,7 @@ impl Policy {
     /// dropping.
     #[must_use]
     pub const fn topk(density: f64) -> Self {
-        Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union }))
+        Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union(Values::F32) }))
     }
 
     /// The largest `density` of the entries over all ranks together (0 < density <= 1): gTop-k.
@@ -82,6 +83,16 @@ impl Policy {
     pub const fn put_back(mut self, rule: PutBack) -> Self {
         if let Kind::Sparse(SparsePolicy { method: SparseMethod::Global(own), .. }) = &mut self.0 {
             *own = rule;
+        }
+        self
+    }
+
+    /// How the values of [`topk`](Self::topk) are written: exactly (`f32`) unless this says otherwise. What
+    /// rounding takes away stays in the residual, and indices are packed. No effect on other policies.
+    #[must_use]
+    pub const fn values(mut self, values: Values) -> Self {
+        if let Kind::Sparse(SparsePolicy { method: SparseMethod::Union(own), .. }) = &mut self.0 {
+            *own = values;
         }
         self
     }
@@ -202,6 +213,19 @@ mod tests {
             assert!(refused(policy, &[1 << 33]));
         }
         assert!(!refused(Policy::dense(), &[1 << 33]));
+    }
+
+    #[test]
+    fn values_are_those_of_top_k() {
+        let method = |policy: Policy| match policy.resolve("t", &[10]).unwrap() {
+            Resolved::Sparse { method, .. } => method,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(method(Policy::topk(0.5)), SparseMethod::Union(Values::F32));
+        assert_eq!(method(Policy::topk(0.5).values(Values::Bf16)), SparseMethod::Union(Values::Bf16));
+        for other in [Policy::dense(), Policy::gtopk(0.5), Policy::low_rank(2)] {
+            assert_eq!(other.values(Values::Bf16), other);
+        }
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! How gradients and answers travel, and what a shard does with them.
 
 use brevity_compress::Density;
-use brevity_compress::codec::Plain;
-use brevity_compress::quantise::{HalfPrecision, Magnitude, Quantiser, Sign, TwoBit};
+pub use brevity_compress::quantise::Values;
 
 use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
@@ -118,38 +117,6 @@ pub enum Threshold {
     PerTensor,
     /// All of a shard (a *global* threshold).
     PerShard,
-}
-
-/// How the values of sparse messages are written. What rounding takes away stays in the residuals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Values {
-    /// 32 bits, exact.
-    #[default]
-    F32,
-    /// 16 bits, IEEE 754.
-    F16,
-    /// 16 bits, bfloat16.
-    Bf16,
-    /// The sign, times one magnitude of all.
-    OneBit(Magnitude),
-    /// The sign, times one of two magnitudes.
-    TwoBit(Magnitude),
-}
-
-impl Values {
-    pub(super) fn quantiser(self) -> Box<dyn Quantiser + Send> {
-        match self {
-            Self::F32 => Box::new(Plain),
-            Self::F16 => Box::new(HalfPrecision::f16()),
-            Self::Bf16 => Box::new(HalfPrecision::bf16()),
-            Self::OneBit(magnitude) => Box::new(Sign::new(magnitude)),
-            Self::TwoBit(magnitude) => Box::new(TwoBit::new(magnitude)),
-        }
-    }
-
-    pub(super) fn is_exact(self) -> bool {
-        self == Self::F32
-    }
 }
 
 /// Checks a density for all tensors.

@@ -2,22 +2,26 @@
  * invalid list is refused. */
 #include "check.h"
 
-enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 4, STEPS = 3 };
+enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 5, STEPS = 3 };
 
-/* The gradients of all tensors: a matrix, one by gTop-k, one by top k, a bias. */
+/* The gradients of all tensors: a matrix, one by gTop-k, one by top k, a bias, one by top k in 16 bits. */
 struct gradients {
-    float matrix[MATRIX], sparse[SPARSE], all[SPARSE], bias[BIAS];
+    float matrix[MATRIX], sparse[SPARSE], all[SPARSE], bias[BIAS], rounded[SPARSE];
 };
 
 static brv_exchange *exchange_of(brv_group *group)
 {
     brv_exchange *exchange = NULL;
+    brv_policy rounded = BRV_POLICY_TOPK(0.5);
+    size_t n = SPARSE;
 
+    rounded.values = BRV_VALUES_BF16;
     CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
     CHECK(add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
     CHECK(add_gtopk(exchange, "sparse", SPARSE, 0.05) == BRV_OK);
     CHECK(add_topk(exchange, "all", SPARSE, 1) == BRV_OK);
     CHECK(add_dense(exchange, "bias", BIAS) == BRV_OK);
+    CHECK(brv_exchange_add(exchange, "rounded", &n, 1, &rounded) == BRV_OK);
     return exchange;
 }
 
@@ -36,6 +40,7 @@ static void fill_all(struct gradients *gradients, uint32_t step, int32_t rank)
     fill(gradients->sparse, SPARSE, 4 * step + 1, rank);
     fill(gradients->all, SPARSE, 4 * step + 2, rank);
     fill(gradients->bias, BIAS, 4 * step + 3, rank);
+    fill(gradients->rounded, SPARSE, 4 * step + 1, rank);
 }
 
 static brv_status average(brv_exchange *exchange, struct gradients *gradients)
@@ -46,6 +51,7 @@ static brv_status average(brv_exchange *exchange, struct gradients *gradients)
     pointers[1] = gradients->sparse;
     pointers[2] = gradients->all;
     pointers[3] = gradients->bias;
+    pointers[4] = gradients->rounded;
     return brv_exchange_average(exchange, pointers, TENSORS, NULL);
 }
 
@@ -97,6 +103,34 @@ static void each_as_its_own_call(brv_group *group)
     CHECK(memcmp(residual, expected, sizeof residual) == 0);
     brv_feedback_free(matrix);
     brv_feedback_free(sparse);
+    brv_exchange_free(exchange);
+}
+
+/* What all ranks have handed in was delivered or is in residuals. */
+static void rounded_values_lose_nothing(brv_group *group)
+{
+    static struct gradients gradients;
+    static float residual[SPARSE];
+    static double balance[SPARSE];
+    brv_exchange *exchange = exchange_of(group);
+    int32_t rank, size = brv_group_size(group);
+    uint32_t step;
+    size_t i;
+
+    memset(balance, 0, sizeof balance);
+    for (step = 0; step < STEPS; step++) {
+        fill_all(&gradients, step, brv_group_rank(group));
+        CHECK(average(exchange, &gradients) == BRV_OK);
+        for (i = 0; i < SPARSE; i++) {
+            for (rank = 0; rank < size; rank++)
+                balance[i] += number(4 * step + 1, rank, i, 1000);
+            balance[i] -= (double)gradients.rounded[i] * size;
+        }
+    }
+    CHECK(brv_exchange_residual(exchange, "rounded", residual, SPARSE) == BRV_OK);
+    CHECK(brv_all_reduce(group, residual, residual, SPARSE, BRV_F32, BRV_SUM, NULL) == BRV_OK);
+    for (i = 0; i < SPARSE; i++)
+        CHECK(fabs(balance[i] - residual[i]) < 1e-2);
     brv_exchange_free(exchange);
 }
 
@@ -210,6 +244,10 @@ static void wrong_policies(brv_exchange *exchange)
     REFUSES(policy.method = (brv_method)5, "policy.method is 5");
     REFUSES(policy.min_compression = -1, "policy.min_compression is -1");
     REFUSES(policy.reserved[0] = 1, "reserved");
+    REFUSES(policy.reserved_values = 1, "reserved");
+    policy.method = BRV_TOPK;
+    policy.density = 0.5;
+    REFUSES(policy.values = 8, "policy.values is 8");
     policy.method = BRV_GTOPK;
     REFUSES(policy.density = 0, "policy.density is 0");
     policy.density = 0.5;
@@ -274,6 +312,7 @@ int main(void)
     brv_group *group = join(), *alone = NULL;
 
     each_as_its_own_call(group);
+    rounded_values_lose_nothing(group);
     goes_on(group);
     loading_keeps_densities(group);
     asking_takes_no_turn(group);

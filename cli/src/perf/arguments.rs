@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use brevity::collectives::sparse::Wire;
 use brevity::compress::Density;
+use brevity::compress::quantise::Values;
 use brevity::transport::MAX_WORLD_SIZE;
 use brevity::transport::bootstrap::Choice;
 
@@ -41,8 +43,8 @@ const DEFAULT_DENSITY: f64 = 0.001;
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
-    /// reducescatter, allgather, gather, scatter, alltoall, gtopk-allreduce, or compress for the kernels of
-    /// compression, which need no ranks
+    /// reducescatter, allgather, gather, scatter, alltoall, sparse-allgather, gtopk-allreduce, or compress
+    /// for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
@@ -77,6 +79,10 @@ pub struct PerfArguments {
     /// Share of entries that is kept, a row for each [default: 0.001]
     #[arg(long, value_name = "D", value_delimiter = ',')]
     pub density: Vec<f64>,
+    /// Format of the values of sparse-allgather, with packed indices: f32, f16, bf16, eight-bit,
+    /// one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and value, 8 bytes each]
+    #[arg(long, value_name = "FORMAT")]
+    pub values: Option<String>,
     /// Type of the elements: f32 or f64 [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
@@ -154,9 +160,7 @@ impl PerfArguments {
     /// # Errors
     /// [`Error::Arguments`], in one line with the remedy.
     pub fn plan(self) -> Result<Plan> {
-        let benchmark: Benchmark = self.name.parse().map_err(|error| {
-            Error::Arguments(format!("{error}; or {} for the kernels of compression", kernels::NAME))
-        })?;
+        let benchmark = self.benchmark()?;
         let dtype: Dtype = self.dtype.as_deref().map_or(Ok(Dtype::default()), str::parse)?;
         self.check(benchmark, dtype)?;
         let cases = self.cases(benchmark, dtype)?;
@@ -169,13 +173,26 @@ impl PerfArguments {
         Ok(Plan { benchmark, way, dtype, ranks, transport, grace, cases, verify, json, plot })
     }
 
+    fn benchmark(&self) -> Result<Benchmark> {
+        let named: Benchmark = self.name.parse().map_err(|error| {
+            Error::Arguments(format!("{error}; or {} for the kernels of compression", kernels::NAME))
+        })?;
+        let Some(values) = &self.values else { return Ok(named) };
+        refuse(!matches!(named, Benchmark::SparseAllGather(_)), || {
+            format!("--values goes with sparse-allgather: {named} has one format")
+        })?;
+        let values: Values =
+            values.parse().map_err(|error| Error::Arguments(format!("--values {values}: {error}")))?;
+        Ok(Benchmark::SparseAllGather(Wire::Coded(values)))
+    }
+
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
         let fewest = benchmark.fewest_ranks();
         let ranks = self.ranks.unwrap_or(fewest);
         refuse(!(fewest..=MAX_WORLD_SIZE).contains(&ranks), || {
             format!("--ranks {ranks}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks")
         })?;
-        let without_elements = benchmark.is_paired() || benchmark == Benchmark::GtopkAllReduce;
+        let without_elements = benchmark.is_paired() || benchmark.is_sparse();
         refuse(without_elements && dtype != Dtype::F32, || {
             format!("--dtype {}: {benchmark} has no other elements than f32", dtype.name())
         })?;
@@ -184,8 +201,8 @@ impl PerfArguments {
         refuse(benchmark == BARRIER && has_size, || {
             "--size, --elements and --dtype go with vectors: a barrier has none".into()
         })?;
-        refuse(benchmark != Benchmark::GtopkAllReduce && !self.density.is_empty(), || {
-            format!("--density goes with gtopk-allreduce: {benchmark} drops nothing")
+        refuse(!benchmark.is_sparse() && !self.density.is_empty(), || {
+            format!("--density goes with sparse-allgather and gtopk-allreduce: {benchmark} drops nothing")
         })?;
         refuse(benchmark.is_paired() && self.elements.is_some(), || {
             format!("--elements goes with vectors: give {benchmark} a --size in bytes")
@@ -207,12 +224,10 @@ impl PerfArguments {
     }
 
     fn cases(&self, benchmark: Benchmark, dtype: Dtype) -> Result<Vec<Case>> {
-        let densities: Vec<_> = match benchmark {
-            Benchmark::GtopkAllReduce if self.density.is_empty() => vec![Some(density(DEFAULT_DENSITY)?)],
-            Benchmark::GtopkAllReduce => {
-                self.density.iter().map(|&share| density(share).map(Some)).collect::<Result<_>>()?
-            }
-            _ => vec![None],
+        let densities: Vec<_> = match (benchmark.is_sparse(), &self.density[..]) {
+            (false, _) => vec![None],
+            (true, []) => vec![Some(density(DEFAULT_DENSITY)?)],
+            (true, shares) => shares.iter().map(|&share| density(share).map(Some)).collect::<Result<_>>()?,
         };
         let cases = self.sizes(benchmark, dtype)?.into_iter().flat_map(|bytes| {
             let iterations = self.iterations.map_or(default_iterations(bytes), |count| count as usize);
@@ -247,9 +262,7 @@ impl PerfArguments {
                 })?;
                 Ok(vec![elements * unit])
             }
-            (None, None) if benchmark == Benchmark::GtopkAllReduce => {
-                Ok(vec![DEFAULT_SPARSE_ELEMENTS * unit])
-            }
+            (None, None) if benchmark.is_sparse() => Ok(vec![DEFAULT_SPARSE_ELEMENTS * unit]),
             (size, None) => {
                 let range =
                     size.unwrap_or(SizeRange { min: unit, max: self.default_max(benchmark).max(unit) });
@@ -317,6 +330,14 @@ mod tests {
     }
 
     #[test]
+    fn values_are_packed() {
+        let benchmark = |line: &str| plan(line).unwrap().benchmark;
+        assert_eq!(benchmark("sparse-allgather"), Benchmark::SparseAllGather(Wire::Pairs));
+        let coded = Benchmark::SparseAllGather(Wire::Coded(Values::Bf16));
+        assert_eq!(benchmark("sparse-allgather --values bf16"), coded);
+    }
+
+    #[test]
     fn counts_have_defaults() {
         let counts = |line: &str| {
             let case = plan(line).unwrap().cases[0];
@@ -347,7 +368,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("dance", "alltoall, barrier, gtopk-allreduce; or compress"),
+            ("dance", "barrier, sparse-allgather, gtopk-allreduce; or compress"),
             ("latency --ranks 1", "from 2 to"),
             ("allreduce --ranks 0", "from 1 to"),
             ("allreduce --dtype f16", "do not add it yet"),
@@ -358,7 +379,10 @@ mod tests {
             ("allgather --dtype f64 --size 4:16", "an f64 has 8 bytes"),
             ("put --elements 8", "--size in bytes"),
             ("allreduce --iterations 0", "at least 1"),
-            ("allreduce --density 0.1", "goes with gtopk-allreduce"),
+            ("allreduce --density 0.1", "goes with sparse-allgather and gtopk-allreduce"),
+            ("gtopk-allreduce --values bf16", "goes with sparse-allgather"),
+            ("sparse-allgather --values bf17", "name one of f32"),
+            ("sparse-allgather --dtype f64", "no other elements"),
             ("latency --elements 8", "--size in bytes"),
             ("allreduce --size 4:8 --elements 8", "give one of them"),
             ("allreduce --size 1:8", "an f32 has 4 bytes"),

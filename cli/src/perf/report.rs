@@ -139,7 +139,7 @@ impl Table {
     pub fn new(rank: u32, plan: &Plan) -> Self {
         let wanted = rank == 0 && !plan.json.as_deref().is_some_and(is_standard_output);
         let streams = matches!(plan.benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth);
-        Self { wanted, sparse: plan.benchmark == Benchmark::GtopkAllReduce, streams }
+        Self { wanted, sparse: plan.benchmark.is_sparse(), streams }
     }
 
     /// Prints the head.

@@ -62,6 +62,8 @@ fn every_benchmark_measures_right_results() {
             "allgather --size 4:4K",
             "barrier",
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1",
+            "sparse-allgather --elements 999 --density 0.01,0.5,1",
+            "sparse-allgather --elements 999 --density 0.01,0.5,1 --values two-bit-mean",
         ];
         for line in lines {
             let rows = rows(world_size, &format!("{line} --iterations 3 --warmup 1 --verify"));

@@ -5,7 +5,7 @@ use brevity_compress::{SparseVec, SparseView};
 
 use super::Group;
 use crate::error::{Error, Result};
-use crate::sparse::{Gtopk, PutBack};
+use crate::sparse::{Coder, Gtopk, PutBack, TopK};
 use crate::{low_rank, sparse};
 
 impl Group {
@@ -15,10 +15,28 @@ impl Group {
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
     pub fn sparse_all_gather(&self, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
+        self.sparse_all_gather_by(local, limit, &mut Coder::pairs())
+    }
+
+    /// Likewise, on the coder's wire, which is equal on all ranks: every rank gets the rounded values, those
+    /// of its own vector too.
+    ///
+    /// # Errors
+    /// As for [`sparse_all_gather`](Self::sparse_all_gather); [`Error::NonFinite`] on all ranks if a value is
+    /// not finite, unless the wire is [`Wire::Pairs`](sparse::Wire::Pairs).
+    pub fn sparse_all_gather_by(
+        &self,
+        local: SparseView<'_>,
+        limit: usize,
+        coder: &mut Coder,
+    ) -> Result<Vec<SparseVec>> {
         check_limit(local, limit)?;
         self.check_process()?;
-        let description = sparse::describe_all_gather(local.dim(), limit);
-        self.run(description, async |call| sparse::sparse_all_gather(call, local, limit).await)
+        let description = sparse::describe_all_gather(local.dim(), limit, coder.wire());
+        self.run(description, async |call| {
+            let gathered = sparse::sparse_all_gather(call, local, limit, coder).await?;
+            call.check_poison().map(|()| gathered)
+        })
     }
 
     /// Sums the sparse vectors of all ranks. `local` has at most `limit` entries, and `limit` is equal on all
@@ -28,12 +46,20 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more; [`Error::NonFinite`] on all
     /// ranks if a value is not finite, and [`Error::Overflow`] if a sum is not.
     pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
+        self.topk_all_reduce_by(local, limit, &mut Coder::pairs()).map(|outcome| outcome.sum)
+    }
+
+    /// Likewise, on the coder's wire, which is equal on all ranks. Also returns what its rounding takes away.
+    ///
+    /// # Errors
+    /// As for [`topk_all_reduce`](Self::topk_all_reduce).
+    pub fn topk_all_reduce_by(&self, local: SparseView<'_>, limit: usize, coder: &mut Coder) -> Result<TopK> {
         check_limit(local, limit)?;
         self.check_process()?;
-        let description = sparse::describe_topk(local.dim(), limit);
+        let description = sparse::describe_topk(local.dim(), limit, coder.wire());
         self.run(description, async |call| {
-            let sum = sparse::topk_all_reduce(call, local, limit, 0).await?;
-            call.check_poison().map(|()| sum)
+            let outcome = sparse::topk_all_reduce(call, local, limit, coder, 0).await?;
+            call.check_poison().map(|()| outcome)
         })
     }
 

@@ -14,7 +14,8 @@ use brevity_compress::feedback::Residual;
 use brevity_compress::merge::{self, MergeScratch};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
-use super::message::{EntryBuffers, finite_or_poison, receive};
+use super::message::{EntryBuffers, receive};
+use super::wire::finite_or_poison;
 use crate::call::Call;
 use crate::data::Element;
 use crate::dense::to_children;

@@ -1,6 +1,6 @@
 //! Sparse vectors as messages of two parts: indices and values.
 
-use brevity_compress::{SparseVec, SparseView};
+use brevity_compress::SparseVec;
 use ucx_sys_wrap::Lengths;
 
 use crate::call::Call;
@@ -15,19 +15,6 @@ fn resized(call: &Call<'_, '_>, parts: EntryBuffers, entries: usize) -> Result<E
     call.resize(&mut indices, entries)?;
     call.resize(&mut values, entries)?;
     Ok((indices, values))
-}
-
-/// The entries to send: `local`, or none if a value is not finite, which poisons the call as tensor `tensor`.
-pub(super) fn finite_or_poison<'a>(
-    call: &Call<'_, '_>,
-    local: SparseView<'a>,
-    tensor: u32,
-) -> SparseView<'a> {
-    if local.values().iter().all(|value| value.is_finite()) {
-        return local;
-    }
-    call.set_poison(tensor);
-    local.within(0..0)
 }
 
 /// Receives a sparse vector of at most `limit` entries below `dim` into `parts`, and checks it.

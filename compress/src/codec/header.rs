@@ -110,9 +110,20 @@ impl Header {
         Ok((Self { codec, format, rice: bytes[4], dim, count, index_bytes, value_bytes }, rest))
     }
 
-    /// Fails unless the header describes a message of `rest` bytes with the agreed `dim` and at most `limit`
-    /// entries.
-    pub(super) fn check(&self, dim: usize, limit: usize, rest: usize) -> Result<(), Error> {
+    /// Fails unless the header describes a message of `rest` bytes with the agreed `dim` and `format`, if one
+    /// is agreed, and at most `limit` entries.
+    pub(super) fn check(
+        &self,
+        dim: usize,
+        limit: usize,
+        format: Option<Format>,
+        rest: usize,
+    ) -> Result<(), Error> {
+        if let Some(agreed) = format
+            && self.format != agreed
+        {
+            return Err(malformed("as value format", agreed.id().into(), self.format.id().into()));
+        }
         if self.dim != dim as u64 {
             return Err(malformed("elements", dim, shown(self.dim)));
         }

@@ -35,7 +35,7 @@ pub use plain::Plain;
 
 use header::{Header, malformed};
 
-use crate::quantise::{Encoded, Quantiser};
+use crate::quantise::{Encoded, Format, Quantiser, Values};
 use crate::{Error, SparseVec, SparseView};
 
 /// Which codecs an encoder chooses from.
@@ -145,10 +145,43 @@ struct Plan {
 /// [`Error::UnsortedIndices`] for invalid indices, [`Error::NonFinite`] for values that are not finite,
 /// [`Error::TooLong`] for `dim` above 2^32. `out` has no entries then.
 pub fn decode(message: &[u8], dim: usize, limit: usize, out: &mut SparseVec) -> Result<(), Error> {
+    decode_any(message, dim, limit, None, out)
+}
+
+/// Like [`decode`], for a message whose values must have the agreed `format`.
+///
+/// # Errors
+/// As for [`decode`]; [`Error::Malformed`] for another format.
+pub fn decode_as(
+    message: &[u8],
+    dim: usize,
+    limit: usize,
+    format: Format,
+    out: &mut SparseVec,
+) -> Result<(), Error> {
+    decode_any(message, dim, limit, Some(format), out)
+}
+
+/// The largest message of at most `limit` entries below `dim` that [`Encoder::encode`] writes with
+/// [`Choice::Fast`], in bytes.
+pub fn most_bytes(dim: usize, limit: usize, values: Values) -> usize {
+    let entries = limit.min(dim);
+    let index_bytes = entries.saturating_mul(4).min(bitmap::bytes(dim));
+    HEADER_BYTES.saturating_add(index_bytes).saturating_add(values.most_bytes(entries))
+}
+
+/// Decodes values of the agreed format, or of any.
+fn decode_any(
+    message: &[u8],
+    dim: usize,
+    limit: usize,
+    format: Option<Format>,
+    out: &mut SparseVec,
+) -> Result<(), Error> {
     crate::error::check_addressable(dim)?;
     out.fill(dim, |indices, values| {
         let (header, rest) = Header::read(message)?;
-        header.check(dim, limit, rest.len())?;
+        header.check(dim, limit, format, rest.len())?;
         let count = header.count as usize;
         let (index_bytes, value_bytes) = rest.split_at(header.index_bytes as usize);
         let encoded = Encoded::new(header.format, count, value_bytes)?;

@@ -10,11 +10,11 @@
 //! | [`Qsgd`](Format::Qsgd) | 2, 4, 8 | one of `s` levels of its bucket's norm, at random without bias | QSGD, Alistarh 2017 |
 //! | [`MinMax`](Format::MinMax) | 8 | the nearest of 256 points between its bucket's extremes | |
 //!
-//! A [`Quantiser`] writes the values of a dense or sparse vector as bytes. [`Encoded`] checks bytes and
-//! decodes them; it needs only format and count. Numbers are little-endian; codes are packed in blocks of
-//! 512. Error feedback: [`DeferredFeedback`] (1 and 2 bits, one pass), [`BucketFeedback`] (formats with
-//! buckets, one pass), [`Feedback`] (any, three passes), and [`encode_entries`] for entries that a selection
-//! took out of a residual.
+//! A [`Quantiser`] writes the values of a dense or sparse vector as bytes; [`Values`] names the choices of
+//! callers. [`Encoded`] checks bytes and decodes them; it needs only format and count. Numbers are
+//! little-endian; codes are packed in blocks of 512. Error feedback: [`DeferredFeedback`] (1 and 2 bits, one
+//! pass), [`BucketFeedback`] (formats with buckets, one pass), [`Feedback`] (any, three passes), and
+//! [`encode_entries`] for entries that a selection took out of a residual.
 //!
 //! All results have the same bits on every CPU. Random rounding depends only on the seed, the message number
 //! and the place.
@@ -30,6 +30,7 @@ mod qsgd;
 mod sign;
 mod ternary;
 mod two_bit;
+mod values;
 mod vote;
 
 pub use columns::ColumnSign;
@@ -42,6 +43,7 @@ pub use qsgd::{Norm, Qsgd};
 pub use sign::{Magnitude, Sign};
 pub use ternary::Ternary;
 pub use two_bit::TwoBit;
+pub use values::Values;
 pub use vote::Votes;
 
 use crate::bits::check_finite;

@@ -54,6 +54,22 @@ fn another_density_on_one_rank_is_a_mismatch() {
     }
 }
 
+/// The second pair has one format in common, with other magnitudes.
+#[test]
+fn other_values_are_a_mismatch() {
+    let pairs = [
+        [Values::F32, Values::Bf16],
+        [Values::OneBit(Magnitude::Mean), Values::OneBit(Magnitude::Min)],
+        [Values::F16, Values::Bf16],
+    ];
+    for pair in pairs {
+        all_end_with_a_mismatch("values", move |group| {
+            let policy = Policy::topk(0.25).values(pair[usize::from(group.rank() == 1)]);
+            GradientExchange::builder(group).tensor("a", [64], policy).build().unwrap()
+        });
+    }
+}
+
 /// Ranks that draw from other seeds end with other matrices if a factor is ever drawn again.
 #[test]
 fn other_seeds_are_a_mismatch() {

@@ -1,0 +1,172 @@
+//! How the entries of a sparse collective are written.
+
+use brevity_compress::codec::{self, Choice, Encoder};
+use brevity_compress::quantise::{Format, Values};
+use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
+
+use crate::call::Call;
+use crate::description::Description;
+use crate::error::Result;
+
+/// How the entries of a sparse collective are written. All ranks of a call use the same, which is part of
+/// what they agree on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// An index of 4 bytes and a value of 4 bytes each, exact.
+    #[default]
+    Pairs,
+    /// Messages of the [codec](brevity_compress::codec): packed indices, values in this format.
+    Coded(Values),
+}
+
+impl Wire {
+    /// The number in a description: 0 for pairs, else 1 + the format's.
+    const fn number(self) -> u8 {
+        match self {
+            Self::Pairs => 0,
+            Self::Coded(values) => 1 + values.format() as u8,
+        }
+    }
+
+    /// The name of the wire with this number in descriptions; none for pairs.
+    pub(crate) fn name(number: u8) -> Option<&'static str> {
+        Some(match Format::from_id(number.checked_sub(1)?)? {
+            Format::F32 => "packed, f32 values",
+            Format::F16 => "packed, f16 values",
+            Format::Bf16 => "packed, bf16 values",
+            Format::Sign => "packed, 1-bit values",
+            Format::TwoBit => "packed, 2-bit values",
+            Format::MinMax => "packed, 8-bit values",
+            _ => return None,
+        })
+    }
+
+    /// A description of a sparse collective on this wire.
+    pub(super) fn describe(self, description: Description) -> Description {
+        let description = Description { reduction: self.number(), ..description };
+        match self {
+            // As in earlier versions.
+            Self::Pairs => description,
+            Self::Coded(values) => description.with_detail(values.code()),
+        }
+    }
+
+    /// Whether all entries arrive with the bits that they were sent with.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        match self {
+            Self::Pairs => true,
+            Self::Coded(values) => values.is_exact(),
+        }
+    }
+
+    /// The largest number of bytes that at most `limit` entries of a vector of length `dim` take.
+    #[must_use]
+    pub fn most_bytes(self, dim: usize, limit: usize) -> usize {
+        match self {
+            Self::Pairs => limit.min(dim).saturating_mul(8),
+            Self::Coded(values) => codec::most_bytes(dim, limit, values),
+        }
+    }
+}
+
+/// Writes and reads messages of a [`Wire`], and keeps its memory from call to call. What it writes depends on
+/// the entries alone.
+#[derive(Debug, Default)]
+pub struct Coder {
+    wire: Wire,
+    encoder: Encoder,
+    message: Vec<u8>,
+    /// What the last message says.
+    said: SparseVec,
+}
+
+impl Coder {
+    /// A coder that has not allocated memory yet.
+    #[must_use]
+    pub fn new(wire: Wire) -> Self {
+        Self { wire, ..Self::default() }
+    }
+
+    /// A coder of [pairs](Wire::Pairs).
+    #[must_use]
+    pub fn pairs() -> Self {
+        Self::new(Wire::Pairs)
+    }
+
+    /// How entries are written.
+    #[must_use]
+    pub const fn wire(&self) -> Wire {
+        self.wire
+    }
+
+    /// The message of `local`, in the format `values`, and the entries that every rank reads from it.
+    pub(super) fn encode(
+        &mut self,
+        local: SparseView<'_>,
+        values: Values,
+    ) -> Result<(&[u8], SparseView<'_>)> {
+        let Self { encoder, message, said, .. } = self;
+        // A quantiser that keeps something from message to message would begin anew after a restart, with
+        // other results.
+        encoder.encode(local, Choice::Fast, &mut *values.quantiser(), message)?;
+        let (dim, limit) = (local.dim(), local.len());
+        in_standard_float_mode(|| codec::decode_as(message, dim, limit, values.format(), said))?;
+        Ok((message, said.view()))
+    }
+}
+
+/// The entries to send: `local`, or none if a value is not finite, which poisons the call as tensor `tensor`.
+pub(super) fn finite_or_poison<'a>(
+    call: &Call<'_, '_>,
+    local: SparseView<'a>,
+    tensor: u32,
+) -> SparseView<'a> {
+    if local.values().iter().all(|value| value.is_finite()) {
+        return local;
+    }
+    call.set_poison(tensor);
+    local.within(0..0)
+}
+
+/// What rounding takes away: the entries of `local` less what their message says. A value that became 0 is
+/// there as a whole.
+pub(super) fn rounded_away(local: SparseView<'_>, said: SparseView<'_>) -> Result<SparseVec> {
+    let (mut negated, mut kept) = (said.to_owned(), SparseVec::new(local.dim()));
+    negated.scale(-1.0);
+    in_standard_float_mode(|| merge::add(local, negated.view(), &mut kept))?;
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wire_has_a_name_and_only_exact_ones_keep_nothing() {
+        let local = SparseVec::from_parts(9, vec![1, 4, 8], vec![0.1, -3.0, 1e-30]).unwrap();
+        assert!(Wire::name(Wire::Pairs.number()).is_none() && Wire::Pairs.is_exact());
+        for values in Values::ALL {
+            let wire = Wire::Coded(values);
+            assert!(Wire::name(wire.number()).is_some(), "{values}");
+            let mut coder = Coder::new(wire);
+            let (message, said) = coder.encode(local.view(), values).unwrap();
+            assert!(message.len() <= wire.most_bytes(9, 3));
+            let kept = rounded_away(local.view(), said).unwrap();
+            assert_eq!(kept.is_empty(), wire.is_exact(), "{values}: {kept:?}");
+        }
+        for number in [5, 6, 8, 9, 11, 255] {
+            assert_eq!(Wire::name(number), None);
+        }
+    }
+
+    #[test]
+    fn what_becomes_zero_stays_as_a_whole() {
+        let local = SparseVec::from_parts(9, vec![1, 4], vec![1e-30, 2.0]).unwrap();
+        let mut coder = Coder::new(Wire::Coded(Values::F16));
+        let (_, said) = coder.encode(local.view(), Values::F16).unwrap();
+        assert_eq!(said.values(), [0.0, 2.0]);
+        let kept = rounded_away(local.view(), said).unwrap();
+        assert_eq!((kept.indices(), kept.values()), (&[1][..], &[1e-30][..]));
+    }
+}
