@@ -66,11 +66,10 @@ impl OnePass for TwoBit {
     }
 
     fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]) {
-        let [all, above] = figures.sums;
-        let mean =
-            |sum: f64, count: usize| if count > 0 { (sum.max(0.0) / count as f64) as f32 } else { 0.0 };
-        let small = mean(all - above, count - figures.large);
-        let large = if figures.large > 0 { mean(above, figures.large) } else { small };
+        let [small, large] = figures.sums;
+        let mean = |sum: f64, count: usize| if count > 0 { (sum / count as f64) as f32 } else { 0.0 };
+        let small = mean(small, count - figures.large);
+        let large = if figures.large > 0 { mean(large, figures.large) } else { small };
         let levels = match self.magnitude {
             Magnitude::Mean => [small, large],
             Magnitude::Min => {
