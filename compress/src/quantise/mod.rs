@@ -42,7 +42,7 @@ pub use qsgd::{Norm, Qsgd};
 pub use sign::{Magnitude, Sign};
 pub use ternary::Ternary;
 pub use two_bit::TwoBit;
-pub use vote::Votes;
+pub use vote::{Signs, Votes, encode_signs};
 
 use crate::bits::check_finite;
 use crate::simd::{Level, dense, pack};
