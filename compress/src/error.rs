@@ -73,6 +73,17 @@ pub enum Error {
         /// How many there are.
         found: usize,
     },
+    /// A quantiser whose error would grow without bound if it were fed back: see
+    /// [`Quantiser::contracts`](crate::quantise::Quantiser::contracts).
+    #[error("error feedback around {format:?} diverges for {count} values: {remedy}")]
+    Diverges {
+        /// The format of the quantiser.
+        format: crate::quantise::Format,
+        /// The values of the vector.
+        count: usize,
+        /// What to use instead.
+        remedy: &'static str,
+    },
     /// A setting out of range.
     #[error("{what} {value} is out of range, expected {expected}")]
     OutOfRange {

@@ -230,7 +230,8 @@ proptest! {
     fn quantisers_lose_nothing(n in 1_usize..2000, seed: u64, lost_every in 2_usize..5) {
         for rule in [Rule::Own, Rule::Global] {
             let mut generator = brevity_compress::generator::Generator::new(seed);
-            let mut feedback = ErrorFeedback::with_rule(n, Quantised(Sign::new(Magnitude::Mean)), rule);
+            let quantised = Quantised::new(n, Sign::new(Magnitude::Mean)).unwrap();
+            let mut feedback = ErrorFeedback::with_rule(n, quantised, rule);
             let (mut message, mut total, mut largest) = (Vec::new(), vec![0.0_f64; n], 0.0_f64);
             for step in 0..12 {
                 let mut g = vec![0.0; n];
@@ -238,7 +239,7 @@ proptest! {
                 total.iter_mut().zip(&g).for_each(|(total, &g)| *total += f64::from(g));
                 feedback.compress(&g[..], &mut message).unwrap();
                 let mut said = vec![0.0; n];
-                Encoded::new(feedback.compressor().0.format(), n, &message)
+                Encoded::new(feedback.compressor().quantiser().format(), n, &message)
                     .unwrap()
                     .decode_into(&mut said)
                     .unwrap();

@@ -287,3 +287,39 @@ fn what_is_not_finite_is_an_error_of_every_rule() {
     }
     assert_eq!(bin_maxima(&[1.0], &[], 1, &mut out), Err(Error::LengthMismatch { expected: 1, found: 0 }));
 }
+
+/// The mean of 1,000 selections. One with the rank `j` of a sample deviates by `k / sqrt(j)`.
+#[test]
+fn sampled_top_k_keeps_k_on_average() {
+    let n = 100_000;
+    let mut generator = Generator::new(17);
+    let values: Vec<f32> = (0..n).map(|_| generator.normal()).collect();
+    let (mut out, mut scratch) = (SparseVec::new(n), SampledScratch::new());
+    for (k, bound) in [(100, 0.13), (150, 0.11), (1000, 0.05), (20_000, 0.01)] {
+        let mut kept = 0;
+        for _ in 0..1000 {
+            sampled_top_k(&values, k, n, &mut generator, &mut out, &mut scratch).unwrap();
+            kept += out.len();
+        }
+        let share = kept as f64 / 1000.0 / k as f64;
+        assert!((share - 1.0).abs() < bound, "{share} of {k}");
+    }
+    sampled_top_k(&values, usize::MAX, n, &mut generator, &mut out, &mut scratch).unwrap();
+    assert_eq!(out.len(), n);
+}
+
+/// Where a sample would have to be larger, what one of its draws stands for is kept.
+#[test]
+fn sampled_top_k_keeps_what_a_draw_stands_for() {
+    let n = 100_000;
+    let mut generator = Generator::new(18);
+    let values: Vec<f32> = (0..n).map(|_| generator.normal()).collect();
+    let (mut out, mut scratch) = (SparseVec::new(n), SampledScratch::new());
+    let mut kept = 0;
+    for _ in 0..1000 {
+        sampled_top_k(&values, 5, n, &mut generator, &mut out, &mut scratch).unwrap();
+        kept += out.len();
+    }
+    let share = kept as f64 / 1000.0 / (n as f64 / 1025.0);
+    assert!((share - 1.0).abs() < 0.13, "{share}");
+}

@@ -274,30 +274,30 @@ fn deferred<Q: OnePass>(feedback: &mut DeferredFeedback<Q>, gradient: &[f32]) ->
 
 #[test]
 fn feedback_of_quantisers_goes_on_as_if_it_had_never_been_saved() {
-    let half = |_| Feedback::new(N, HalfPrecision::bf16());
+    let half = |_| Feedback::new(N, HalfPrecision::bf16()).unwrap();
     continues(half(1), half(2), any);
-    let min_max = |_| BucketFeedback::new(N, MinMax::new(512));
+    let min_max = |_| BucketFeedback::new(N, MinMax::new(512)).unwrap();
     continues(min_max(1), min_max(2), bucket);
-    let sign = |_| DeferredFeedback::new(N, Sign::new(Magnitude::Mean));
+    let sign = |_| DeferredFeedback::new(N, Sign::new(Magnitude::Mean)).unwrap();
     continues(sign(1), sign(2), deferred);
 }
 
 #[test]
 fn quantisers_that_remember_go_on_as_if_they_had_never_been_saved() {
+    let ternary = |seed| Ternary::clipped(seed, 2.5);
+    continues(ternary(1), ternary(2), |ternary, gradient| {
+        let mut bytes = Vec::new();
+        ternary.encode(gradient, &mut bytes).unwrap();
+        bytes
+    });
     let both = |seed| Both {
-        feedback: Feedback::new(N, Ternary::clipped(seed, 2.5)),
-        quantiser: Feedback::quantiser,
-        quantiser_mut: Feedback::quantiser_mut,
-    };
-    continues(both(1), both(2), |both, gradient| any(&mut both.feedback, gradient));
-    let both = |seed| Both {
-        feedback: BucketFeedback::new(N, Qsgd::new(7, 512, Norm::Euclidean, seed)),
+        feedback: BucketFeedback::new(N, Qsgd::new(127, 512, Norm::Euclidean, seed)).unwrap(),
         quantiser: BucketFeedback::quantiser,
         quantiser_mut: BucketFeedback::quantiser_mut,
     };
     continues(both(1), both(2), |both, gradient| bucket(&mut both.feedback, gradient));
     let both = |_| Both {
-        feedback: DeferredFeedback::new(N, TwoBit::new(Magnitude::Mean)),
+        feedback: DeferredFeedback::new(N, TwoBit::new(Magnitude::Mean)).unwrap(),
         quantiser: DeferredFeedback::quantiser,
         quantiser_mut: DeferredFeedback::quantiser_mut,
     };
@@ -307,12 +307,12 @@ fn quantisers_that_remember_go_on_as_if_they_had_never_been_saved() {
 /// Rounding errors are the same in every feedback.
 #[test]
 fn residuals_of_quantisers_serve_each_other() {
-    let mut before = DeferredFeedback::new(N, Sign::new(Magnitude::Mean));
+    let mut before = DeferredFeedback::new(N, Sign::new(Magnitude::Mean)).unwrap();
     before.compress(&normal(N, 1)).unwrap();
-    let mut after = BucketFeedback::new(N, MinMax::new(512));
+    let mut after = BucketFeedback::new(N, MinMax::new(512)).unwrap();
     state::from_bytes(&mut after, &state::to_bytes(&before)).unwrap();
     assert_eq!(bits(after.residual()), bits(before.residual()));
-    let mut shorter = Feedback::new(N - 1, MinMax::new(512));
+    let mut shorter = Feedback::new(N - 1, MinMax::new(512)).unwrap();
     let fault = fault(state::from_bytes(&mut shorter, &state::to_bytes(&before)));
     assert_eq!(fault, Fault::Shape { found: vec![N as u64], expected: vec![N as u64 - 1] });
 }

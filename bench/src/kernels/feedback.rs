@@ -79,7 +79,8 @@ impl Vectors {
         let name = format!("error feedback, {} rule, 1 bit", name_of(rule));
         let subject = self.subject(Group::Feedback, name.clone(), 12, "acc");
         let n = self.gradient.len();
-        let mut feedback = ErrorFeedback::with_rule(n, Quantised(Sign::default()), rule);
+        let quantised = Quantised::new(n, Sign::default()).map_err(refused(&name))?;
+        let mut feedback = ErrorFeedback::with_rule(n, quantised, rule);
         let (mut message, average) = (Vec::new(), vec![0.5; n]);
         let step = |feedback: &mut ErrorFeedback<_>, gradient: &[f32], message: &mut Vec<u8>| {
             feedback.compress(gradient, message)?;

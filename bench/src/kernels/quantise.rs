@@ -3,8 +3,8 @@
 use std::hint::black_box;
 
 use brevity::compress::quantise::{
-    BucketFeedback, Bucketed, ColumnSign, DeferredFeedback, Encoded, Feedback, HalfPrecision, Magnitude,
-    MinMax, Norm, OnePass, Qsgd, Quantiser, Sign, Ternary, TwoBit, Votes, elias,
+    BucketFeedback, Bucketed, ColumnSign, DeferredFeedback, Encoded, Feedback, HalfPrecision, MinMax, Norm,
+    OnePass, Qsgd, Quantiser, Sign, Signs, Ternary, TwoBit, Votes, elias, encode_signs,
 };
 
 use super::vectors::Vectors;
@@ -23,19 +23,13 @@ const VOTERS: usize = 8;
 /// Measures all rows.
 pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
     let mut vectors = Vectors::new(extent);
-    for (magnitude, name) in [(Magnitude::Mean, "means"), (Magnitude::Min, "smallest")] {
-        told(vectors.one_pass_row(&format!("1 bit, {name}, with feedback"), Sign::new(magnitude), 1.4)?);
-        told(vectors.one_pass_row(
-            &format!("2 bits, {name}, with feedback"),
-            TwoBit::new(magnitude),
-            1.15,
-        )?);
-    }
+    told(vectors.one_pass_row("1 bit, means, with feedback", Sign::default(), 1.4)?);
+    told(vectors.one_pass_row("2 bits, means, with feedback", TwoBit::default(), 1.15)?);
     for (name, quantiser) in [
         ("1 bit, column means", ColumnSign::means(COLUMNS)),
         ("1 bit, column pairs", ColumnSign::pairs(COLUMNS)),
     ] {
-        let feedback = Feedback::new(extent.elements, quantiser);
+        let feedback = Feedback::new(extent.elements, quantiser).map_err(refused(name))?;
         told(vectors.feedback_row(
             name,
             feedback,
@@ -44,9 +38,9 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
             Feedback::quantiser,
         )?);
     }
-    for levels in [1, 7, 127] {
-        let name = format!("QSGD, {levels} level{}", if levels > 1 { "s" } else { "" });
-        told(vectors.bucket_row(&name, Qsgd::new(levels, BUCKET, Norm::Euclidean, 1))?);
+    for levels in [12, 127] {
+        let quantiser = Qsgd::new(levels, BUCKET, Norm::Euclidean, 1);
+        told(vectors.bucket_row(&format!("QSGD, {levels} levels"), quantiser)?);
     }
     told(vectors.bucket_row("8 bits, min-max", MinMax::default())?);
     told(vectors.bucket_row("bf16", HalfPrecision::bf16())?);
@@ -86,7 +80,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
 impl Vectors {
     fn one_pass_row<Q: OnePass>(&mut self, name: &str, quantiser: Q, bar: f64) -> Result<Row> {
         let (n, format) = (self.gradient.len(), quantiser.format());
-        let mut feedback = DeferredFeedback::new(n, quantiser);
+        let mut feedback = DeferredFeedback::new(n, quantiser).map_err(refused(name))?;
         let mut said = vec![0.0; n];
         let message = feedback.compress(&self.gradient).map_err(refused(name))?;
         let message = Encoded::new(format, n, message).map_err(refused(name))?;
@@ -98,7 +92,7 @@ impl Vectors {
     }
 
     fn bucket_row<Q: Bucketed>(&mut self, name: &str, quantiser: Q) -> Result<Row> {
-        let feedback = BucketFeedback::new(self.gradient.len(), quantiser);
+        let feedback = BucketFeedback::new(self.gradient.len(), quantiser).map_err(refused(name))?;
         let compress = BucketFeedback::compress;
         self.feedback_row(name, feedback, compress, BucketFeedback::residual, BucketFeedback::quantiser)
     }
@@ -182,9 +176,9 @@ impl Vectors {
     /// The votes of eight ranks, and their majority.
     fn vote_row(&mut self) -> Result<Row> {
         let name = "signs, a vote of 8";
-        let (n, mut sign, mut bytes) = (self.gradient.len(), Sign::default(), Vec::new());
-        sign.encode(&self.gradient, &mut bytes).map_err(refused(name))?;
-        let message = Encoded::new(sign.format(), n, &bytes).map_err(refused(name))?;
+        let (n, mut bytes) = (self.gradient.len(), Vec::new());
+        encode_signs(&self.gradient, &mut bytes).map_err(refused(name))?;
+        let message = Signs::new(n, &bytes).map_err(refused(name))?;
         let (mut votes, mut signs) = (Votes::new(n), vec![0.0; n]);
         let mut vote = |signs: &mut [f32]| {
             votes.clear();
@@ -192,7 +186,10 @@ impl Vectors {
             votes.majority(signs)
         };
         vote(&mut signs).map_err(refused(name))?;
-        let is_right = signs.iter().zip(&self.gradient).all(|(sign, g)| *sign == 1.0_f32.copysign(*g));
+        let is_right = signs
+            .iter()
+            .zip(&self.gradient)
+            .all(|(sign, g)| *sign == if *g == 0.0 { 0.0 } else { g.signum() });
         check(is_right, name, "all agree, and the majority has another sign")?;
         let subject = self.subject(Group::Quantise, name, 4, "acc");
         self.row(subject, Self::acc, |_| vote(&mut signs))

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
+use brevity_compress::quantise::Values;
 
 use super::{DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, Policy, SparseMethod, SparsePolicy};
 use crate::error::{Error, Result};
@@ -22,8 +23,9 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
-            Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union }) => {
-                write!(f, "topk:{density}")
+            Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union(values) }) => {
+                write!(f, "topk:{density}")?;
+                if values == Values::default() { Ok(()) } else { write!(f, ",values={values}") }
             }
             Kind::Sparse(SparsePolicy { density, method: SparseMethod::Global(rule) }) => {
                 write!(f, "gtopk:{density}")?;
@@ -50,7 +52,7 @@ impl fmt::Display for Policy {
 /// | method | number | settings |
 /// | --- | --- | --- |
 /// | `dense` | none | none |
-/// | `topk` | [density](Policy::topk) | none |
+/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values) |
 /// | `gtopk` | [density](Policy::gtopk) | [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression): a factor |
 impl FromStr for Policy {
@@ -106,6 +108,13 @@ impl Policy {
                     format!("put-back=RULE, with one of {names}")
                 })
             }
+            (Kind::Sparse(SparsePolicy { method: SparseMethod::Union(_), .. }), "values") => {
+                let values = value.parse().ok();
+                values.map(|values| self.values(values)).ok_or_else(|| {
+                    let names = Values::ALL.map(|values| values.to_string()).join(", ");
+                    format!("values=FORMAT, with one of {names}")
+                })
+            }
             (Kind::LowRank { .. }, "min") => {
                 let factor = value.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
                 factor
@@ -114,8 +123,9 @@ impl Policy {
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => "only put-back=RULE",
+                Kind::Sparse(_) => "only values=FORMAT",
                 Kind::LowRank { .. } => "only min=FACTOR",
-                Kind::Dense | Kind::Sparse(_) => "nothing",
+                Kind::Dense => "nothing",
             }
             .to_owned()
                 + " after the method"),
@@ -132,6 +142,7 @@ mod tests {
         for (text, policy) in [
             ("dense", Policy::dense()),
             ("topk:0.01", Policy::topk(0.01)),
+            ("topk:0.01,values=bf16", Policy::topk(0.01).values(Values::Bf16)),
             ("gtopk:0.0000001", Policy::gtopk(1e-7)),
             ("gtopk:1,put-back=published", Policy::gtopk(1.0).put_back(PutBack::Published)),
             ("gtopk:0.5,put-back=merger-keeps", Policy::gtopk(0.5).put_back(PutBack::MergerKeeps)),
@@ -163,7 +174,12 @@ mod tests {
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             ("gtopk:0.1,min=2", "only put-back=RULE after the method"),
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
-            ("topk:0.1,put-back=published", "nothing after the method"),
+            ("topk:0.1,put-back=published", "only values=FORMAT after the method"),
+            (
+                "topk:0.1,values=bf17",
+                "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, two-bit-mean, \
+                 two-bit-min",
+            ),
             ("dense,", "nothing after the method"),
         ] {
             let error = text.parse::<Policy>().unwrap_err();

@@ -8,6 +8,7 @@ use brevity_collectives::dense::barrier;
 use brevity_collectives::{Group, Peers};
 use brevity_compress::Density;
 use brevity_compress::codec::Choice;
+use brevity_compress::quantise::Quantiser;
 
 use super::answers::LARGEST;
 use super::desk::Desk;
@@ -289,6 +290,7 @@ impl ServerBuilder {
             let found = format!("{:?}", self.values);
             return Err(refused("format of values", found, "F32: asgd keeps no residual"));
         }
+        check_contracts(&*self.values.quantiser())?;
         match (self.rule, self.method.0) {
             (Rule::AdaGrad { .. }, Kind::Dgs { .. }) => {
                 Err(refused("rule", "AdaGrad".into(), "Sgd: a push of dgs contains the rate"))
@@ -299,6 +301,16 @@ impl ServerBuilder {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether what a quantiser takes from the values of a selection may stay in a residual: whatever their
+/// number.
+fn check_contracts(quantiser: &dyn Quantiser) -> Result<()> {
+    if quantiser.contracts(usize::MAX, false) {
+        return Ok(());
+    }
+    let found = format!("{:?}", quantiser.format());
+    Err(refused("format of values", found, "one with less error: what rounding takes away would add up"))
 }
 
 fn refused(parameter: &'static str, found: String, expected: &'static str) -> Error {
@@ -325,5 +337,28 @@ impl Ready {
             group: self.group,
             timeout: None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use brevity_compress::quantise::{Magnitude, Norm, Qsgd, Ternary};
+
+    use super::*;
+
+    #[test]
+    fn values_whose_errors_would_add_up_are_refused() {
+        for magnitude in [Magnitude::Mean, Magnitude::Min] {
+            for values in
+                [Values::F32, Values::F16, Values::Bf16, Values::OneBit(magnitude), Values::TwoBit(magnitude)]
+            {
+                assert!(check_contracts(&*values.quantiser()).is_ok(), "{values:?}");
+            }
+        }
+        assert!(check_contracts(&Qsgd::new(12, 512, Norm::Euclidean, 1)).is_ok());
+        for quantiser in [&Qsgd::new(7, 512, Norm::Euclidean, 1) as &dyn Quantiser, &Ternary::new(1)] {
+            let text = check_contracts(quantiser).unwrap_err().to_string();
+            assert!(text.contains("less error"), "{text}");
+        }
     }
 }

@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use super::{Gradient, Residual};
+use crate::quantise::{Encoded, Quantiser, check_contracts};
 use crate::simd::{Level, dense};
 use crate::{Error, bits, error::check_length};
 
 /// Turns a dense vector into a smaller message, and back.
 ///
 /// A decoded message is finite and approximates the vector that it was made from. The caller keeps the
-/// difference, as [`ErrorFeedback`](super::ErrorFeedback) does.
+/// difference, as [`ErrorFeedback`](super::ErrorFeedback) does. Its norm must be less than that of the
+/// vector, on average over random choices: otherwise residuals may grow without bound.
 pub trait Compressor {
     /// What is sent.
     type Message;
@@ -84,21 +86,47 @@ pub fn add_in_parts(
     Ok(())
 }
 
-/// A quantiser as a compressor. Its message is the bytes of its [format](crate::quantise::Quantiser::format).
+/// A quantiser as a compressor. Its message is the bytes of its [format](Quantiser::format).
 ///
 /// For error feedback by the own rule, the types of [`quantise`](crate::quantise) need fewer passes.
 #[derive(Debug, Clone)]
-pub struct Quantised<Q>(pub Q);
+pub struct Quantised<Q> {
+    quantiser: Q,
+    n: usize,
+}
 
-impl<Q: crate::quantise::Quantiser> Compressor for Quantised<Q> {
+impl<Q: Quantiser> Quantised<Q> {
+    /// For vectors of `n` values.
+    ///
+    /// # Errors
+    /// [`Error::Diverges`] unless the quantiser [contracts](Quantiser::contracts).
+    pub fn new(n: usize, quantiser: Q) -> Result<Self, Error> {
+        check_contracts(&quantiser, n)?;
+        Ok(Self { quantiser, n })
+    }
+
+    /// The quantiser.
+    pub fn quantiser(&self) -> &Q {
+        &self.quantiser
+    }
+
+    /// The quantiser, for loading its saved state.
+    pub fn quantiser_mut(&mut self) -> &mut Q {
+        &mut self.quantiser
+    }
+}
+
+impl<Q: Quantiser> Compressor for Quantised<Q> {
     type Message = Vec<u8>;
 
     fn compress(&mut self, dense: &[f32], message: &mut Vec<u8>) -> Result<(), Error> {
-        self.0.encode(dense, message)
+        check_length(self.n, dense.len())?;
+        check_contracts(&self.quantiser, self.n)?;
+        self.quantiser.encode(dense, message)
     }
 
     fn add_decoded(&self, message: &Vec<u8>, factor: f32, dense: &mut [f32]) -> Result<(), Error> {
-        let encoded = crate::quantise::Encoded::new(self.0.format(), dense.len(), message)?;
+        let encoded = Encoded::new(self.quantiser.format(), dense.len(), message)?;
         add_in_parts(dense, |sign, range, part| encoded.add_part(sign * factor, range.start, part))
     }
 }

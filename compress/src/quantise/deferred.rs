@@ -1,7 +1,7 @@
 //! Error feedback in one pass, for codes whose scale is known only after the last value.
 
 use super::feedback::KIND;
-use super::{BLOCK, Encoded, Quantiser, later};
+use super::{BLOCK, Encoded, Quantiser, check_contracts, later};
 use crate::Error;
 use crate::bits::check_finite;
 use crate::dense::take_out;
@@ -66,22 +66,27 @@ pub struct DeferredFeedback<Q> {
 
 impl<Q: OnePass> DeferredFeedback<Q> {
     /// Feedback for a vector of `n` values, initially zero.
-    pub fn new(n: usize, quantiser: Q) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Diverges`] unless the quantiser [contracts](Quantiser::contracts).
+    pub fn new(n: usize, quantiser: Q) -> Result<Self, Error> {
+        check_contracts(&quantiser, n)?;
         let message = vec![0; quantiser.encoded_bytes(n)];
-        Self { quantiser, values: vec![0.0; n], next: message.clone(), message, last: Last::None }
+        Ok(Self { quantiser, values: vec![0.0; n], next: message.clone(), message, last: Last::None })
     }
 
     /// Adds `gradient` to the residual and encodes the sum. The message, in the quantiser's format, stays
     /// readable until the next call.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is
-    /// not finite: part of the gradient has been added and subtracted again, so the residual is finite and
-    /// unchanged up to rounding; the last message counts as delivered, and the quantiser's memory is
-    /// unchanged.
+    /// [`Error::LengthMismatch`], and the same as for [`new`](Self::new) if the quantiser was replaced:
+    /// nothing has changed then. [`Error::NonFinite`] for the first sum that is not finite: part of the
+    /// gradient has been added and subtracted again, so the residual is finite and unchanged up to rounding;
+    /// the last message counts as delivered, and the quantiser's memory is unchanged.
     pub fn compress(&mut self, gradient: &[f32]) -> Result<&[u8], Error> {
         let n = self.values.len();
         check_length(n, gradient.len())?;
+        check_contracts(&self.quantiser, n)?;
         let threshold = self.quantiser.threshold_of(&self.values, gradient);
         let head = self.quantiser.head_bytes();
         let last = if self.last == Last::Contained { &self.message[head..] } else { &[] };

@@ -154,11 +154,6 @@ impl<'a> Encoded<'a> {
         self.format
     }
 
-    /// The packed sign bits of [`Format::Sign`].
-    pub(super) fn sign_bits(&self) -> Option<&'a [u8]> {
-        if let Body::Sign { bits, .. } = self.body { Some(bits) } else { None }
-    }
-
     /// Writes the values.
     ///
     /// # Errors

@@ -1,11 +1,11 @@
 //! Error feedback for quantisers that know their scale before they write codes.
 
-use super::{Bucketed, Encoded, Quantiser, begin, later};
+use super::{Bucketed, Encoded, Quantiser, begin, check_contracts, later};
+use crate::Error;
 use crate::dense::{accumulate, take_out};
 use crate::error::check_length;
 use crate::simd::{Level, codes};
 use crate::state::{Reader, State, Writer};
-use crate::{Error, SparseVec};
 
 /// Error feedback around any quantiser, in three passes or more: `r += g`, encode, `r -= d`.
 #[derive(Debug, Clone)]
@@ -16,15 +16,21 @@ pub struct Feedback<Q> {
 
 impl<Q: Quantiser> Feedback<Q> {
     /// Feedback for a vector of `n` values, initially zero.
-    pub fn new(n: usize, quantiser: Q) -> Self {
-        Self { quantiser, residual: vec![0.0; n] }
+    ///
+    /// # Errors
+    /// [`Error::Diverges`] unless the quantiser [contracts](Quantiser::contracts).
+    pub fn new(n: usize, quantiser: Q) -> Result<Self, Error> {
+        check_contracts(&quantiser, n)?;
+        Ok(Self { quantiser, residual: vec![0.0; n] })
     }
 
     /// Adds `gradient` to the residual and moves what the quantiser encodes of it to `bytes`.
     ///
     /// # Errors
-    /// The same as for [`accumulate`] on the sum; the residual then contains no part of the gradient.
+    /// The same as for [`accumulate`] on the sum; the residual then contains no part of the gradient. The
+    /// same as for [`new`](Self::new) if the quantiser was replaced; nothing has changed then.
     pub fn compress(&mut self, gradient: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
+        check_contracts(&self.quantiser, self.residual.len())?;
         accumulate(&mut self.residual, gradient)?;
         self.quantiser.encode(&self.residual, bytes)?;
         Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.add_to(-1.0, &mut self.residual)
@@ -51,18 +57,24 @@ pub struct BucketFeedback<Q> {
 
 impl<Q: Bucketed> BucketFeedback<Q> {
     /// Feedback for a vector of `n` values, initially zero.
-    pub fn new(n: usize, quantiser: Q) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Diverges`] unless the quantiser [contracts](Quantiser::contracts).
+    pub fn new(n: usize, quantiser: Q) -> Result<Self, Error> {
+        check_contracts(&quantiser, n)?;
         let decoded = vec![0.0; quantiser.bucket().min(n)];
-        Self { quantiser, residual: vec![0.0; n], decoded }
+        Ok(Self { quantiser, residual: vec![0.0; n], decoded })
     }
 
     /// Adds `gradient` to the residual and moves what the quantiser encodes of it to `bytes`.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is
-    /// not finite: the residual is finite and unchanged up to rounding, and `bytes` must not be sent.
+    /// [`Error::LengthMismatch`], and the same as for [`new`](Self::new) if the quantiser was replaced:
+    /// nothing has changed then. [`Error::NonFinite`] for the first sum that is not finite: the residual is
+    /// finite and unchanged up to rounding, and `bytes` must not be sent.
     pub fn compress(&mut self, gradient: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         check_length(self.residual.len(), gradient.len())?;
+        check_contracts(&self.quantiser, gradient.len())?;
         let level = Level::best();
         let mut at = begin(&mut self.quantiser, gradient.len(), bytes);
         let bucket = self.quantiser.bucket();
@@ -159,34 +171,3 @@ macro_rules! lend_parts {
 
 lend_parts!(Feedback, Quantiser);
 lend_parts!(BucketFeedback, Bucketed);
-
-/// Encodes entries that a selection has taken out of `residual`. `entries` become the decoded values, and the
-/// rounding error is added back to the residual at their places. `decoded` is work space.
-///
-/// # Errors
-/// [`Error::LengthMismatch`] unless `residual` has the dense length, [`Error::NonFinite`] for the first entry
-/// that is not finite, or the first sum; `entries` and `residual` are unchanged then, and `bytes` must not be
-/// sent.
-pub fn encode_entries<Q: Quantiser + ?Sized>(
-    quantiser: &mut Q,
-    entries: &mut SparseVec,
-    residual: &mut [f32],
-    decoded: &mut Vec<f32>,
-    bytes: &mut Vec<u8>,
-) -> Result<(), Error> {
-    check_length(entries.dim(), residual.len())?;
-    quantiser.encode_sparse(entries.view(), bytes)?;
-    decoded.resize(entries.len(), 0.0);
-    Encoded::new(quantiser.format(), entries.len(), bytes)?.decode_sparse(entries.indices(), decoded)?;
-    let sum = |(index, value): (u32, f32), said: f32| residual[index as usize] + (value - said);
-    let mut sums = entries.iter().zip(&*decoded).map(|(entry, &said)| (entry.0, sum(entry, said)));
-    if let Some((index, value)) = sums.find(|(_, sum)| !sum.is_finite()) {
-        return Err(Error::NonFinite { index: index as usize, value });
-    }
-    drop(sums);
-    for ((index, value), &said) in entries.iter().zip(&*decoded) {
-        residual[index as usize] += value - said;
-    }
-    entries.values_mut().copy_from_slice(decoded);
-    Ok(())
-}

@@ -7,7 +7,8 @@ use crate::Error;
 use crate::dense::{Element, from_f32_saturating, to_f32};
 
 /// Quantises to 2 bytes a value, rounded to nearest. A value too large for the format becomes its largest
-/// number; error feedback sends the rest later. Cost: one pass.
+/// number; error feedback sends the rest later. With f16 that never ends if gradients stay above 65504:
+/// prefer bf16 for such. Cost: one pass.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfPrecision {
     brain: bool,
@@ -36,6 +37,10 @@ impl Quantiser for HalfPrecision {
 
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         encode_buckets(self, values, bytes)
+    }
+
+    fn contracts(&self, _: usize, _: bool) -> bool {
+        true
     }
 }
 

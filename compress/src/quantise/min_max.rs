@@ -38,6 +38,12 @@ impl Quantiser for MinMax {
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         encode_buckets(self, values, bytes)
     }
+
+    fn contracts(&self, count: usize, _: bool) -> bool {
+        // An error is at most half a step. The extremes are 255 steps apart, so their squares add up to at
+        // least 255^2 / 2 steps squared.
+        count.min(self.bucket()) <= 2 * 255 * 255
+    }
 }
 
 impl Bucketed for MinMax {

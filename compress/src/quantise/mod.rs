@@ -13,8 +13,8 @@
 //! A [`Quantiser`] writes the values of a dense or sparse vector as bytes; [`Values`] names the choices of
 //! callers. [`Encoded`] checks bytes and decodes them; it needs only format and count. Numbers are
 //! little-endian; codes are packed in blocks of 512. Error feedback: [`DeferredFeedback`] (1 and 2 bits, one
-//! pass), [`BucketFeedback`] (formats with buckets, one pass), [`Feedback`] (any, three passes), and
-//! [`encode_entries`] for entries that a selection took out of a residual.
+//! pass), [`BucketFeedback`] (formats with buckets, one pass), [`Feedback`] (any, three passes). They refuse
+//! quantisers that don't [contract](Quantiser::contracts).
 //!
 //! All results have the same bits on every CPU. Random rounding depends only on the seed, the message number
 //! and the place.
@@ -36,7 +36,7 @@ mod vote;
 pub use columns::ColumnSign;
 pub use deferred::{DeferredFeedback, OnePass};
 pub use encoded::{Encoded, Format};
-pub use feedback::{BucketFeedback, Feedback, encode_entries};
+pub use feedback::{BucketFeedback, Feedback};
 pub use half_precision::HalfPrecision;
 pub use min_max::MinMax;
 pub use qsgd::{Norm, Qsgd};
@@ -44,7 +44,7 @@ pub use sign::{Magnitude, Sign};
 pub use ternary::Ternary;
 pub use two_bit::TwoBit;
 pub use values::Values;
-pub use vote::Votes;
+pub use vote::{Signs, Votes, encode_signs};
 
 use crate::bits::check_finite;
 use crate::simd::{Level, dense, pack};
@@ -75,6 +75,43 @@ pub trait Quantiser {
     fn encode_sparse(&mut self, entries: SparseView<'_>, bytes: &mut Vec<u8>) -> Result<(), Error> {
         self.encode(entries.values(), bytes).map_err(|error| dense_index(error, entries))
     }
+
+    /// Whether error feedback around this quantiser is sound: whether `E|C(x) - x|^2 < |x|^2` for every
+    /// vector `x` of `count` values whose decoded message is `C(x)`, zero and what is outside of the format's
+    /// range aside. Otherwise residuals may grow without bound. The values of a selection are not zero; those
+    /// of a dense vector may be (`may_be_zero`).
+    ///
+    /// | quantiser | contracts |
+    /// | --- | --- |
+    /// | [`Plain`](crate::codec::Plain), [`HalfPrecision`], [`ColumnSign`] | always |
+    /// | [`Sign`], [`TwoBit`], [`Magnitude::Mean`] | always |
+    /// | [`Sign`], [`TwoBit`], [`Magnitude::Min`] | if no value is zero, or there is one value |
+    /// | [`MinMax`] | with buckets of at most 130,050 values |
+    /// | [`Qsgd`], `s` levels of `d` values | if `d < 4 s^2`; by [`Norm::Largest`] if `d <= 8 s^2` |
+    /// | [`Ternary`] | up to 8 values, without clipping |
+    ///
+    /// With [`Magnitude::Min`] no fixed share of `|x|^2` is sure to be delivered: a value that gets more than
+    /// the smallest survivor in every step falls behind, as with the published method.
+    fn contracts(&self, count: usize, may_be_zero: bool) -> bool;
+}
+
+/// Fails unless error feedback around the quantiser is sound for dense vectors of `count` values.
+///
+/// # Errors
+/// [`Error::Diverges`].
+pub(crate) fn check_contracts(quantiser: &(impl Quantiser + ?Sized), count: usize) -> Result<(), Error> {
+    let format = quantiser.format();
+    if quantiser.contracts(count, true) {
+        return Ok(());
+    }
+    let remedy = match format {
+        Format::Sign | Format::TwoBit => "use the mean, or quantise the values of a selection",
+        Format::Qsgd => "use more levels or shorter buckets, or no feedback: QSGD has no bias",
+        Format::Ternary => "use no feedback: TernGrad has no bias",
+        Format::MinMax => "use buckets of at most 130050 values",
+        _ => "use another quantiser, or no feedback",
+    };
+    Err(Error::Diverges { format, count, remedy })
 }
 
 impl<Q: Quantiser + ?Sized> Quantiser for Box<Q> {
@@ -92,6 +129,10 @@ impl<Q: Quantiser + ?Sized> Quantiser for Box<Q> {
 
     fn encode_sparse(&mut self, entries: SparseView<'_>, bytes: &mut Vec<u8>) -> Result<(), Error> {
         (**self).encode_sparse(entries, bytes)
+    }
+
+    fn contracts(&self, count: usize, may_be_zero: bool) -> bool {
+        (**self).contracts(count, may_be_zero)
     }
 }
 

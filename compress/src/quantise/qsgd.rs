@@ -66,6 +66,18 @@ impl Quantiser for Qsgd {
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         encode_buckets(self, values, bytes)
     }
+
+    fn contracts(&self, count: usize, _: bool) -> bool {
+        // In units of a level, a magnitude `u` below 1 has the variance `u - u^2`, others have at most 1/4.
+        let (values, levels) = (count.min(self.bucket()), usize::from(self.levels));
+        match self.norm {
+            // The squares add up to `s^2`. The worst case is equal values.
+            Norm::Euclidean => values < 4 * levels * levels,
+            // The largest value adds `s^2` to the squares and has no variance. `u - u^2` exceeds `u^2` by 1/8
+            // at most, at 1/4.
+            Norm::Largest => values <= 8 * levels * levels,
+        }
+    }
 }
 
 impl Bucketed for Qsgd {

@@ -47,6 +47,11 @@ impl Quantiser for Sign {
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         encode_in_one_pass(self, values, bytes)
     }
+
+    fn contracts(&self, count: usize, may_be_zero: bool) -> bool {
+        // A zero becomes plus or minus the smallest magnitude of the others.
+        self.magnitude == Magnitude::Mean || !may_be_zero || count <= 1
+    }
 }
 
 impl OnePass for Sign {

@@ -61,6 +61,11 @@ impl Quantiser for Ternary {
         });
         Ok(())
     }
+
+    fn contracts(&self, count: usize, _: bool) -> bool {
+        // The same as for one level of QSGD by the largest magnitude.
+        self.clip.is_none() && count <= 8
+    }
 }
 
 state_of_keys!(Ternary, b"tern");

@@ -47,6 +47,11 @@ impl Quantiser for TwoBit {
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         encode_in_one_pass(self, values, bytes)
     }
+
+    fn contracts(&self, count: usize, may_be_zero: bool) -> bool {
+        // A zero becomes plus or minus the smallest magnitude of the others.
+        self.magnitude == Magnitude::Mean || !may_be_zero || count <= 1
+    }
 }
 
 impl OnePass for TwoBit {
@@ -66,11 +71,10 @@ impl OnePass for TwoBit {
     }
 
     fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]) {
-        let [all, above] = figures.sums;
-        let mean =
-            |sum: f64, count: usize| if count > 0 { (sum.max(0.0) / count as f64) as f32 } else { 0.0 };
-        let small = mean(all - above, count - figures.large);
-        let large = if figures.large > 0 { mean(above, figures.large) } else { small };
+        let [small, large] = figures.sums;
+        let mean = |sum: f64, count: usize| if count > 0 { (sum / count as f64) as f32 } else { 0.0 };
+        let small = mean(small, count - figures.large);
+        let large = if figures.large > 0 { mean(large, figures.large) } else { small };
         let levels = match self.magnitude {
             Magnitude::Mean => [small, large],
             Magnitude::Min => {

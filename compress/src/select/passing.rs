@@ -52,8 +52,12 @@ pub(super) fn collect_passing(
     Ok(Passing::All)
 }
 
-/// The magnitude, as bits, that about `k` of `values` reach, from a sample of a thousandth of the values, at
-/// least 1,024. `drawn` is work space.
+/// The magnitude, as bits, that `k` of `values` reach on average, from a sample of a thousandth of the
+/// values, at least 1,024; or one in as many values as the sample has and one more, if that is more than `k`.
+/// `drawn` is work space.
+///
+/// Of `s` drawn values, the one with rank `j` is reached by a share of `j / (s + 1)` of all on average. So
+/// `j` is `k (s + 1) / n`, rounded at random in proportion to its fraction.
 pub(super) fn sampled_threshold(
     values: &[f32],
     k: usize,
@@ -61,13 +65,17 @@ pub(super) fn sampled_threshold(
     drawn: &mut Vec<u32>,
 ) -> u32 {
     let n = values.len();
+    let k = k.min(n);
     let count = (n / 1000).max(1024).min(n);
     drawn.clear();
     drawn.extend((0..count).map(|_| crate::bits::magnitude(values[generator.below(n as u64) as usize])));
-    let rank = (count as u128 * k as u128).div_ceil(n.max(1) as u128) as usize;
-    match rank {
-        0 => INFINITE,
-        _ if count == 0 => 1,
-        _ => (*drawn.select_nth_unstable(count - rank.min(count)).1).clamp(1, INFINITE),
+    let all = n.max(1) as u128;
+    let product = k as u128 * (count as u128 + 1);
+    let rounded_up = u128::from(generator.below(n as u64)) < product % all;
+    match (product / all) as usize + usize::from(rounded_up) {
+        _ if k == 0 => INFINITE,
+        // More than the sample: every value that is not 0.
+        rank if rank > count => 1,
+        rank => (*drawn.select_nth_unstable(count - rank.max(1)).1).clamp(1, INFINITE),
     }
 }

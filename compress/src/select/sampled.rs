@@ -19,15 +19,16 @@ impl SampledScratch {
     }
 }
 
-/// Selects what reaches a threshold that, by a sample of a thousandth of the values, about `k` values reach
-/// (Aji and Heafield, EMNLP 2017). Unlike in the paper the result is bounded: at most `limit` entries, and at
+/// Selects what reaches a threshold from a sample of a thousandth of the values, at least 1,024 (Aji and
+/// Heafield, EMNLP 2017). On average that is `k` entries, or one in as many values as the sample has and one
+/// more, if that is more than `k`. Unlike in the paper the result is bounded: at most `limit` entries, and at
 /// least one if a value is not zero and `k` and `limit` are not 0.
 ///
 /// Sent: the entries as they are, 8 bytes each. If more than `limit` reach the threshold, as for equal
 /// values, the first `limit` in the total order of [`top_k`] are selected; if none does, the first one. Cost:
 /// one read of `values`, plus that of [`top_k`] in these two cases. The selection depends on the state of
-/// `generator`, which advances by the size of the sample: a thousandth of the values, at least 1,024, at most
-/// all.
+/// `generator`, which draws the sample (a thousandth of the values, at least 1,024, at most all) and one
+/// number more.
 ///
 /// # Errors
 /// The same as for [`top_k`]; `out` is empty then.

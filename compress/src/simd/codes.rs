@@ -47,6 +47,20 @@ per_level! {
 }
 
 per_level! {
+    /// 1 for what is not zero.
+    pub(crate) fn non_zero_codes(values: &[f32], codes: &mut [u8]) {
+        codes.iter_mut().zip(values).for_each(|(code, &value)| *code = u8::from(value != 0.0));
+    }
+}
+
+per_level! {
+    /// Whether a value is zero. Reads all, which is faster than a branch for each.
+    pub(crate) fn has_zero(values: &[f32]) -> bool {
+        values.iter().fold(false, |found, &value| found | (value == 0.0))
+    }
+}
+
+per_level! {
     pub(crate) fn sign_values(codes: &[u8], scale: f32, values: &mut [f32]) {
         values.iter_mut().zip(codes).for_each(|(value, &code)| *value = sign_value(code, scale));
     }

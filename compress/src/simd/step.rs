@@ -203,7 +203,7 @@ fn run<const WIDTH: usize, const MEANS: bool, C: Code>(
                 code,
                 &mut sums,
             );
-            if !partial.add_magnitudes(&sums, &magnitudes_of(&sums)) {
+            if !partial.add_magnitudes(&sums, &magnitudes_of(&sums, code), code) {
                 return Err(done * BLOCK);
             }
             r_rest.copy_from_slice(&sums[..rest]);
@@ -218,7 +218,7 @@ fn run<const WIDTH: usize, const MEANS: bool, C: Code>(
                 }
             }
             sums[..rest].copy_from_slice(values_rest);
-            if !partial.add_magnitudes(&sums, &magnitudes_of(&sums)) {
+            if !partial.add_magnitudes(&sums, &magnitudes_of(&sums, code), code) {
                 return Err(done * BLOCK);
             }
         }

@@ -1,10 +1,10 @@
 //! Error feedback: every kind conserves mass, and lost messages come back.
 
+use brevity_compress::Error;
 use brevity_compress::quantise::{
-    BucketFeedback, Bucketed, DeferredFeedback, Encoded, Feedback, Format, HalfPrecision, Magnitude, MinMax,
-    Norm, OnePass, Qsgd, Quantiser, Sign, TwoBit, encode_entries,
+    BucketFeedback, Bucketed, DeferredFeedback, Encoded, Feedback, Format, HalfPrecision, MinMax, Norm,
+    OnePass, Qsgd, Quantiser, Sign, TwoBit,
 };
-use brevity_compress::{Error, SparseVec};
 use proptest::prelude::*;
 
 use super::shapes::shaped;
@@ -50,21 +50,20 @@ impl<Q: OnePass + Clone> Kept for DeferredFeedback<Q> {
     }
 }
 
+/// Every kind around each quantiser that contracts.
 fn feedbacks(n: usize, seed: u64) -> Vec<Box<dyn Kept>> {
     let mut all: Vec<Box<dyn Kept>> = Vec::new();
-    for quantiser in quantisers(seed) {
+    for quantiser in quantisers(seed).into_iter().filter(|quantiser| quantiser.contracts(n, true)) {
         let format = quantiser.format();
-        all.push(Box::new((Feedback::new(n, quantiser), format, Vec::new())));
+        all.push(Box::new((Feedback::new(n, quantiser).unwrap(), format, Vec::new())));
     }
-    let qsgd = Qsgd::new(7, 1024, Norm::Euclidean, seed);
-    all.push(Box::new((BucketFeedback::new(n, HalfPrecision::f16()), Format::F16, Vec::new())));
-    all.push(Box::new((BucketFeedback::new(n, HalfPrecision::bf16()), Format::Bf16, Vec::new())));
-    all.push(Box::new((BucketFeedback::new(n, MinMax::default()), Format::MinMax, Vec::new())));
-    all.push(Box::new((BucketFeedback::new(n, qsgd), Format::Qsgd, Vec::new())));
-    for magnitude in [Magnitude::Mean, Magnitude::Min] {
-        all.push(Box::new(DeferredFeedback::new(n, Sign::new(magnitude))));
-        all.push(Box::new(DeferredFeedback::new(n, TwoBit::new(magnitude))));
-    }
+    let qsgd = Qsgd::new(127, 1024, Norm::Euclidean, seed);
+    all.push(Box::new((BucketFeedback::new(n, HalfPrecision::f16()).unwrap(), Format::F16, Vec::new())));
+    all.push(Box::new((BucketFeedback::new(n, HalfPrecision::bf16()).unwrap(), Format::Bf16, Vec::new())));
+    all.push(Box::new((BucketFeedback::new(n, MinMax::default()).unwrap(), Format::MinMax, Vec::new())));
+    all.push(Box::new((BucketFeedback::new(n, qsgd).unwrap(), Format::Qsgd, Vec::new())));
+    all.push(Box::new(DeferredFeedback::new(n, Sign::default()).unwrap()));
+    all.push(Box::new(DeferredFeedback::new(n, TwoBit::default()).unwrap()));
     all
 }
 
@@ -107,14 +106,14 @@ proptest! {
 
     /// The deferred pass gives the bits of three passes.
     #[test]
-    fn deferral_changes_no_bit(values in shaped(0..=1300), steps in 1_usize..5, min: bool) {
-        let magnitude = if min { Magnitude::Min } else { Magnitude::Mean };
+    fn deferral_changes_no_bit(values in shaped(0..=1300), steps in 1_usize..5) {
         let n = values.len();
         let (mut plain_bytes, mut two_bytes) = (Vec::new(), Vec::new());
+        let (one_bit, two_bits) = (Sign::default(), TwoBit::default());
         let (mut plain, mut one_pass) =
-            (Feedback::new(n, Sign::new(magnitude)), DeferredFeedback::new(n, Sign::new(magnitude)));
+            (Feedback::new(n, one_bit).unwrap(), DeferredFeedback::new(n, one_bit).unwrap());
         let (mut two, mut two_pass) =
-            (Feedback::new(n, TwoBit::new(magnitude)), DeferredFeedback::new(n, TwoBit::new(magnitude)));
+            (Feedback::new(n, two_bits).unwrap(), DeferredFeedback::new(n, two_bits).unwrap());
         for step in 0..steps {
             let gradient: Vec<f32> =
                 values.iter().map(|v| v.clamp(-1e30, 1e30) * (0.5 - step as f32)).collect();
@@ -128,32 +127,10 @@ proptest! {
         prop_assert_eq!(bits(one_pass.residual()), bits(plain.residual()));
         prop_assert_eq!(bits(two_pass.residual()), bits(two.residual()));
     }
-
-    #[test]
-    fn entries_keep_their_rounding(values in shaped(0..=700), seed: u64) {
-        let dim = 3 * values.len() + 1;
-        let tame: Vec<f32> = values.iter().map(|v| v.clamp(-1e30, 1e30)).collect();
-        let indices: Vec<u32> = (0..values.len() as u32).map(|i| 3 * i + 1).collect();
-        for mut quantiser in quantisers(seed) {
-            let mut entries = SparseVec::from_parts(dim, indices.clone(), tame.clone()).unwrap();
-            let mut residual = vec![0.0; dim];
-            let mut bytes = Vec::new();
-            encode_entries(&mut *quantiser, &mut entries, &mut residual, &mut Vec::new(), &mut bytes)
-                .unwrap();
-            let mut received = vec![0.0; dim];
-            let message = Encoded::new(quantiser.format(), entries.len(), &bytes).unwrap();
-            message.add_entries_to(1.0, entries.view(), &mut received).unwrap();
-            for (i, (&index, &value)) in indices.iter().zip(&tame).enumerate() {
-                let index = index as usize;
-                prop_assert_eq!(received[index], entries.values()[i]);
-                let off = (f64::from(received[index]) + f64::from(residual[index]) - f64::from(value)).abs();
-                let bound =
-                    f64::from(f32::EPSILON) * (f64::from(value.abs()) + f64::from(received[index].abs()));
-                prop_assert!(off <= bound, "{:?} {}: off by {}", quantiser.format(), i, off);
-            }
-        }
-    }
 }
+
+/// QSGD and 8 bits, whose levels of a norm that is not a power of two round.
+const ROUND: [usize; 4] = [6, 7, 10, 11];
 
 #[test]
 fn integers_are_conserved_exactly() {
@@ -166,10 +143,9 @@ fn integers_are_conserved_exactly() {
             kept.step(&gradient, &mut said).unwrap();
             sent.iter_mut().zip(&said).for_each(|(sent, said)| *sent += said);
         }
-        // Levels of norms that are not a power of two round.
         let exact =
             kept.stays().iter().zip(&sent).zip(&gradient).all(|((stays, sent), g)| stays + sent == 4.0 * g);
-        assert!(exact || [10, 12, 13, 16, 17].contains(&number), "feedback {number}");
+        assert!(exact || ROUND.contains(&number), "feedback {number}");
     }
 }
 
@@ -201,11 +177,11 @@ fn a_gradient_that_hardly_fits() -> Vec<f32> {
 fn refused_gradients_leave_a_finite_residual() {
     let other = |values: &[f32]| values.iter().copied().find(|value| *value != f32::MAX);
     let gradient = a_gradient_that_hardly_fits();
-    let mut deferred = DeferredFeedback::new(600, Sign::default());
+    let mut deferred = DeferredFeedback::new(600, Sign::default()).unwrap();
     deferred.load(&[f32::MAX; 600]).unwrap();
     assert!(matches!(deferred.compress(&gradient), Err(Error::NonFinite { index: 599, .. })));
     assert_eq!(other(deferred.residual()), None);
-    let mut bucketed = BucketFeedback::new(600, HalfPrecision::bf16());
+    let mut bucketed = BucketFeedback::new(600, HalfPrecision::bf16()).unwrap();
     bucketed.residual_mut().fill(f32::MAX);
     assert!(matches!(
         bucketed.compress(&gradient, &mut Vec::new()),
@@ -216,7 +192,7 @@ fn refused_gradients_leave_a_finite_residual() {
 
 #[test]
 fn refused_gradients_leave_no_mark_on_the_quantiser() {
-    let mut feedback = DeferredFeedback::new(1024, TwoBit::default());
+    let mut feedback = DeferredFeedback::new(1024, TwoBit::default()).unwrap();
     for value in [f32::NAN, f32::INFINITY, 1e30] {
         let mut bad = vec![1.0; 1024];
         (bad[0], bad[1023]) = (value, f32::NAN);
@@ -225,7 +201,7 @@ fn refused_gradients_leave_no_mark_on_the_quantiser() {
     }
     feedback.load(&[0.0; 1024]).unwrap();
     let gradient = values_at(1024, 7);
-    let mut unmarked = DeferredFeedback::new(1024, TwoBit::default());
+    let mut unmarked = DeferredFeedback::new(1024, TwoBit::default()).unwrap();
     assert_eq!(feedback.compress(&gradient), unmarked.compress(&gradient));
     let before = feedback.quantiser().threshold();
     assert!(feedback.compress(&[f32::NAN; 1024]).is_err());
@@ -235,8 +211,8 @@ fn refused_gradients_leave_no_mark_on_the_quantiser() {
 #[test]
 fn a_quantiser_may_be_replaced_by_one_with_longer_buckets() {
     let gradient: Vec<f32> = (0..5000).map(|index| (index % 17) as f32 - 8.0).collect();
-    let mut feedback = BucketFeedback::new(gradient.len(), Qsgd::new(7, 512, Norm::Euclidean, 1));
-    *feedback.quantiser_mut() = Qsgd::new(7, 4096, Norm::Euclidean, 1);
+    let mut feedback = BucketFeedback::new(gradient.len(), Qsgd::new(127, 512, Norm::Euclidean, 1)).unwrap();
+    *feedback.quantiser_mut() = Qsgd::new(127, 4096, Norm::Euclidean, 1);
     let (mut bytes, mut sum) = (Vec::new(), feedback.residual().to_vec());
     feedback.compress(&gradient, &mut bytes).unwrap();
     Encoded::new(feedback.quantiser().format(), gradient.len(), &bytes)
@@ -251,13 +227,13 @@ fn a_quantiser_may_be_replaced_by_one_with_longer_buckets() {
 #[test]
 fn undelivered_messages_are_put_back() {
     let gradient = values_at(1030, 6);
-    let mut lost = DeferredFeedback::new(1030, TwoBit::default());
+    let mut lost = DeferredFeedback::new(1030, TwoBit::default()).unwrap();
     lost.compress(&gradient).unwrap();
     lost.put_back();
     assert_eq!(lost.residual(), gradient);
     assert!(lost.message().is_none());
     let mut bytes = Vec::new();
-    let mut bucketed = BucketFeedback::new(1030, HalfPrecision::bf16());
+    let mut bucketed = BucketFeedback::new(1030, HalfPrecision::bf16()).unwrap();
     bucketed.compress(&gradient, &mut bytes).unwrap();
     bucketed.put_back(&bytes).unwrap();
     assert_eq!(bucketed.residual(), gradient);
@@ -266,19 +242,21 @@ fn undelivered_messages_are_put_back() {
 /// Half a unit of the largest number is lost in the difference, and comes back as a whole one.
 #[test]
 fn what_is_put_back_onto_the_largest_number_stays_finite() {
-    let magnitude = 16_777_211.0 * 2f32.powi(103);
+    let unit = 2f32.powi(103);
     for sign in [1.0, -1.0] {
-        let gradient = [sign * f32::MAX, sign * magnitude];
-        let difference = gradient[0] - gradient[1];
-        assert!((difference + gradient[1]).is_infinite(), "{difference}");
-        let mut deferred = DeferredFeedback::new(2, Sign::new(Magnitude::Min));
+        // Their mean is 16,777,211 units.
+        let gradient = [sign * f32::MAX, sign * 16_777_203.0 * unit, 0.0];
+        let mean = 16_777_211.0 * unit;
+        let difference = gradient[0] - sign * mean;
+        assert!((difference + sign * mean).is_infinite(), "{difference}");
+        let mut deferred = DeferredFeedback::new(3, Sign::default()).unwrap();
         deferred.compress(&gradient).unwrap();
-        assert_eq!(deferred.residual(), [difference, 0.0]);
+        assert_eq!(deferred.residual(), [difference, sign * -8.0 * unit, -mean]);
         deferred.put_back();
         assert_eq!(deferred.residual(), gradient);
-        let (mut plain, mut bytes) = (Feedback::new(2, Sign::new(Magnitude::Min)), Vec::new());
+        let (mut plain, mut bytes) = (Feedback::new(3, Sign::default()).unwrap(), Vec::new());
         plain.compress(&gradient, &mut bytes).unwrap();
-        assert_eq!(plain.residual(), [difference, 0.0]);
+        assert_eq!(plain.residual(), [difference, sign * -8.0 * unit, -mean]);
         plain.put_back(&bytes).unwrap();
         assert_eq!(plain.residual(), gradient);
     }

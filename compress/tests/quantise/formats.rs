@@ -1,7 +1,9 @@
 //! The values of each format, and the refusal of other bytes.
 
 use brevity_compress::Error;
-use brevity_compress::quantise::{ColumnSign, Encoded, Format, Magnitude, MinMax, Quantiser, Sign, TwoBit};
+use brevity_compress::quantise::{
+    ColumnSign, DeferredFeedback, Encoded, Format, Magnitude, MinMax, Quantiser, Sign, TwoBit,
+};
 use proptest::prelude::*;
 
 use super::shapes::shaped;
@@ -59,6 +61,20 @@ fn two_bits_part_small_from_large() {
         };
         let expected: Vec<f32> = values.iter().map(|v| level(v.abs() > threshold).copysign(*v)).collect();
         assert_near(&decoded(&mut quantiser, &values), &expected, "two bits");
+    }
+}
+
+/// The mean of small values keeps its bits beside large ones.
+#[test]
+fn two_bit_means_are_not_differences() {
+    for (large, count, at) in [(1e8, 96, 0), (3e30, 96, 95), (1e12, 5000, 4096), (-1e20, 5000, 4999)] {
+        let mut values = vec![1.0; count];
+        values[at] = large;
+        assert_eq!(decoded(&mut TwoBit::default(), &values), values, "{large} at {at} of {count}");
+        let (mut feedback, zeros) =
+            (DeferredFeedback::new(count, TwoBit::default()).unwrap(), vec![0.0; count]);
+        feedback.compress(&values).unwrap();
+        assert_eq!(feedback.residual(), zeros, "{large} at {at} of {count}");
     }
 }
 

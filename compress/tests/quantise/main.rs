@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+mod contraction;
 mod feedback;
 mod formats;
 #[path = "../shapes/mod.rs"]

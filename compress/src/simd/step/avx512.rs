@@ -51,9 +51,9 @@ fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
 ) -> bool {
     prefetch_codes(last, next);
     let threshold = _mm512_set1_ps(code.threshold());
-    let (mut magnitudes, mut above) = ([0.0; LANES], [0.0; LANES]);
+    let mut magnitudes = [[0.0; LANES]; 2];
     for part in 0..PARTS {
-        let (mut all, mut large) = (_mm512_setzero_ps(), _mm512_setzero_ps());
+        let (mut small, mut large) = (_mm512_setzero_ps(), _mm512_setzero_ps());
         let mut smallest = partial.smallest.map(|row| load(part_of(&row, part)));
         for group in 0..WIDTH {
             let (last, next) = (&last[LANES * group..], &mut next[LANES * group..]);
@@ -69,7 +69,6 @@ fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
                 store(sum, r);
                 said_codes = down::<WIDTH>(said_codes);
                 let magnitude = _mm512_abs_ps(sum);
-                all = _mm512_add_ps(all, magnitude);
                 // The sign goes to the highest bit of the lowest byte; the codes of later rows shift it down.
                 codes = down::<WIDTH>(codes);
                 let sign = _mm512_srli_epi32::<24>(_mm512_castps_si512(sum));
@@ -80,11 +79,14 @@ fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
                 }
                 if C::LARGE {
                     let is_large = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(magnitude, threshold);
+                    small = _mm512_mask_add_ps(small, !is_large, small, magnitude);
                     large = _mm512_mask_add_ps(large, is_large, large, magnitude);
                     codes = _mm512_mask_or_epi32(codes, is_large, codes, _mm512_set1_epi32(0x40));
                     if !MEANS {
                         smallest[1] = _mm512_mask_min_ps(smallest[1], is_large, smallest[1], magnitude);
                     }
+                } else {
+                    small = _mm512_add_ps(small, magnitude);
                 }
             }
             let codes = narrow(codes);
@@ -93,20 +95,18 @@ fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
                 partial.large += (u128::from_le_bytes(codes) & (u128::MAX / 3)).count_ones() as usize;
             }
         }
-        store(all, part_of_mut(&mut magnitudes, part));
-        store(large, part_of_mut(&mut above, part));
+        for (row, sums) in magnitudes.iter_mut().zip([small, large]) {
+            store(sums, part_of_mut(row, part));
+        }
         if !MEANS {
             for (row, smallest) in partial.smallest.iter_mut().zip(smallest) {
                 store(smallest, part_of_mut(row, part));
             }
         }
     }
-    if !partial.add_magnitudes(r, &magnitudes) {
+    if !partial.add_magnitudes(r, &magnitudes, code) {
         *r = *before;
         return false;
-    }
-    if C::LARGE {
-        partial.add_above(r, &above, code.threshold());
     }
     true
 }

@@ -24,9 +24,9 @@ pub(super) fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
     partial: &mut Partial,
 ) -> bool {
     prefetch_codes(last, next);
-    let (mut sums, mut magnitudes) = ([0.0; BLOCK], [0.0; LANES]);
+    let (mut sums, mut magnitudes) = ([0.0; BLOCK], [[0.0; LANES]; 2]);
     sum_block::<WIDTH, C>((r, g), last, code, &mut sums, &mut magnitudes);
-    if !partial.add_magnitudes(&sums, &magnitudes) {
+    if !partial.add_magnitudes(&sums, &magnitudes, code) {
         return false;
     }
     *r = sums;
@@ -34,14 +34,14 @@ pub(super) fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
     true
 }
 
-/// `sums = (r - d) + g`, and the magnitudes of the sums, added up in rows.
+/// `sums = (r - d) + g`, and the magnitudes of the sums, added up in rows by [`add_to_rows`].
 #[inline(always)]
 fn sum_block<const WIDTH: usize, C: Code>(
     (r, g): (&[f32; BLOCK], &[f32; BLOCK]),
     last: &[u8],
     code: &C,
     sums: &mut [f32; BLOCK],
-    magnitudes: &mut Row,
+    magnitudes: &mut [Row; 2],
 ) {
     let mut codes: Codes = [0; BLOCK];
     unpack::<WIDTH>(last, &mut codes);
@@ -53,8 +53,8 @@ fn sum_block<const WIDTH: usize, C: Code>(
         for lane in 0..LANES {
             let sum = (r[lane] - code.value(codes[lane])) + g[lane];
             sums[lane] = sum;
-            magnitudes[lane] += sum.abs();
         }
+        add_to_rows(magnitudes, sums, code);
     }
 }
 
@@ -78,13 +78,26 @@ pub(super) fn sum_rest<const WIDTH: usize, C: Code>(
     }
 }
 
-/// Magnitudes added up in rows.
+/// Adds magnitudes to the first row, and with [`Code::LARGE`] those above the threshold to the second
+/// instead.
 #[inline(always)]
-pub(super) fn magnitudes_of(values: &[f32; BLOCK]) -> Row {
-    let mut magnitudes = [0.0; LANES];
-    for row in values.as_chunks::<LANES>().0 {
-        magnitudes.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.abs());
+fn add_to_rows<C: Code>(rows: &mut [Row; 2], values: &Row, code: &C) {
+    let [small, large] = rows;
+    for ((small, large), value) in small.iter_mut().zip(large).zip(values) {
+        let magnitude = value.abs();
+        let above = C::LARGE && magnitude > code.threshold();
+        *small += if above { 0.0 } else { magnitude };
+        if C::LARGE {
+            *large += if above { magnitude } else { 0.0 };
+        }
     }
+}
+
+/// Magnitudes added up in rows by [`add_to_rows`].
+#[inline(always)]
+pub(super) fn magnitudes_of<C: Code>(values: &[f32; BLOCK], code: &C) -> [Row; 2] {
+    let mut magnitudes = [[0.0; LANES]; 2];
+    values.as_chunks::<LANES>().0.iter().for_each(|row| add_to_rows(&mut magnitudes, row, code));
     magnitudes
 }
 
@@ -99,13 +112,9 @@ pub(super) fn write<const WIDTH: usize, const MEANS: bool, C: Code>(
     partial: &mut Partial,
 ) {
     let mut codes: Codes = [0; BLOCK];
-    let mut above = [0.0; LANES];
     for (row, codes) in values.as_chunks::<LANES>().0.iter().zip(codes.as_chunks_mut::<LANES>().0) {
         for lane in 0..LANES {
             codes[lane] = code.code(row[lane]);
-            if C::LARGE {
-                above[lane] += if row[lane].abs() > code.threshold() { row[lane].abs() } else { 0.0 };
-            }
         }
         if !MEANS {
             least(&mut partial.smallest[0], row, 0.0);
@@ -117,7 +126,6 @@ pub(super) fn write<const WIDTH: usize, const MEANS: bool, C: Code>(
     pack::<WIDTH>(&codes[..length], bytes);
     if C::LARGE {
         partial.large += bytes.iter().map(|byte| (byte & 0x55).count_ones()).sum::<u32>() as usize;
-        partial.add_above(values, &above, code.threshold());
     }
 }
 

@@ -1,15 +1,17 @@
 //! The figures from which a message's scales are computed.
 
-use super::{BLOCK, LANES, Row};
+use super::{BLOCK, Code, LANES, Row};
 
-/// The figures for a message's scales: sums, counts and smallest magnitudes of all values (first) and, with
-/// two bits, of those above the threshold (second). Public in a private module, because the signature of a
-/// hidden method contains it.
+/// The figures for a message's scales. Those of magnitudes up to the threshold are first, those above it
+/// second; with one bit all are first. Public in a private module, because the signature of a hidden method
+/// contains it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
+    /// Summed apart: as the difference of two sums, a small one would lose its bits to a large one.
     pub(crate) sums: [f64; 2],
     pub(crate) large: usize,
-    /// The smallest magnitudes above 0; infinite if there are none, or if means are wanted.
+    /// The smallest magnitude above 0 of all values, and of those above the threshold; infinite if there are
+    /// none, or if means are wanted.
     pub(crate) smallest: [f32; 2],
 }
 
@@ -35,36 +37,33 @@ impl Partial {
         }
     }
 
-    /// Adds the magnitudes of a block, given as values and as sums by row. If a value is not finite, the row
-    /// of sums is not either: adds nothing then and returns false.
+    /// Adds the magnitudes of a block, given as values and as `rows` of sums: of those up to the threshold,
+    /// and of those above it. If a value is not finite, one of the rows is not either: adds nothing then and
+    /// returns false.
     #[inline(always)]
-    pub(super) fn add_magnitudes(&mut self, values: &[f32; BLOCK], magnitudes: &Row) -> bool {
-        let largest =
-            magnitudes.iter().fold(0, |largest: i32, v| largest.max((v.to_bits() & 0x7fff_ffff) as i32));
-        if largest < 0x7f80_0000 {
-            self.sums[0].iter_mut().zip(magnitudes).for_each(|(sum, &v)| *sum += f64::from(v));
+    pub(super) fn add_magnitudes<C: Code>(
+        &mut self,
+        values: &[f32; BLOCK],
+        rows: &[Row; 2],
+        code: &C,
+    ) -> bool {
+        let used = if C::LARGE { 2 } else { 1 };
+        let rows = &rows[..used];
+        let bits = |v: &f32| (v.to_bits() & 0x7fff_ffff) as i32;
+        let largest = |row: &Row| row.iter().fold(0, |largest: i32, v| largest.max(bits(v)));
+        if rows.iter().all(|row| largest(row) < 0x7f80_0000) {
+            for (sums, row) in self.sums.iter_mut().zip(rows) {
+                sums.iter_mut().zip(row).for_each(|(sum, &v)| *sum += f64::from(v));
+            }
             return true;
         }
         // Or the values are finite, but so large that the sum of eight is not.
         let finite = values.iter().all(|v| v.is_finite());
         if finite {
-            values
-                .iter()
-                .zip((0..LANES).cycle())
-                .for_each(|(v, lane)| self.sums[0][lane] += f64::from(v.abs()));
+            for (v, lane) in values.iter().map(|v| v.abs()).zip((0..LANES).cycle()) {
+                self.sums[usize::from(v > code.threshold())][lane] += f64::from(v);
+            }
         }
         finite
-    }
-
-    /// Adds magnitudes above the threshold, given as values and as sums by row.
-    #[inline(always)]
-    pub(super) fn add_above(&mut self, values: &[f32; BLOCK], above: &Row, threshold: f32) {
-        let largest = above.iter().fold(0, |largest: i32, v| largest.max(v.to_bits() as i32));
-        if largest < 0x7f80_0000 {
-            self.sums[1].iter_mut().zip(above).for_each(|(sum, &v)| *sum += f64::from(v));
-        } else {
-            let above = |v: &f32| f64::from(if v.abs() > threshold { v.abs() } else { 0.0 });
-            values.iter().zip((0..LANES).cycle()).for_each(|(v, lane)| self.sums[1][lane] += above(v));
-        }
     }
 }
