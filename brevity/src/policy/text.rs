@@ -177,8 +177,8 @@ mod tests {
             ("topk:0.1,put-back=published", "only values=FORMAT after the method"),
             (
                 "topk:0.1,values=bf17",
-                "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, two-bit-mean, \
-                 two-bit-min",
+                "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
+                 two-bit-mean, two-bit-min",
             ),
             ("dense,", "nothing after the method"),
         ] {

@@ -45,8 +45,8 @@ fn norm(values: &[f32]) -> f64 {
     values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt()
 }
 
-/// The largest norm of a residual in the first and in the second half of the steps, over the largest norm of a
-/// gradient. `step` takes a gradient and returns the norm of the residual.
+/// The largest norm of a residual in the first and in the second half of the steps, over the largest norm of
+/// a gradient. `step` takes a gradient and returns the norm of the residual.
 fn growth(n: usize, gradients: Gradients, mut step: impl FnMut(&[f32]) -> f64) -> [f64; 2] {
     let (mut g, mut largest, mut halves) = (vec![0.0; n], 0.0_f64, [0.0_f64; 2]);
     for number in 0..STEPS {
@@ -214,13 +214,13 @@ fn what_does_not_contract_is_refused() {
     let n = 2000;
     let text = |refused: Result<(), Error>| refused.unwrap_err().to_string();
     let qsgd = || Qsgd::new(7, 512, Norm::Euclidean, 1);
-    let of_qsgd = "error feedback around Qsgd diverges for 2000 values: use more levels or shorter buckets, or \
-                   no feedback: QSGD has no bias";
+    let of_qsgd = "error feedback around Qsgd diverges for 2000 values: use more levels or shorter buckets, \
+                   or no feedback: QSGD has no bias";
     assert_eq!(text(Feedback::new(n, qsgd()).map(drop)), of_qsgd);
     assert_eq!(text(BucketFeedback::new(n, qsgd()).map(drop)), of_qsgd);
     assert_eq!(text(Quantised::new(n, qsgd()).map(drop)), of_qsgd);
-    let of_signs = "error feedback around Sign diverges for 2000 values: use the mean, or quantise the values \
-                    of a selection";
+    let of_signs = "error feedback around Sign diverges for 2000 values: use the mean, or quantise the \
+                    values of a selection";
     assert_eq!(text(DeferredFeedback::new(n, Sign::new(Magnitude::Min)).map(drop)), of_signs);
     assert_eq!(text(Feedback::new(n, Sign::new(Magnitude::Min)).map(drop)), of_signs);
     let refused: [(Box<dyn Quantiser>, Format); 4] = [
