@@ -307,11 +307,6 @@ fn to_bf16(value: f32) -> u16 {
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
-/// A collective of bf16 as it is for `f32`.
-fn of_halves<C>(make: impl Fn(Reducer, u8) -> C, op: ReduceOp) -> Result<C> {
-    Ok(make(Reducer::of(DataType::Bf16, op)?, DataType::Bf16.number()))
-}
-
 /// Checks sums of 16-bit numbers: in `f32`, in the fixed order, rounded once.
 async fn check_halves((group, topology): (&Group, Topology), count: usize, only: Option<Only>) -> Result<()> {
     let (rank, size) = (group.rank(), group.world_size());
@@ -324,21 +319,21 @@ async fn check_halves((group, topology): (&Group, Topology), count: usize, only:
     let averages = average(in_order(wide(count)));
     let block = rank as usize * count..(rank as usize + 1) * count;
     let blocks = average(in_order(wide(total)))[block.clone()].to_vec();
-    let op = ReduceOp::Average;
+    let reducer = Reducer::of(DataType::Bf16, ReduceOp::Average)?;
     let group = (group, topology);
-    let all_reduce = of_halves(AllReduce::of, op)?;
+    let all_reduce = AllReduce::of(reducer.clone());
     let expected = Some(averages.clone());
     let (input, data) = (halves(rank, count), halves(rank, count));
     let case = Case { collective: all_reduce, input, output: count, expected, data, range: 0..count };
     check(group, only, case).await?;
     for root in [0, size - 1] {
-        let collective = of_halves(|reducer, element| Reduce::of(reducer, element, root), op)?;
+        let collective = Reduce::of(reducer.clone(), root);
         let expected = if rank == root { Some(averages.clone()) } else { None };
         let output = if rank == root { count } else { 0 };
         let (input, data) = (halves(rank, count), halves(rank, count));
         check(group, only, Case { collective, input, output, expected, data, range: 0..count }).await?;
     }
-    let scatter = of_halves(|reducer, element| ReduceScatter::of(reducer, element, Lengths::Equal), op)?;
+    let scatter = ReduceScatter::of(reducer, Lengths::Equal);
     check(
         group,
         only,
