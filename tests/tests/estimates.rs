@@ -136,10 +136,9 @@ impl Ranks<'_> {
         self.compare(&Scatter::new::<f32>(0, Lengths::Equal), |rank| (at_root(rank, all), bytes), found);
         self.compare(&Barrier, |_| (0, 0), found);
         let halves = Reducer::of(DataType::Bf16, ReduceOp::Sum).unwrap();
-        let bf16 = DataType::Bf16.number();
-        self.compare(&AllReduce::of(halves.clone(), bf16), both, found);
-        self.compare(&Reduce::of(halves.clone(), bf16, 0), |rank| (bytes, at_root(rank, bytes)), found);
-        self.compare(&ReduceScatter::of(halves, bf16, Lengths::Equal), |_| (all, bytes), found);
+        self.compare(&AllReduce::of(halves.clone()), both, found);
+        self.compare(&Reduce::of(halves.clone(), 0), |rank| (bytes, at_root(rank, bytes)), found);
+        self.compare(&ReduceScatter::of(halves, Lengths::Equal), |_| (all, bytes), found);
         self.compare(&AllToAll::new::<f32>(Lengths::Equal, Lengths::Equal), |_| (all, all), found);
     }
 }
