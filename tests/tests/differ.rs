@@ -33,13 +33,13 @@ const CALLS: [(&str, Odd); 27] = [
         text(group.all_reduce(&mut [1.0f32], if odd { ReduceOp::Max } else { ReduceOp::Sum }))
     }),
     ("name of a reduction", |group, odd| {
-        text(group.all_reduce(&mut [1.0f32], &first_of(if odd { "last" } else { "first" })))
+        text(group.all_reduce(&mut [1.0f32], first_of(if odd { "last" } else { "first" })))
     }),
     ("elements of a reduction", |group, odd| {
         text(if odd {
-            group.all_reduce(&mut [[1u16; 3]; 4], &first_of("first"))
+            group.all_reduce(&mut [[1u16; 3]; 4], first_of("first"))
         } else {
-            group.all_reduce(&mut [[1u16; 5]; 4], &first_of("first"))
+            group.all_reduce(&mut [[1u16; 5]; 4], first_of("first"))
         })
     }),
     ("length of a sum", |group, odd| {
