@@ -58,7 +58,6 @@ use crate::error::Result;
 ///     Ok(())
 /// });
 ///
-/// # fn main() -> Result<(), brevity_collectives::Error> {
 /// # let group = Group::solo();
 /// let mut losses = [Loss { value: 0.5, batch: group.rank() }];
 /// group.all_reduce(&mut losses, &lowest)?;
@@ -66,8 +65,7 @@ use crate::error::Result;
 ///
 /// let mut batches = [1u64];
 /// group.all_reduce(&mut batches, ReduceOp::Sum)?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), brevity_collectives::Error>(())
 /// ```
 pub struct Reduction<T> {
     /// The error is that `T` has no such operation.
