@@ -94,10 +94,13 @@ impl<'env> Memory<'env> {
         self.output
     }
 
-    /// The segments of `length` bytes of a vector that the input and the output have alike. One of them may
-    /// be empty.
+    /// The segments of `length` bytes of a vector that the input and the output have alike: one if that is no
+    /// longer, or if `length` is 0. One of input and output may be empty.
     pub(crate) fn segments(self, length: usize) -> Vec<Self> {
         let total = self.sizes().input().max(self.output.len());
+        if length == 0 || total <= length {
+            return vec![self];
+        }
         let cut = |of: usize, piece: usize| (piece * length).min(of)..((piece + 1) * length).min(of);
         let (bytes, count, input) = (self.output.len(), total.div_ceil(length), self.input);
         let pieces = self.output.split_into((0..count).map(|piece| cut(bytes, piece).len()));
@@ -213,7 +216,10 @@ mod tests {
         assert_eq!(lengths(Some(&[]), &mut output), all.map(|(_, length)| (Some(0), length)));
         let memory = Memory::from(Buffers::apart(&input, &mut output)).segments(4);
         assert_eq!(memory[2].input(), [8, 9]);
-        assert!(Memory::from(Buffers::in_place::<u8>(&mut [])).segments(4).is_empty());
+        assert_eq!(Memory::from(Buffers::in_place::<u8>(&mut [])).segments(4).len(), 1);
+        assert_eq!(lengths(None, &mut output[..4]), [(None, 4)]);
+        let memory = Memory::from(Buffers::in_place(&mut output));
+        assert_eq!(memory.segments(0).len(), 1);
     }
 
     #[test]

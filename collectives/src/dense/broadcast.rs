@@ -122,10 +122,7 @@ impl Collective for Broadcast {
                 _ => by::tree::broadcast(&call, data, root, 2).await,
             }
         };
-        let segments = match memory.output.len() {
-            0 => vec![memory],
-            _ => memory.segments(segment),
-        };
+        let segments = memory.segments(segment);
         if algorithm == Algorithm::Hosts {
             let done = by::hosts::broadcast(call, self.size, segments, root).await?;
             return Ok(Chunk::join_all(done));

@@ -24,8 +24,7 @@ pub(in crate::dense) async fn all_reduce<'env>(
 ) -> Result<Chunk<'env, u8>> {
     let (size, parts) = (reducer.size(), places(call).topology.least as usize);
     let segment = call.slice_bytes() / reducer.wide() * size * parts;
-    let segments =
-        if segment == 0 || memory.output.len() <= segment { vec![memory] } else { memory.segments(segment) };
+    let segments = memory.segments(segment);
     let done = match slots(call, size) {
         Some((mut place, terms)) => {
             let mut turn = SlotTurn::begin(&mut place, &terms).await?;
