@@ -1,10 +1,8 @@
 //! Broadcast by hosts.
 
-use std::sync::Arc;
-
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::{RADIX, inside, places, slots};
+use super::{RADIX, Representatives, inside, slots};
 use crate::buffers::Memory;
 use crate::call::Call;
 use crate::dense::by::tree;
@@ -19,51 +17,28 @@ pub(in crate::dense) async fn broadcast<'a, 'env>(
     segments: Vec<Memory<'env>>,
     root: u32,
 ) -> Result<Vec<Chunk<'env, u8>>> {
-    let way = Way::new(call, root);
+    let way = Representatives::new(call, root);
     if let Some((mut place, terms)) = slots(call, size) {
         let mut turn = SlotTurn::begin(&mut place, &terms).await?;
         return over_slots(call, &mut turn, &way, segments).await;
     }
     let way = &way;
     let run = |lane: Call<'a, 'env>, memory: Memory<'env>| async move {
-        let data = way.between(&lane, memory.output).await?;
+        let data = between(&lane, way, memory.output).await?;
         tree::broadcast(&inside(&lane), data, way.place, RADIX).await
     };
     in_lanes(call, segments, run).await
 }
 
-/// The way of a broadcast from its root.
-struct Way {
-    /// The rank of each host that gets the vector first: the root on its own.
-    representatives: Arc<[u32]>,
-    /// Whether this rank is one of them.
-    is_representative: bool,
-    /// The place on this host of its own.
-    place: u32,
-    /// The host of the root.
-    host: u32,
-}
-
-impl Way {
-    fn new(call: &Call<'_, '_>, root: u32) -> Self {
-        let places = places(call);
-        let representatives = places.representatives(root);
-        let own = representatives[places.host(call.rank()) as usize];
-        Self {
-            is_representative: call.rank() == own,
-            place: places.place(own),
-            host: places.host(root),
-            representatives,
-        }
-    }
-
-    /// Copies the vector to the representatives, if this rank is one of them.
-    async fn between<'env>(&self, call: &Call<'_, 'env>, data: Chunk<'env, u8>) -> Result<Chunk<'env, u8>> {
-        if !self.is_representative {
-            return Ok(data);
-        }
-        let across = call.among(Arc::clone(&self.representatives));
-        tree::broadcast(&across, data, self.host, RADIX).await
+/// Copies the vector to the representatives, if this rank is one of them.
+async fn between<'env>(
+    call: &Call<'_, 'env>,
+    way: &Representatives,
+    data: Chunk<'env, u8>,
+) -> Result<Chunk<'env, u8>> {
+    match way.across(call) {
+        Some(across) => tree::broadcast(&across, data, way.host, RADIX).await,
+        None => Ok(data),
     }
 }
 
@@ -71,7 +46,7 @@ impl Way {
 async fn over_slots<'env>(
     call: &Call<'_, 'env>,
     turn: &mut SlotTurn<'_>,
-    way: &Way,
+    way: &Representatives,
     segments: Vec<Memory<'env>>,
 ) -> Result<Vec<Chunk<'env, u8>>> {
     let mut lanes = Lanes::new();
@@ -81,7 +56,7 @@ async fn over_slots<'env>(
         while !lanes.are_full()
             && let Some(memory) = segments.next()
         {
-            lanes.start(call, |lane| async move { way.between(&lane, memory.output).await });
+            lanes.start(call, |lane| async move { between(&lane, way, memory.output).await });
         }
         if lanes.is_empty() {
             break;

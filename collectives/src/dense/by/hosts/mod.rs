@@ -29,6 +29,8 @@ mod broadcast;
 mod reduce;
 mod reduce_scatter;
 
+use std::sync::Arc;
+
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::buffers::Memory;
@@ -56,6 +58,33 @@ fn places<'a>(call: &Call<'a, '_>) -> &'a Places {
 /// The call as the ranks of this host see it.
 fn inside<'a, 'env>(call: &Call<'a, 'env>) -> Call<'a, 'env> {
     call.among(places(call).here(call.rank()).clone())
+}
+
+/// The ranks that stand for their hosts in a collective with a root: on its own host the root, on others the
+/// first rank.
+struct Representatives {
+    /// By host.
+    ranks: Arc<[u32]>,
+    /// The place on this host of its representative.
+    place: u32,
+    /// Whether this rank is it.
+    is_own: bool,
+    /// The host of the root.
+    host: u32,
+}
+
+impl Representatives {
+    fn new(call: &Call<'_, '_>, root: u32) -> Self {
+        let places = places(call);
+        let ranks = places.representatives(root);
+        let here = ranks[places.host(call.rank()) as usize];
+        Self { is_own: call.rank() == here, place: places.place(here), host: places.host(root), ranks }
+    }
+
+    /// The call as they see it, if this rank is one of them.
+    fn across<'a, 'env>(&self, call: &Call<'a, 'env>) -> Option<Call<'a, 'env>> {
+        self.is_own.then(|| call.among(Arc::clone(&self.ranks)))
+    }
 }
 
 /// The right to use the slots of this host, for elements of `size` bytes.

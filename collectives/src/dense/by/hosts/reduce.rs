@@ -1,10 +1,8 @@
 //! Reduce by hosts.
 
-use std::sync::Arc;
-
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::{RADIX, ended, inside, places, slots, widened};
+use super::{RADIX, Representatives, ended, inside, slots, widened};
 use crate::buffers::Memory;
 use crate::call::Call;
 use crate::data::Reducer;
@@ -22,8 +20,7 @@ pub(in crate::dense) async fn reduce<'env>(
     root: u32,
 ) -> Result<Chunk<'env, u8>> {
     let segment = call.slice_bytes() / reducer.wide() * reducer.size();
-    let segments =
-        if segment == 0 || memory.input().len() <= segment { vec![memory] } else { memory.segments(segment) };
+    let segments = memory.segments(segment);
     let way = Way::new(call, reducer, root);
     let done = match slots(call, reducer.size()) {
         Some((mut place, terms)) => {
@@ -44,30 +41,13 @@ struct Way<'a> {
     reducer: &'a Reducer,
     partial: Reducer,
     is_root: bool,
-    /// The rank of each host that has the sums of its host: the root on its own.
-    representatives: Arc<[u32]>,
-    /// Whether this rank is one of them.
-    is_representative: bool,
-    /// The place on this host of its own.
-    place: u32,
-    /// The host of the root.
-    host: u32,
+    to: Representatives,
 }
 
 impl<'a> Way<'a> {
     fn new(call: &Call<'_, '_>, reducer: &'a Reducer, root: u32) -> Self {
-        let places = places(call);
-        let representatives = places.representatives(root);
-        let own = representatives[places.host(call.rank()) as usize];
-        Self {
-            reducer,
-            partial: reducer.partial(),
-            is_root: call.rank() == root,
-            is_representative: call.rank() == own,
-            place: places.place(own),
-            host: places.host(root),
-            representatives,
-        }
+        let is_root = call.rank() == root;
+        Self { reducer, partial: reducer.partial(), is_root, to: Representatives::new(call, root) }
     }
 
     /// What this rank has for the sums of its host.
@@ -75,7 +55,7 @@ impl<'a> Way<'a> {
         let (Memory { input, output }, kept) = widened(call, self.reducer, memory)?;
         match input {
             // The output is not for these sums.
-            Some(input) if self.is_representative && !self.is_root => {
+            Some(input) if self.to.is_own && !self.is_root => {
                 let sums = call.zeroed_bytes(input.len())?;
                 Ok(Prepared { memory: Memory { input: Some(input), output: sums }, kept: Some(output) })
             }
@@ -90,10 +70,9 @@ impl<'a> Way<'a> {
         mut sums: Chunk<'env, u8>,
         kept: Option<Chunk<'env, u8>>,
     ) -> Result<Chunk<'env, u8>> {
-        if self.is_representative {
-            let across = call.among(Arc::clone(&self.representatives));
+        if let Some(across) = self.to.across(call) {
             let memory = Memory { input: None, output: sums };
-            sums = reduce_tree::reduce(&across, &self.partial, memory, (self.host, RADIX)).await?;
+            sums = reduce_tree::reduce(&across, &self.partial, memory, (self.to.host, RADIX)).await?;
         }
         if self.is_root {
             return Ok(ended(self.reducer, sums, kept, call.world_size()));
@@ -115,7 +94,7 @@ async fn by_messages<'env>(
     memory: Memory<'env>,
 ) -> Result<Chunk<'env, u8>> {
     let Prepared { memory, kept } = way.prepare(call, memory)?;
-    let sums = reduce_tree::reduce(&inside(call), &way.partial, memory, (way.place, RADIX)).await?;
+    let sums = reduce_tree::reduce(&inside(call), &way.partial, memory, (way.to.place, RADIX)).await?;
     way.between(call, sums, kept).await
 }
 
@@ -133,7 +112,7 @@ async fn over_slots<'env>(
             done.push(lanes.end().await?);
         }
         let Prepared { memory: Memory { input, output: mut sums }, kept } = way.prepare(call, memory)?;
-        lanes.beside(host::reduce_part(turn, &way.partial, (input, &mut sums), way.place)).await?;
+        lanes.beside(host::reduce_part(turn, &way.partial, (input, &mut sums), way.to.place)).await?;
         turn.slots().wake();
         lanes.start(call, |lane| async move { way.between(&lane, sums, kept).await });
     }
