@@ -2,6 +2,7 @@
 
 mod dense;
 mod driving;
+mod forms;
 mod leave;
 mod leaving;
 mod messages;
