@@ -93,10 +93,11 @@ const POLLS_PER_LOOK: u32 = 64;
 ///
 /// A task that awaits a handle turns the engine itself for the first millisecond of a wait, as a blocking
 /// call does, and yields the processor if others want it. Then it sleeps: the engine's thread wakes it when
-/// something has come. A runtime's other tasks run in between. Dropping a handle detaches the call, because
-/// its peers still need it: the call continues whenever the engine is turned. If the call then panics, that
-/// is logged. Receives of messages between two ranks, and probes for them, are [canceled](Self::cancel)
-/// instead.
+/// something has come. A runtime's other tasks run in between, also if call after call ends at once: then the
+/// first poll of every 17th handle is pending, and wakes its task. Dropping a handle detaches the call,
+/// because its peers still need it: the call continues whenever the engine is turned. If the call then
+/// panics, that is logged. Receives of messages between two ranks, and probes for them, are
+/// [canceled](Self::cancel) instead.
 ///
 /// # Panics
 /// Like other futures, a handle panics if it is polled after it was ready.
@@ -111,6 +112,8 @@ pub struct Handle<T> {
     turns: u32,
     /// The polls after turns of others.
     follows: u32,
+    /// Whether a poll was pending.
+    was_pending: bool,
     /// Whether a poll has returned the result.
     is_spent: bool,
     /// Whether dropping it cancels the call.
@@ -125,7 +128,17 @@ impl<T> Handle<T> {
 
     fn of(engine: &Arc<Engine>, slot: Slot<T>, parkable: Option<Arc<dyn Wakes>>) -> Self {
         let (engine, turns, waiter) = (Arc::clone(engine), engine.parked.turns(), Waiter::new());
-        Self { engine, slot, parkable, waiter, turns, follows: 0, is_spent: false, is_receive: false }
+        Self {
+            engine,
+            slot,
+            parkable,
+            waiter,
+            turns,
+            follows: 0,
+            was_pending: false,
+            is_spent: false,
+            is_receive: false,
+        }
     }
 
     /// Turns the engine once and returns whether the call has ended. Inside the body of another call no call
@@ -273,6 +286,12 @@ impl<T> Future for Handle<T> {
     /// # Panics
     /// With the call's own panic, if it panicked. If an earlier poll has returned the result.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Inside a body and in simulations nobody else runs on this thread.
+        let is_in_runtime = !self.engine.is_simulated && !InBody::is_here();
+        if is_in_runtime && !self.was_pending && self.engine.parked.counts_at_once() {
+            self.was_pending = true;
+            return next_turn(context);
+        }
         let mut result = self.take_or_leave(context);
         if result.is_none() {
             self.engine.parked.count_poll();
@@ -287,8 +306,10 @@ impl<T> Future for Handle<T> {
                 self.await_turns()
             };
             result = self.take();
-            if result.is_none() && is_again {
-                return next_turn(context);
+            if result.is_none() {
+                self.was_pending = true;
+                self.engine.parked.reset_at_once();
+                return if is_again { next_turn(context) } else { Poll::Pending };
             }
         }
         let Some(result) = result else { return Poll::Pending };

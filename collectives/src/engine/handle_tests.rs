@@ -8,6 +8,7 @@ use ucx_sys_wrap::local::{self, Local};
 use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
 
 use super::*;
+use crate::engine::parked::AT_ONCE;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -139,6 +140,25 @@ fn a_handle_whose_result_was_returned_panics_instead_of_waiting() {
     for again in again {
         let panic = again.unwrap_err();
         assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(RESULT_IS_GONE));
+    }
+}
+
+/// Otherwise a task that makes such calls in a loop holds up its runtime for ever.
+#[test]
+fn a_task_whose_calls_all_end_at_once_lets_others_run() {
+    let (engine, peer) = engine();
+    let peer = Engine::new(Port::new(Box::new(peer)), None, false);
+    for number in 0..2 * (AT_ONCE + 1) {
+        let (has_come, waits) = (number % 2 == 0, number % (AT_ONCE + 1) == AT_ONCE);
+        let mut call = receive(&engine, TIMEOUT);
+        peer.run(TIMEOUT, async |comm| comm.send(Rank(0), envelope(0), vec![7u8; 8]).await.unwrap());
+        if has_come {
+            assert!(call.test(), "its end is there before the first poll");
+        }
+        assert_eq!(poll(&mut call).is_pending(), waits, "call {number}");
+        if waits {
+            assert!(poll(&mut call).is_ready(), "once");
+        }
     }
 }
 

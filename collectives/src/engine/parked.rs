@@ -38,7 +38,12 @@ pub(super) struct Parked {
     turns: AtomicU32,
     /// The polls of handles.
     polls: AtomicU32,
+    /// The first polls of handles since one was pending: so many calls have ended at once.
+    at_once: AtomicU32,
 }
+
+/// A task lets others run after so many calls that have ended at once.
+pub(super) const AT_ONCE: u32 = 16;
 
 impl Parked {
     #[inline]
@@ -77,6 +82,21 @@ impl Parked {
     #[inline]
     pub(super) fn polls(&self) -> u32 {
         self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Counts the first poll of a handle. Returns whether its task is to let others run before.
+    #[inline]
+    pub(super) fn counts_at_once(&self) -> bool {
+        let before = self.at_once.load(Ordering::Relaxed);
+        let is_due = before >= AT_ONCE;
+        self.at_once.store(if is_due { 0 } else { before + 1 }, Ordering::Relaxed);
+        is_due
+    }
+
+    /// A task waits, so that others run.
+    #[inline]
+    pub(super) fn reset_at_once(&self) {
+        self.at_once.store(0, Ordering::Relaxed);
     }
 
     /// Parks a handle whose task has left its waker.
