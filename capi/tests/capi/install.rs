@@ -126,7 +126,7 @@ fn wrong_arguments_are_refused_with_the_remedy() {
     let mut calls = [
         (Command::new("sh"), 2, "expected PREFIX"),
         (Command::new("sh"), 2, "expected an absolute path"),
-        (Command::new("sh"), 1, "cargo build --release"),
+        (Command::new("sh"), 1, "cargo rustc --release"),
     ];
     calls[0].0.arg(&script);
     calls[1].0.arg(&script).arg("relative");
