@@ -8,6 +8,7 @@ use brevity_bench::compare::{self, CollectivesArguments, RowArguments};
 use brevity_bench::floor::{self, Patience};
 use brevity_bench::order::Over;
 use brevity_bench::output::UNREAD;
+use brevity_bench::perf::Dtype;
 use brevity_bench::seat::Like;
 use brevity_bench::server::{self, ServerArguments};
 use brevity_bench::{Result, seat};
@@ -51,6 +52,7 @@ enum Action {
     #[command(hide = true)]
     CollectivesRank {
         socket: PathBuf,
+        dtype: Dtype,
     },
     /// A rank of a parameter server that waits for orders at a socket.
     #[command(hide = true)]
@@ -88,7 +90,7 @@ fn run(action: Action) -> Result<bool> {
         Action::P2p(arguments) => compare::p2p(&arguments),
         Action::Ffi(arguments) => compare::ffi(&arguments),
         Action::Collectives(arguments) => compare::collectives(&arguments),
-        Action::CollectivesRank { socket } => compare::serve(&socket).map(|()| true),
+        Action::CollectivesRank { socket, dtype } => compare::serve(&socket, dtype).map(|()| true),
         Action::Server(arguments) => server::server(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
         Action::Rank { socket, polls, messages, over, unwritten } => {

@@ -15,6 +15,7 @@ mod tight;
 use std::fmt;
 
 use brevity::Element;
+use half::{bf16, f16};
 
 use crate::oracle::{self, EXACT};
 
@@ -73,19 +74,42 @@ impl<T> Default for Vectors<T> {
 
 /// A type that represents small integers exactly.
 pub trait Number: Element {
+    /// Integers up to this, of which it holds the sums over a few hundred ranks.
+    const MAGNITUDE: u32;
+
     /// The value of an integer that an `f32` holds exactly.
     fn of(integer: f32) -> Self;
 }
 
 impl Number for f32 {
+    const MAGNITUDE: u32 = EXACT;
+
     fn of(integer: f32) -> Self {
         integer
     }
 }
 
 impl Number for f64 {
+    const MAGNITUDE: u32 = EXACT;
+
     fn of(integer: f32) -> Self {
         integer.into()
+    }
+}
+
+impl Number for f16 {
+    const MAGNITUDE: u32 = 8;
+
+    fn of(integer: f32) -> Self {
+        Self::from_f32(integer)
+    }
+}
+
+impl Number for bf16 {
+    const MAGNITUDE: u32 = 1;
+
+    fn of(integer: f32) -> Self {
+        Self::from_f32(integer)
     }
 }
 
@@ -188,10 +212,10 @@ impl Collective {
             Self::Barrier => Vec::new(),
             Self::Broadcast => vector(ROOT, count),
             Self::Reduce | Self::Gather if rank != ROOT => Vec::new(),
-            Self::Reduce | Self::AllReduce => numbers(&oracle::sum(world_size, 0..count, EXACT)),
+            Self::Reduce | Self::AllReduce => numbers(&oracle::sum(world_size, 0..count, T::MAGNITUDE)),
             Self::ReduceScatter => {
                 let (part, rank) = (count / world_size as usize, rank as usize);
-                numbers(&oracle::sum(world_size, part * rank..part * (rank + 1), EXACT))
+                numbers(&oracle::sum(world_size, part * rank..part * (rank + 1), T::MAGNITUDE))
             }
             Self::AllGather | Self::Gather => joined(ranks().map(|rank| vector(rank, count))),
             Self::Scatter => vector(rank, count),
@@ -222,7 +246,7 @@ fn number(from: u32, to: u32, world_size: u32) -> u32 {
 }
 
 fn vector<T: Number>(number: u32, count: usize) -> Vec<T> {
-    numbers(&oracle::vector(number, count, EXACT))
+    numbers(&oracle::vector(number, count, T::MAGNITUDE))
 }
 
 fn numbers<T: Number>(integers: &[f32]) -> Vec<T> {
@@ -255,6 +279,15 @@ mod tests {
                     assert!(longest <= collective.longest(count * 4, world_size), "{collective}, {place:?}");
                 }
             }
+        }
+    }
+
+    /// Up to 256 ranks for those of 8 significant bits.
+    #[test]
+    fn sums_of_short_floats_are_exact() {
+        assert!(256 * f16::MAGNITUDE <= 2048 && 256 * bf16::MAGNITUDE <= 256);
+        for integer in [-256.0, -129.0, 3.0, 255.0] {
+            assert_eq!((f16::of(integer).to_f32(), bf16::of(integer).to_f32()), (integer, integer));
         }
     }
 

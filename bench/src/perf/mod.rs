@@ -54,7 +54,24 @@ pub enum Dtype {
     F32,
     /// 64-bit floating point.
     F64,
+    /// 16-bit floating point of IEEE 754.
+    F16,
+    /// The upper half of an `f32`.
+    Bf16,
 }
+
+/// Calls a function of the type of elements.
+macro_rules! of_dtype {
+    ($dtype:expr, $function:ident $arguments:tt) => {
+        match $dtype {
+            $crate::perf::Dtype::F32 => $function::<f32> $arguments,
+            $crate::perf::Dtype::F64 => $function::<f64> $arguments,
+            $crate::perf::Dtype::F16 => $function::<half::f16> $arguments,
+            $crate::perf::Dtype::Bf16 => $function::<half::bf16> $arguments,
+        }
+    };
+}
+pub(crate) use of_dtype;
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,6 +160,8 @@ impl Dtype {
         match self {
             Self::F32 => "f32",
             Self::F64 => "f64",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
         }
     }
 
@@ -152,6 +171,7 @@ impl Dtype {
         match self {
             Self::F32 => size_of::<f32>(),
             Self::F64 => size_of::<f64>(),
+            Self::F16 | Self::Bf16 => size_of::<u16>(),
         }
     }
 }
@@ -163,10 +183,9 @@ impl FromStr for Dtype {
         match name {
             "f32" => Ok(Self::F32),
             "f64" => Ok(Self::F64),
-            "f16" | "bf16" => Err(Error::Arguments(format!(
-                "--dtype {name}: collectives do not add it yet, measure f32 or f64"
-            ))),
-            _ => Err(Error::Arguments(format!("--dtype {name}: name one of f32, f64"))),
+            "f16" => Ok(Self::F16),
+            "bf16" => Ok(Self::Bf16),
+            _ => Err(Error::Arguments(format!("--dtype {name}: name one of f32, f64, f16, bf16"))),
         }
     }
 }
@@ -186,8 +205,7 @@ pub fn measure(
         return messages::measure(group, benchmark, case, verify);
     }
     let mut workload: Box<dyn Workload> = match (benchmark, case.density, dtype) {
-        (Benchmark::Dense(collective), _, Dtype::F32) => dense::<f32>(group, collective, case)?,
-        (Benchmark::Dense(collective), _, Dtype::F64) => dense::<f64>(group, collective, case)?,
+        (Benchmark::Dense(collective), ..) => of_dtype!(dtype, dense(group, collective, case))?,
         (Benchmark::SparseAllGather(wire), Some(density), _) => {
             Box::new(SparseAllGather::new(group, case.bytes / size_of::<f32>(), density, wire)?)
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use brevity::Group;
 
-use super::{Case, Dense, Dtype, Workload};
+use super::{Case, Dense, Dtype, Workload, of_dtype};
 use crate::Result;
 use crate::collective::{Collective, Number, Started};
 
@@ -58,10 +58,17 @@ pub fn measure_overlap(
     tests: u32,
     verify: bool,
 ) -> Result<Overlapped> {
-    match dtype {
-        Dtype::F32 => Row::<f32>::new(group, collective, case, verify)?.measure(tests),
-        Dtype::F64 => Row::<f64>::new(group, collective, case, verify)?.measure(tests),
-    }
+    of_dtype!(dtype, measure_as(group, collective, case, tests, verify))
+}
+
+fn measure_as<T: Number>(
+    group: &Group,
+    collective: Collective,
+    case: Case,
+    tests: u32,
+    verify: bool,
+) -> Result<Overlapped> {
+    Row::<T>::new(group, collective, case, verify)?.measure(tests)
 }
 
 struct Row<'a, T> {

@@ -8,7 +8,7 @@ use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Cluster, Links, Passage, run};
 use brevity::{Group, Machine, Settings};
 
-use super::{Case, Dense, Dtype, Measured, Workload};
+use super::{Case, Dense, Dtype, Measured, Workload, of_dtype};
 use crate::collective::{Collective, Number, Place, ROOT};
 use crate::{Error, Result};
 
@@ -37,10 +37,7 @@ pub fn simulate(
     dtype: Dtype,
     case: Case,
 ) -> Result<Vec<Measured>> {
-    match dtype {
-        Dtype::F32 => simulate_as::<f32>(simulation, collective, case),
-        Dtype::F64 => simulate_as::<f64>(simulation, collective, case),
-    }
+    of_dtype!(dtype, simulate_as(simulation, collective, case))
 }
 
 /// The messages of one call of a collective between ranks on these hosts, in the order in which they have

@@ -83,7 +83,7 @@ pub struct PerfArguments {
     /// one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and value, 8 bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
-    /// Type of the elements: f32 or f64 [default: f32]
+    /// Type of the elements: f32, f64, f16 or bf16 [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
     /// Iterations timed for each row [default: 1000 up to 8K, 100 above]
@@ -317,6 +317,7 @@ mod tests {
         assert_eq!(bytes("allreduce")[..2], [4, 8]);
         assert_eq!(bytes("allgather --dtype f64")[..2], [8, 16]);
         assert_eq!(bytes("allreduce --dtype f64 --elements 3"), [24]);
+        assert_eq!(bytes("broadcast --dtype bf16 --elements 3"), [6]);
         assert_eq!(bytes("allreduce --elements 3"), [12]);
         assert_eq!(bytes("allreduce --size 64K"), [65_536]);
         assert_eq!(bytes("gtopk-allreduce"), [4 << 20]);
@@ -371,9 +372,7 @@ mod tests {
             ("dance", "barrier, sparse-allgather, gtopk-allreduce; or compress"),
             ("latency --ranks 1", "from 2 to"),
             ("allreduce --ranks 0", "from 1 to"),
-            ("allreduce --dtype f16", "do not add it yet"),
-            ("broadcast --dtype bf16", "do not add it yet"),
-            ("allreduce --dtype i8", "name one of f32, f64"),
+            ("allreduce --dtype i8", "name one of f32, f64, f16, bf16"),
             ("latency --dtype f64", "no other elements"),
             ("gtopk-allreduce --dtype f64", "no other elements"),
             ("allgather --dtype f64 --size 4:16", "an f64 has 8 bytes"),

@@ -70,7 +70,7 @@ pub fn collectives(arguments: &CollectivesArguments) -> Result<bool> {
     let mut all = Vec::new();
     for row in rows {
         let run = Run::of(row, &stage, &peers, &opening)?;
-        run.keep(&opening)?;
+        run.keep(&opening, &arguments.ranks)?;
         all.push(run);
     }
     let figures = figures_of(&all, || opening.circumstances(peers))?;
@@ -120,9 +120,11 @@ impl Run {
         Ok(Self { row, circumstances, pairs, decades, left_out, said })
     }
 
-    fn keep(&self, opening: &Opening) -> Result<()> {
+    /// Keeps the record, if records are kept. Its name has the numbers of ranks that were asked for.
+    fn keep(&self, opening: &Opening, ranks: &[u32]) -> Result<()> {
         let json = figures(&self.circumstances, std::slice::from_ref(self))?;
-        let name = format!("collectives-{}", self.row.name());
+        let asked: String = ranks.iter().map(|ranks| format!("-p{ranks}")).collect();
+        let name = format!("collectives-{}{asked}", self.row.name());
         match opening.keep(&self.circumstances, &name, (&json, &self.said), true)? {
             Some(kept) if self.said.is_printed() => crate::output::print(&format!("{kept}\n\n")),
             _ => Ok(()),

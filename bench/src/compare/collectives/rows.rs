@@ -6,6 +6,7 @@ use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Subject, compare, judge_best};
 use crate::net::Hosts;
 use crate::order::What;
+use crate::perf::Dtype;
 use crate::{Error, Result};
 
 /// 25 million `f32`, the vector of the bars.
@@ -86,6 +87,63 @@ impl On {
     }
 }
 
+/// What Brevity is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// Other libraries, and the floor of links.
+    Others,
+    /// Itself: sums in the fixed order, with those in any order.
+    AnyOrder,
+    /// Itself: as many `bf16` as `f32`.
+    F32,
+}
+
+/// How ranks of Brevity make their calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The name of the side, where it is not that of the wire.
+    pub name: Option<&'static str>,
+    /// The elements.
+    pub dtype: Dtype,
+    any_order: bool,
+}
+
+impl Form {
+    const USUAL: Self = Self { name: None, dtype: Dtype::F32, any_order: false };
+
+    /// The variable for the order of sums.
+    pub fn any_order(self) -> (&'static str, &'static str) {
+        ("BREVITY_ANY_ORDER", if self.any_order { "1" } else { "0" })
+    }
+}
+
+impl Against {
+    /// The forms of Brevity's side, and of the other one if that is Brevity, too.
+    pub fn forms(self) -> (Form, Option<Form>) {
+        let named = |name, form| Form { name: Some(name), ..form };
+        match self {
+            Self::Others => (Form::USUAL, None),
+            Self::AnyOrder => {
+                let any_order = Form { any_order: true, ..Form::USUAL };
+                (named("fixed order", Form::USUAL), Some(named("any order", any_order)))
+            }
+            Self::F32 => {
+                let halves = Form { dtype: Dtype::Bf16, ..Form::USUAL };
+                (named("bf16", halves), Some(named("f32", Form::USUAL)))
+            }
+        }
+    }
+
+    /// The end of a row's name.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Others => "",
+            Self::AnyOrder => "-order",
+            Self::F32 => "-bf16",
+        }
+    }
+}
+
 /// A row of the table of bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -93,12 +151,21 @@ pub struct Row {
     pub collective: Collective,
     /// The wire.
     pub on: On,
+    /// The other side.
+    pub against: Against,
 }
+
+/// The rows in which Brevity is on both sides, all of the all-reduce.
+const OF_ITSELF: [(On, Against); 3] =
+    [(On::Sockets, Against::AnyOrder), (On::Pairs, Against::AnyOrder), (On::Links, Against::F32)];
 
 impl Row {
     /// All rows of the collectives that Brevity has, in the order of measurement.
     pub fn all() -> impl Iterator<Item = Self> {
-        collective::measured().flat_map(|collective| On::ALL.map(|on| Self { collective, on }))
+        let others = |collective| On::ALL.map(|on| Self { collective, on, against: Against::Others });
+        let collective = Collective::AllReduce;
+        let of_itself = OF_ITSELF.map(|(on, against)| Self { collective, on, against });
+        collective::measured().flat_map(others).chain(of_itself)
     }
 
     /// Whether the row is measured unless rows are named.
@@ -108,7 +175,7 @@ impl Row {
 
     /// The name for `--only`.
     pub fn name(self) -> String {
-        format!("{}-{}", self.collective, self.on.name())
+        format!("{}-{}{}", self.collective, self.on.name(), self.against.suffix())
     }
 
     /// Whether a name of `--only` means this row: its own, its collective's or its wire's.
@@ -127,7 +194,11 @@ impl Row {
         left_out: &mut Vec<String>,
     ) -> Result<()> {
         let given = &stage.ranks[..];
-        let world_sizes = if given.is_empty() { self.on.world_sizes(stage.quick) } else { given };
+        let usual = match (self.on, self.against) {
+            (On::Sockets, Against::AnyOrder) if !stage.quick => &[2, 4, 8],
+            _ => self.on.world_sizes(stage.quick),
+        };
+        let world_sizes = if given.is_empty() { usual } else { given };
         for &world_size in world_sizes {
             let ranks = format!("{} with {world_size} ranks", self.name());
             let hosts = match self.on.hosts(world_size) {
@@ -169,6 +240,11 @@ impl Row {
     /// The limit of the time over that of the fastest peer, and where links have one over the floor.
     fn bar(self, bytes: usize) -> Option<Bar> {
         use Collective as C;
+        match self.against {
+            Against::AnyOrder => return Some(Bar::Ratio(1.05)),
+            Against::F32 => return (bytes == LONG).then_some(Bar::Ratio(0.52)),
+            Against::Others => {}
+        }
         match (self.on, self.collective, bytes) {
             (_, C::Barrier, _) => None,
             (On::Sockets, C::AllReduce, LONG) => Some(Bar::Ratio(0.9)),
@@ -185,6 +261,7 @@ impl Row {
     /// The limit of the geometric mean of those ratios over a decade of sizes.
     pub fn decade_bar(self) -> Option<Bar> {
         match (self.on, self.collective) {
+            _ if self.against != Against::Others => None,
             (On::Sockets, Collective::AllReduce) => Some(Bar::Ratio(0.95)),
             (On::Sockets, collective) if collective != Collective::Barrier => Some(Bar::Ratio(1.0)),
             _ => None,
@@ -203,8 +280,9 @@ mod tests {
     #[test]
     fn rows_are_named_by_collective_and_wire() {
         let named = |name: &str| Row::all().filter(|row| row.is_named(name)).count();
-        assert_eq!((named("allreduce-tcp"), named("allreduce"), named("dance")), (1, On::ALL.len(), 0));
-        assert_eq!(named("links"), collective::measured().count());
+        let of_all_reduces = On::ALL.len() + OF_ITSELF.len();
+        assert_eq!((named("allreduce-tcp"), named("allreduce"), named("dance")), (1, of_all_reduces, 0));
+        assert_eq!((named("links"), named("allreduce-links-bf16")), (collective::measured().count() + 1, 1));
         let by_default = |name: &str| row(name).is_default();
         assert!(by_default("broadcast-tcp") && by_default("allreduce-pairs"));
         assert!(!by_default("broadcast-links"));
@@ -221,6 +299,9 @@ mod tests {
         assert_eq!(bar("allreduce-links", LONG), Some(Bar::Ratio(1.02)));
         assert_eq!(bar("allreduce-pairs", LONG), Some(Bar::Ratio(1.05)));
         assert_eq!((bar("barrier-tcp", 0), bar("broadcast-links", LONG)), (None, None));
+        assert_eq!(bar("allreduce-tcp-order", 1 << 20), Some(Bar::Ratio(1.05)));
+        assert_eq!(bar("allreduce-links-bf16", LONG), Some(Bar::Ratio(0.52)));
+        assert_eq!(row("allreduce-tcp-order").decade_bar(), None);
         assert_eq!(row("allreduce-tcp").decade_bar(), Some(Bar::Ratio(0.95)));
         assert_eq!(row("broadcast-tcp").decade_bar(), Some(Bar::Ratio(1.0)));
         assert_eq!(row("allreduce-shm").decade_bar(), None);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use brevity::transport::bootstrap::Choice;
 
-use super::rows::{On, Row};
+use super::rows::{Against, Form, On, Row};
 use crate::Result;
 use crate::collective::Collective;
 use crate::compare::pairs::{Alike, Contestant, Effort, OfJob};
@@ -70,11 +70,19 @@ impl Sides {
             (false, On::Sockets | On::Memory, 2) => Alike::JOBS,
             _ => FEW_JOBS,
         };
-        let ours = Alike::start_as_many(jobs, || {
-            let job = hosts.as_ref().map_or_else(|| ours(row.on, world_size), ours_on);
+        let own = |form: Form| -> Result<OfJob> {
+            let job = match &hosts {
+                None => ours(row.on, world_size, form),
+                Some(hosts) => ours_on(hosts, form),
+            };
             job.map(OfJob::slowest)
-        })?;
+        };
+        let (form, other) = row.against.forms();
+        let ours = Alike::start_as_many(jobs, || own(form))?;
         let mut theirs: Vec<Box<dyn Contestant>> = Vec::new();
+        if let Some(other) = other {
+            theirs.push(Box::new(Alike::start_as_many(jobs, || own(other))?));
+        }
         for (name, start) in peers(row, world_size, hosts.as_ref(), stage, left_out) {
             match Alike::start_as_many(jobs, || Ok(OfJob::slowest(start()?))) {
                 Ok(jobs) => theirs.push(Box::new(jobs)),
@@ -82,7 +90,8 @@ impl Sides {
             }
         }
         let collective = row.collective;
-        let floor = hosts.as_ref().map(|hosts| Floor { collective, world_size, hosts: hosts.count() });
+        let floor = hosts.as_ref().filter(|_| other.is_none());
+        let floor = floor.map(|hosts| Floor { collective, world_size, hosts: hosts.count() });
         theirs.extend(floor.map(|floor| Box::new(floor) as Box<dyn Contestant>));
         Ok(Self { ours, theirs, floor, _hosts: hosts })
     }
@@ -93,15 +102,17 @@ impl Sides {
     }
 }
 
-fn ours(on: On, ranks: u32) -> Result<Job> {
+fn ours(on: On, ranks: u32, form: Form) -> Result<Job> {
     let (name, shared) = if on == On::Memory { ("host", SHARED) } else { ("tcp", NOT_SHARED) };
-    Job::ours_as(RANK, name, ranks, Choice::Tcp, &[], &[shared, TIMEOUT])
+    let name = form.name.unwrap_or(name);
+    Job::ours_as(RANK, name, ranks, Choice::Tcp, &[form.dtype.name()], &[shared, TIMEOUT, form.any_order()])
 }
 
-fn ours_on(hosts: &Hosts) -> Result<Job> {
-    Job::theirs("tcp", hosts.ranks(), |socket| {
+fn ours_on(hosts: &Hosts, form: Form) -> Result<Job> {
+    Job::theirs(form.name.unwrap_or("tcp"), hosts.ranks(), |socket| {
         let mut command: Command = hosts.run(&own_program()?);
-        command.arg(RANK).arg(socket).env("BREVITY_TRANSPORT", Choice::Tcp.name()).env(TIMEOUT.0, TIMEOUT.1);
+        let wire = ("BREVITY_TRANSPORT", Choice::Tcp.name());
+        command.arg(RANK).arg(socket).arg(form.dtype.name()).envs([wire, TIMEOUT, form.any_order()]);
         Ok(vec![command])
     })
 }
@@ -118,6 +129,9 @@ fn peers<'a>(
     left_out: &mut Vec<String>,
 ) -> Vec<Start<'a>> {
     let mut starts: Vec<Start<'a>> = Vec::new();
+    if row.against != Against::Others {
+        return starts;
+    }
     let gloo = stage.gloo.as_ref().filter(|_| row.on != On::Memory && Gloo::has(row.collective));
     if let Some(gloo) = gloo {
         let start = move || hosts.map_or_else(|| gloo.start(ranks), |hosts| gloo.start_on(hosts));
