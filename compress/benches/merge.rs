@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use brevity_compress::SparseVec;
 use brevity_compress::generator::Generator;
-use brevity_compress::merge::{MergeScratch, add, sum_all, top_k_sum};
+use brevity_compress::merge::{MergeScratch, OrderedScratch, add, sum_in_order, top_k_sum};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 const ELEMENTS: usize = 25_000_000;
@@ -43,7 +43,10 @@ fn sums(c: &mut Criterion) {
     group.bench_function("top_k_sum, 2 x 250000", |b| {
         b.iter(|| top_k_sum(black_box(views[0]), views[1], K, &mut kept, &mut dropped, &mut scratch));
     });
-    group.bench_function("sum_all, 16 x 250000", |b| b.iter(|| sum_all(black_box(&views), &mut kept)));
+    let mut ordered = OrderedScratch::new();
+    group.bench_function("sum_in_order, 16 x 250000", |b| {
+        b.iter(|| sum_in_order(black_box(&views), &mut kept, &mut ordered))
+    });
     let mut dense = vec![0.0; ELEMENTS];
     group.bench_function("add to dense, 250000", |b| b.iter(|| black_box(views[0]).add_to(&mut dense)));
     group.finish();

@@ -4,7 +4,10 @@
 
 mod shapes;
 
-use brevity_compress::merge::{MergeScratch, add, split_by, sum_all, top_k_sum};
+use std::collections::{BTreeMap, BTreeSet};
+
+use brevity_compress::generator::Generator;
+use brevity_compress::merge::{MergeScratch, OrderedScratch, add, split_by, sum_in_order, top_k_sum};
 use brevity_compress::{SparseVec, SparseView};
 use proptest::prelude::*;
 use shapes::{shaped, total_order};
@@ -22,13 +25,53 @@ fn several() -> impl Strategy<Value = Vec<SparseVec>> {
     (1_usize..200).prop_flat_map(|dim| prop::collection::vec(thinned(dim), 1..9))
 }
 
-/// The non-zero elements of a dense sum in the order of `parts`.
-fn dense_sum(parts: &[SparseVec]) -> Vec<(u32, f32)> {
-    let mut sum = vec![0.0; parts[0].dim()];
-    for part in parts {
-        part.iter().for_each(|(index, value)| sum[index as usize] += value);
+/// Up to 33 vectors.
+fn many() -> impl Strategy<Value = Vec<SparseVec>> {
+    (1_usize..100).prop_flat_map(|dim| prop::collection::vec(thinned(dim), 1..34))
+}
+
+/// The sum in the fixed order, by its definition in docs/algorithms.md.
+fn in_order(x: &[f32]) -> f32 {
+    let members = 1 << x.len().ilog2();
+    let mut y: Vec<f32> =
+        (0..members).map(|i| x.get(members + i).map_or(x[i], |guest| x[i] + guest)).collect();
+    while y.len() > 1 {
+        y = y.chunks(2).map(|pair| pair[0] + pair[1]).collect();
     }
-    (0..).zip(sum).filter(|entry| entry.1 != 0.0).collect()
+    y[0]
+}
+
+/// The non-zero elements of the dense sum of `parts`, in the fixed order.
+fn dense_sum(parts: &[SparseVec]) -> Vec<(u32, f32)> {
+    let dense: Vec<_> = parts.iter().map(SparseVec::to_dense).collect();
+    let sums = (0..parts[0].dim()).map(|i| in_order(&dense.iter().map(|x| x[i]).collect::<Vec<_>>()));
+    (0..).zip(sums).filter(|entry| entry.1 != 0.0).collect()
+}
+
+/// The same, where the dense vectors are too long.
+fn mapped_sum(parts: &[SparseVec]) -> Vec<(u32, f32)> {
+    let maps: Vec<BTreeMap<_, _>> = parts.iter().map(|part| part.iter().collect()).collect();
+    let indices: BTreeSet<u32> = maps.iter().flat_map(|map| map.keys().copied()).collect();
+    let sum = |index| {
+        (index, in_order(&maps.iter().map(|map| map.get(&index).copied().unwrap_or(0.0)).collect::<Vec<_>>()))
+    };
+    indices.into_iter().map(sum).filter(|entry| entry.1 != 0.0).collect()
+}
+
+fn sum(parts: &[SparseVec], out: &mut SparseVec, scratch: &mut OrderedScratch) {
+    let views: Vec<_> = parts.iter().map(SparseVec::view).collect();
+    sum_in_order(&views, out, scratch).unwrap();
+}
+
+/// Entries with their bits.
+fn bits(entries: Vec<(u32, f32)>) -> Vec<(u32, u32)> {
+    entries.into_iter().map(|(index, value)| (index, value.to_bits())).collect()
+}
+
+/// Values of such sizes that each order of a sum gives other bits; some cancel.
+fn rough(generator: &mut Generator) -> f32 {
+    let size = [1e8, 1.0, -1e8, 3e-8][generator.below(4) as usize];
+    size * (1.0 + generator.below(4) as f32 / 4.0)
 }
 
 fn entries(sparse: &SparseVec) -> Vec<(u32, f32)> {
@@ -38,11 +81,14 @@ fn entries(sparse: &SparseVec) -> Vec<(u32, f32)> {
 
 proptest! {
     #[test]
-    fn sums_are_dense_sums(parts in several()) {
-        let views: Vec<_> = parts.iter().map(SparseVec::view).collect();
-        let mut out = SparseVec::new(0);
-        sum_all(&views, &mut out).unwrap();
-        prop_assert_eq!(entries(&out), dense_sum(&parts));
+    fn sums_are_dense_sums(parts in many()) {
+        let (mut out, mut scratch) = (SparseVec::new(0), OrderedScratch::new());
+        sum(&parts, &mut out, &mut scratch);
+        prop_assert_eq!(bits(entries(&out)), bits(dense_sum(&parts)));
+        // Fewer, in memory that has been used.
+        let fewer = &parts[parts.len() / 2..];
+        sum(fewer, &mut out, &mut scratch);
+        prop_assert_eq!(bits(entries(&out)), bits(dense_sum(fewer)));
         let pair = [&parts[0], &parts[parts.len() - 1]].map(SparseVec::clone);
         add(pair[0].view(), pair[1].view(), &mut out).unwrap();
         prop_assert_eq!(entries(&out), dense_sum(&pair));
@@ -63,24 +109,22 @@ proptest! {
         prop_assert_eq!(entries(&dropped), last);
     }
 
-    /// Windows of the dense sum follow the data: far apart, and across their edges.
     #[test]
     fn sums_do_not_depend_on_where_the_entries_lie(
-        parts in several(),
-        stride in 1_u32..20_000_000,
+        parts in many(),
+        stride in 1_u32..40_000_000,
         start in 0_u32..90_000_000,
     ) {
         let spread = |part: &SparseVec| {
             let indices = part.indices().iter().map(|&index| start + index * stride).collect();
             SparseVec::from_parts(1 << 32, indices, part.values().to_vec()).unwrap()
         };
-        prop_assume!(u64::from(stride) * 200 + u64::from(start) < 1 << 32);
         let moved: Vec<_> = parts.iter().map(spread).collect();
-        let views: Vec<_> = moved.iter().map(SparseVec::view).collect();
         let mut out = SparseVec::new(0);
-        sum_all(&views, &mut out).unwrap();
-        let expected: Vec<_> = dense_sum(&parts).into_iter().map(|(i, v)| (start + i * stride, v)).collect();
-        prop_assert_eq!(entries(&out), expected);
+        sum(&moved, &mut out, &mut OrderedScratch::new());
+        prop_assert_eq!(bits(entries(&out)), bits(mapped_sum(&moved)));
+        let expected = dense_sum(&parts).into_iter().map(|(i, v)| (start + i * stride, v)).collect();
+        prop_assert_eq!(bits(entries(&out)), bits(expected));
     }
 
     #[test]
@@ -92,4 +136,34 @@ proptest! {
         prop_assert_eq!(entries(&among), yes);
         prop_assert_eq!(entries(&others), no);
     }
+}
+
+/// Lists that are long enough for all ways of merging, and sums whose bits show their order.
+#[test]
+fn every_number_of_vectors_is_summed_in_the_fixed_order() {
+    let mut generator = Generator::new(11);
+    let (mut out, mut scratch) = (SparseVec::new(0), OrderedScratch::new());
+    let mut others = 0;
+    for count in 1..=33 {
+        for density in [1, 3, 40] {
+            let vector = |_| {
+                let mut vector = SparseVec::new(4000);
+                for index in 0..4000 {
+                    if generator.below(density) == 0 {
+                        vector.push(index, rough(&mut generator));
+                    }
+                }
+                vector
+            };
+            let parts: Vec<_> = (0..count).map(vector).collect();
+            sum(&parts, &mut out, &mut scratch);
+            let expected = bits(dense_sum(&parts));
+            assert_eq!(bits(entries(&out)), expected, "{count} vectors, one of {density}");
+            let mut one_by_one = vec![0.0; 4000];
+            parts.iter().for_each(|part| part.add_to(&mut one_by_one));
+            let one_by_one = (0..).zip(one_by_one).filter(|entry| entry.1 != 0.0).collect();
+            others += usize::from(bits(one_by_one) != expected);
+        }
+    }
+    assert!(others > 80, "only {others} of 99 sums have other bits in the order of the vectors");
 }

@@ -12,6 +12,7 @@ use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::compress::select::{TopKScratch, top_k};
 use brevity::{Element, Group, PutBack, ReduceOp};
 
+use crate::dense::{in_order, vector as rough_vector};
 use crate::oracle;
 
 /// The world sizes that every collective is tested with.
@@ -156,11 +157,9 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
     let mut coder = Coder::pairs();
     let gathered = ok(sparse_all_gather(call, own, k, &mut coder).await);
     assert_eq!(gathered, locals, "sparse all-gather, n = {count}, k = {k}");
-    let total = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
-    let top = ok(topk_all_reduce(call, own, k, &mut coder, 0).await);
-    assert_eq!(top.sum.to_dense(), total, "top-k, n = {count}, k = {k}");
-    assert!(top.kept.is_empty(), "pairs are exact");
+    sums_of_entries(call, count, k).await;
 
+    let total = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
     let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
     for rule in [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps] {
         let call = call.describe(describe_gtopk(count, k, rule));
@@ -176,6 +175,17 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
             assert_eq!(mass, total, "mass under {rule:?}, n = {count}, k = {k}");
         }
     }
+}
+
+/// Sums whose bits depend on their order have those of the dense sum.
+async fn sums_of_entries(call: &Call<'_, '_>, count: usize, k: usize) {
+    let locals: Vec<_> = (0..call.world_size()).map(|rank| sparse(&rough_vector(rank, count), k)).collect();
+    let own = locals[call.rank() as usize].view();
+    let top = ok(topk_all_reduce(call, own, k, &mut Coder::pairs(), 0).await);
+    let total = in_order(locals.iter().map(SparseVec::to_dense).collect());
+    let bits = |sum: &[f32]| sum.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&top.sum.to_dense()), bits(&total), "top-k, n = {count}, k = {k}");
+    assert!(top.kept.is_empty(), "pairs are exact");
 }
 
 async fn low_rank(call: &Call<'_, '_>) {

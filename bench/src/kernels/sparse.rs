@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use brevity::compress::merge::{MergeScratch, add, sum_all, top_k_sum};
+use brevity::compress::merge::{MergeScratch, OrderedScratch, add, sum_in_order, top_k_sum};
 use brevity::compress::{SparseVec, SparseView};
 
 use super::entries::disjoint;
@@ -25,6 +25,7 @@ struct Sums {
     out: SparseVec,
     dropped: SparseVec,
     scratch: MergeScratch,
+    ordered: OrderedScratch,
     dense: Vec<f32>,
     /// As many bytes as the entries that are added to a dense vector.
     bytes: Vec<u8>,
@@ -41,6 +42,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
         out: SparseVec::new(n),
         dropped: SparseVec::new(n),
         scratch: MergeScratch::new(),
+        ordered: OrderedScratch::new(),
         dense: vec![0.0; n],
         bytes: vec![0; ENTRY * entries(share, n)],
     };
@@ -96,16 +98,31 @@ impl Sums {
 
     fn add_all(&mut self) -> Done {
         let views: Vec<_> = self.vectors.iter().map(SparseVec::view).collect();
-        sum_all(black_box(&views), &mut self.out)
+        sum_in_order(black_box(&views), &mut self.out, &mut self.ordered)
     }
 
-    /// Adds the vectors one after the other.
+    /// Adds neighbours until one is left. No index is in two of the vectors, so any order has the same bits.
     fn plain_add_all(&mut self) {
-        self.out.copy_from(self.vectors[0].view());
-        for vector in &self.vectors[1..] {
-            plain_add(self.out.view(), vector.view(), &mut self.plain.sums);
-            std::mem::swap(&mut self.out, &mut self.plain.sums);
+        let Self { vectors, plain, out, .. } = self;
+        let mut left = vectors.len().div_ceil(2);
+        plain.parts.resize_with(left, SparseVec::default);
+        for (pair, part) in vectors.chunks(2).zip(&mut plain.parts) {
+            match pair {
+                [a, b] => plain_add(a.view(), b.view(), part),
+                _ => part.copy_from(pair[0].view()),
+            }
         }
+        while left > 1 {
+            for place in 0..left / 2 {
+                plain_add(plain.parts[2 * place].view(), plain.parts[2 * place + 1].view(), &mut plain.sums);
+                std::mem::swap(&mut plain.parts[place], &mut plain.sums);
+            }
+            if left % 2 == 1 {
+                plain.parts.swap(left / 2, left - 1);
+            }
+            left = left.div_ceil(2);
+        }
+        std::mem::swap(out, &mut plain.parts[0]);
     }
 
     fn scatter(&mut self) {
@@ -136,8 +153,8 @@ impl Sums {
         check(self.out == expected, "add", "the plain way has another sum")?;
         self.plain_add_all();
         let expected = self.out.clone();
-        self.add_all().map_err(refused("sum_all"))?;
-        check(self.out == expected, "sum_all", "the plain way has another sum")?;
+        self.add_all().map_err(refused("sum_in_order"))?;
+        check(self.out == expected, "sum_in_order", "the plain way has another sum")?;
         self.scatter();
         let mut entries = self.vectors[0].iter().peekable();
         let is_right = (0..).zip(&self.dense).all(|(index, value)| {
@@ -154,6 +171,7 @@ struct Plain {
     keys: Vec<u64>,
     sorted: Vec<u64>,
     sums: SparseVec,
+    parts: Vec<SparseVec>,
 }
 
 impl Plain {

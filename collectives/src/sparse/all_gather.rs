@@ -9,7 +9,7 @@ mod coded;
 mod filling;
 mod pairs;
 
-use brevity_compress::merge;
+use brevity_compress::merge::{OrderedScratch, sum_in_order};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::wire::{Coder, Wire, finite_or_poison, rounded_away};
@@ -80,7 +80,8 @@ pub async fn sparse_all_gather(
     }
 }
 
-/// Sums the sparse vectors of all ranks, in rank order; every rank gets the whole sum.
+/// Sums the sparse vectors of all ranks in the fixed order of dense sums: values that arrive as they are sent
+/// give the bits of the dense sum. Every rank gets the whole sum.
 ///
 /// `local` has at most `limit` entries; `limit` and the coder's wire are equal on all ranks. A value of
 /// `local` that is not finite poisons the call, as tensor `tensor`.
@@ -98,7 +99,8 @@ pub async fn topk_all_reduce(
     let gathered = sparse_all_gather(call, local, limit, coder).await?;
     let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();
     let mut sum = SparseVec::new(local.dim());
-    let summed = in_standard_float_mode(|| merge::sum_all(&views, &mut sum));
+    let mut scratch = OrderedScratch::new();
+    let summed = in_standard_float_mode(|| sum_in_order(&views, &mut sum, &mut scratch));
     summed.map_err(|_| Error::Overflow { tensor })?;
     let kept = match views.get(call.rank() as usize) {
         Some(own) if !coder.wire().is_exact() => rounded_away(local, *own)?,

@@ -5,6 +5,9 @@
 //! the same bits merge inside [`in_standard_float_mode`](crate::in_standard_float_mode).
 
 mod cut;
+mod ordered;
+
+pub use ordered::{OrderedScratch, sum_in_order};
 
 use cut::{HalvingScratch, find_half};
 
@@ -101,34 +104,6 @@ fn list(sparse: &mut SparseVec, dim: usize, entries: usize) -> List<'_> {
     List { indices, bits: bytemuck::cast_slice_mut(values) }
 }
 
-/// The sum of all `views`, index by index. Contributions are added in the order of the slice (rank order),
-/// starting with the first one present. Without any view, `out` keeps its dense length.
-///
-/// Cost: O(entries) for entries that are close together, O(entries * views) at worst.
-///
-/// # Errors
-/// The same as for [`add`].
-pub fn sum_all(views: &[SparseView<'_>], out: &mut SparseVec) -> Result<(), Error> {
-    out.reset(views.first().map_or(out.dim(), SparseView::dim));
-    for view in views {
-        check_length(out.dim(), view.dim())?;
-    }
-    let mut window = Window { sums: [0.0; WINDOW], touched: [0; WINDOW / 64] };
-    let mut next = vec![0_usize; views.len()];
-    let pending = |view: &SparseView<'_>, next: usize| view.indices().get(next).copied();
-    while let Some(first) = views.iter().zip(&next).filter_map(|(view, &next)| pending(view, next)).min() {
-        let end = u64::from(first) + WINDOW as u64;
-        for (view, next) in views.iter().zip(&mut next) {
-            while let Some(index) = pending(view, *next).filter(|&index| u64::from(index) < end) {
-                window.add((index - first) as usize, view.values()[*next]);
-                *next += 1;
-            }
-        }
-        window.drain_into(first, out)?;
-    }
-    Ok(())
-}
-
 /// Splits the entries of `a` into those whose index is in `keys` and the others.
 ///
 /// `keys` must rise strictly. Debug builds assert it; otherwise an entry may end up on the wrong side, but
@@ -145,48 +120,6 @@ pub fn split_by(a: SparseView<'_>, keys: &[u32], among: &mut SparseVec, others: 
         let side = if keys.get(next) == Some(&index) { &mut *among } else { &mut *others };
         side.push(index, value);
     }
-}
-
-/// Dense elements that are summed together: 16 KiB, half of a first-level cache.
-const WINDOW: usize = 4096;
-
-/// A window of the dense sum, with a mark for each element that has been added to.
-struct Window {
-    sums: [f32; WINDOW],
-    touched: [u64; WINDOW / 64],
-}
-
-impl Window {
-    fn add(&mut self, offset: usize, value: f32) {
-        self.sums[offset] += value;
-        self.touched[offset / 64] |= 1 << (offset % 64);
-    }
-
-    /// Moves the sums to `out`, as entries from index `first` on, and leaves zeros.
-    fn drain_into(&mut self, first: u32, out: &mut SparseVec) -> Result<(), Error> {
-        for (word_index, word) in self.touched.iter_mut().enumerate() {
-            let mut left = std::mem::take(word);
-            while left != 0 {
-                let offset = word_index * 64 + left.trailing_zeros() as usize;
-                left &= left - 1;
-                let sum = std::mem::take(&mut self.sums[offset]);
-                push_sum(out, first + offset as u32, sum)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Appends a sum unless it is zero. Empties `out` if the sum is not finite.
-fn push_sum(out: &mut SparseVec, index: u32, sum: f32) -> Result<(), Error> {
-    if !sum.is_finite() {
-        out.clear();
-        return Err(Error::NonFinite { index: index as usize, value: sum });
-    }
-    if sum != 0.0 {
-        out.push(index, sum);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -231,28 +164,6 @@ mod tests {
         let mut out = SparseVec::new(9);
         assert_eq!(add(a.view(), a.view(), &mut out), expected);
         assert!(out.is_empty());
-        assert_eq!(sum_all(&[a.view(), a.view()], &mut out), expected);
-        assert!(out.is_empty());
-    }
-
-    #[test]
-    fn sum_of_all_adds_in_rank_order() {
-        // In rank order, 1e8 absorbs the 1; in any other order it would not.
-        let views = [sparse(3, &[(1, 1.0)]), sparse(3, &[(1, 1e8)]), sparse(3, &[(1, -1e8), (2, 4.0)])];
-        let mut out = SparseVec::new(3);
-        sum_all(&views.each_ref().map(|v| v.view()), &mut out).unwrap();
-        assert_eq!(out, sparse(3, &[(2, 4.0)]));
-        sum_all(&[], &mut out).unwrap();
-        assert_eq!(out, SparseVec::new(3));
-    }
-
-    #[test]
-    fn sum_of_all_reaches_the_last_index() {
-        let dim = 1 << 32;
-        let a = sparse(dim, &[(0, 1.0), (u32::MAX - 5000, 3.0), (u32::MAX, 2.0)]);
-        let mut out = SparseVec::new(dim);
-        sum_all(&[a.view(), a.view()], &mut out).unwrap();
-        assert_eq!(out, sparse(dim, &[(0, 2.0), (u32::MAX - 5000, 6.0), (u32::MAX, 4.0)]));
     }
 
     #[test]

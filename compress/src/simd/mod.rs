@@ -13,6 +13,7 @@ mod columns;
 pub(crate) mod dense;
 pub mod float_mode;
 pub(crate) mod half;
+mod ladder;
 mod lanes;
 mod level;
 pub(crate) mod low_rank;
@@ -30,6 +31,7 @@ pub(crate) mod step;
 
 pub(crate) use close_up::close_up;
 pub(crate) use columns::ColumnSums;
+pub(crate) use ladder::count_reaching;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use level::Kind;
 pub(crate) use level::{Level, per_level};
