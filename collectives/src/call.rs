@@ -21,6 +21,7 @@ use crate::plan::{Algorithm, Plan};
 use crate::poison::Poison;
 
 pub use operations::{Receiving, ReceivingUpTo, Sending};
+use shared::Marked;
 pub(crate) use shared::Shared;
 
 /// The interface of algorithms to their group: the ranks, and sends and receives that belong to this call.
@@ -34,6 +35,7 @@ pub struct Call<'comm, 'env> {
     site: CallSite<'comm>,
     signature: Signature,
     shared: &'comm Shared,
+    marked: &'comm Marked,
     /// Whether it runs beside other parts of one call.
     is_part: bool,
     lane: u32,
@@ -63,7 +65,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
     ) -> Self {
         let site = CallSite { description, sequence: numbered.number, difference: &ranks.difference };
         let signature = description.sign(ranks.epoch, numbered.digest);
-        Self { comm, ranks, numbered, site, signature, shared, is_part: false, lane: 0, among: None }
+        let marked = shared.marked();
+        Self { comm, ranks, numbered, site, signature, shared, marked, is_part: false, lane: 0, among: None }
     }
 
     /// A collective inside this call, whose messages carry `description`.
@@ -73,19 +76,31 @@ impl<'comm, 'env> Call<'comm, 'env> {
         let numbered =
             Numbered { digest: digest(!self.numbered.digest, description.hash()), ..self.numbered };
         let inside = Call::new(self.comm, self.ranks, numbered, description, self.shared);
-        Call { is_part: self.is_part, lane: self.lane, among: self.among.clone(), ..inside }
+        Call {
+            marked: self.marked,
+            is_part: self.is_part,
+            lane: self.lane,
+            among: self.among.clone(),
+            ..inside
+        }
     }
 
     /// Part `index` of this call, which has a number of its own: several parts may run at the same time. The
     /// call was made with more than `index` parts ([`Group::run_with_parts`](crate::Group::run_with_parts)).
     ///
-    /// Collectives inside a part go by messages.
+    /// Collectives inside a part go by messages. Poison is of a part alone: only who waits for a part learns of
+    /// it.
+    ///
+    /// # Panics
+    /// If the call was made with fewer parts.
     #[must_use]
     pub fn part(&self, index: u32) -> Call<'comm, 'env> {
         let number = self.numbered.number.wrapping_add(1).wrapping_add(index);
         let numbered = Numbered { number, digest: self.numbered.digest ^ index.wrapping_add(1) };
+        let marked = self.shared.part(index);
+        let marked = marked.unwrap_or_else(|| panic!("part {index} of a call that was made with fewer"));
         let part = Call::new(self.comm, self.ranks, numbered, self.site.description, self.shared);
-        Call { is_part: true, ..part }
+        Call { marked, is_part: true, ..part }
     }
 
     /// This call for a segment of its vector: its messages do not meet those of other lanes, below [`LANES`].
@@ -93,7 +108,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
         let numbered = self.numbered;
         let call = Call::new(self.comm, self.ranks, numbered, self.site.description, self.shared);
         // All ranks use slots in the same order; lanes are polled in any order.
-        Call { signature: self.signature, is_part: true, lane, among: self.among.clone(), ..call }
+        let Self { signature, marked, .. } = *self;
+        Call { signature, marked, is_part: true, lane, among: self.among.clone(), ..call }
     }
 
     /// This call as some ranks of the group see it, which have numbers by their place among them. This rank
@@ -243,7 +259,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// call's messages, so the rank must still take part in the call, with neutral data.
     pub fn set_poison(&self, tensor: u32) {
         let poison = Poison { rank: self.comm.port().rank().0, tensor };
-        self.shared.hear(poison.mark());
+        self.marked.hear(poison.mark());
     }
 
     /// The poison of any rank, as far as this rank knows. After a collective whose result depends on every
@@ -315,7 +331,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     }
 
     fn mark(&self) -> Mark {
-        self.shared.mark()
+        self.marked.mark()
     }
 
     /// Posts a message; the buffer comes back when it may be reused.
@@ -329,7 +345,10 @@ impl<'comm, 'env> Call<'comm, 'env> {
     pub fn recv<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> Receiving<'_, 'env, B> {
         let from = self.member(from);
         let (leaf, expected) = self.comm.recv_with_room(from, self.envelope(from, round, Mark::NONE), buffer);
-        Receiving { up_to: ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }, expected }
+        Receiving {
+            up_to: ReceivingUpTo { leaf, site: &self.site, shared: self.shared, marked: self.marked, from },
+            expected,
+        }
     }
 
     /// Posts a receive whose parts may be shorter than their buffers; also returns their lengths in bytes.
@@ -341,7 +360,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     ) -> ReceivingUpTo<'_, 'env, B> {
         let from = self.member(from);
         let leaf = self.comm.recv(from, self.envelope(from, round, Mark::NONE), buffer);
-        ReceivingUpTo { leaf, site: &self.site, shared: self.shared, from }
+        ReceivingUpTo { leaf, site: &self.site, shared: self.shared, marked: self.marked, from }
     }
 
     #[inline]

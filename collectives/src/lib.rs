@@ -10,6 +10,7 @@
 mod buffers;
 mod call;
 mod calls;
+mod compressed;
 mod context;
 pub mod data;
 pub mod dense;
@@ -36,6 +37,7 @@ mod world;
 
 pub use buffers::{Buffers, Memory, Sizes};
 pub use call::{Call, Receiving, ReceivingUpTo, Sending};
+pub use compressed::Compressed;
 pub use data::{Bool, Byte, DataType, Element, ReduceOp, Reducer, Reduction};
 pub use description::{Description, Operation};
 pub use difference::Difference;

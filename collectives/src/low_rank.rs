@@ -5,11 +5,14 @@
 //! another the right factors: `4 r (rows + cols)` bytes per matrix and rank, times the factor of the
 //! all-reduce.
 
+use std::borrow::BorrowMut;
+
 use brevity_compress::in_standard_float_mode;
 use brevity_compress::low_rank::{Batch, Factors, LowRank, MatrixError, PowerSgd};
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
+use crate::compressed::Compressed;
 use crate::data::ReduceOp;
 use crate::dense::all_reduce;
 use crate::description::{Description, Operation};
@@ -70,6 +73,42 @@ pub async fn powersgd_all_reduce(
         return Err(Error::Length { what: "the left factors", found: factors.p.len(), expected });
     }
     all_reduce_factors(call, powersgd, factors, tensors).await
+}
+
+/// The mean of all ranks' matrices, as a call of a group; see [`low_rank_all_reduce`].
+#[derive(Debug)]
+pub struct LowRankAllReduce<B = Batch, M = Vec<Vec<f32>>> {
+    /// The states, one for each matrix.
+    pub batch: B,
+    /// The matrices of this rank, row-major.
+    pub matrices: M,
+}
+
+impl<B, M, V> Compressed for LowRankAllReduce<B, M>
+where
+    B: BorrowMut<Batch> + Send + Sync,
+    M: AsRef<[V]> + Send + Sync,
+    V: AsRef<[f32]> + Sync,
+{
+    type Output = Factors;
+
+    fn check(&self) -> Result<()> {
+        check(self.batch.borrow(), &slices(&self.matrices))
+    }
+
+    fn description(&self) -> Description {
+        describe(self.batch.borrow())
+    }
+
+    async fn run(&mut self, call: &Call<'_, '_>) -> Result<Factors> {
+        let matrices = slices(&self.matrices);
+        let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
+        low_rank_all_reduce(call, self.batch.borrow_mut(), &matrices, &tensors).await
+    }
+}
+
+fn slices<V: AsRef<[f32]>>(matrices: &impl AsRef<[V]>) -> Vec<&[f32]> {
+    matrices.as_ref().iter().map(AsRef::as_ref).collect()
 }
 
 /// The computations between and after the two all-reduces.

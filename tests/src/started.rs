@@ -1,11 +1,7 @@
 //! Every collective of a group as a started call with its oracle, for ranks that can't block.
 
 use brevity::collectives::dense::{self, AllGather, Broadcast, Lengths};
-use brevity::collectives::low_rank::{describe as describe_low_rank, low_rank_all_reduce};
-use brevity::collectives::sparse::{
-    Coder, Wire, describe_all_gather, describe_gtopk, describe_topk, gtopk_all_reduce, sparse_all_gather,
-    topk_all_reduce,
-};
+use brevity::collectives::sparse::Coder;
 use brevity::collectives::{Algorithm, Chunk, Description, Operation, Result};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
@@ -204,28 +200,20 @@ async fn all_gather_varying(group: &Group, inputs: &Inputs) -> Result<()> {
 }
 
 async fn gather_sparse(group: &Group, inputs: &Inputs) -> Result<()> {
-    let call = group.start(describe_all_gather(COUNT, K, Wire::Pairs), inputs.own_sparse(), |call, own| {
-        Box::pin(async move { sparse_all_gather(call, own.view(), K, &mut Coder::pairs()).await })
-    });
-    assert_eq!(call.await.1?, inputs.sparse());
+    let (given, gathered) = group.start_sparse_all_gather(inputs.own_sparse(), K, Coder::pairs()).await;
+    assert_eq!((given.local, gathered?), (inputs.own_sparse(), inputs.sparse()));
     Ok(())
 }
 
 async fn topk(group: &Group, inputs: &Inputs) -> Result<()> {
-    let call = group.start(describe_topk(COUNT, K, Wire::Pairs), inputs.own_sparse(), |call, own| {
-        Box::pin(async move { topk_all_reduce(call, own.view(), K, &mut Coder::pairs(), 0).await })
-    });
-    let found = call.await.1?;
+    let found = group.start_topk_all_reduce(inputs.own_sparse(), K, Coder::pairs()).await.1?;
     let dense: Vec<_> = inputs.sparse().iter().map(SparseVec::to_dense).collect();
     assert_eq!(found.sum.to_dense(), oracle::sum(&dense));
     Ok(())
 }
 
 async fn gtopk(group: &Group, inputs: &Inputs, rule: PutBack) -> Result<()> {
-    let call = group.start(describe_gtopk(COUNT, K, rule), inputs.own_sparse(), move |call, own| {
-        Box::pin(async move { gtopk_all_reduce(call, own.view(), K, rule, 0).await })
-    });
-    let found = call.await.1?;
+    let found = group.start_gtopk_all_reduce(inputs.own_sparse(), K, rule).await.1?;
     let tops = inputs.all().iter().map(|vector| oracle::top_k(vector, K)).collect();
     assert!(found.result.iter().eq(oracle::gtopk(tops, K).iter().map(|(&i, &v)| (i, v))), "{rule:?}");
     Ok(())
@@ -235,11 +223,8 @@ async fn low_rank(group: &Group, inputs: &Inputs) -> Result<()> {
     let (rows, cols) = SHAPE;
     let state = LowRank::new(rows, cols, 1, 7).unwrap_or_else(|error| panic!("{error}"));
     let batch = Batch::new(vec![state]);
-    let (description, matrix) = (describe_low_rank(&batch), inputs.matrix(inputs.rank));
-    let call = group.start(description, (batch, matrix), |call, (batch, matrix)| {
-        Box::pin(async move { low_rank_all_reduce(call, batch, &[&matrix[..]], &[0]).await })
-    });
-    let ((mut batch, _), factors) = call.await;
+    let (given, factors) = group.start_low_rank_all_reduce(batch, vec![inputs.matrix(inputs.rank)]).await;
+    let mut batch = given.batch;
     let mut found = vec![0.0; rows * cols];
     let outcome = batch.reconstruct(0, &factors?, &mut found);
     assert!(outcome.is_ok(), "{outcome:?}");

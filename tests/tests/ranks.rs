@@ -33,6 +33,7 @@ mod names;
 mod not_finite;
 mod one_sided;
 mod panics;
+mod parts;
 mod pending;
 mod processes;
 mod properties;

@@ -9,7 +9,7 @@ use ucx_sys_wrap::{Lengths, Rank, RecvId, SendId};
 
 #[cfg(doc)]
 use super::Call;
-use super::Shared;
+use super::shared::{Marked, Shared};
 use crate::error::{CallSite, Result};
 
 /// A send in flight; see [`Call::send`].
@@ -35,6 +35,7 @@ pub struct ReceivingUpTo<'a, 'env, B: RecvBuffer + 'env> {
     pub(super) leaf: PostedOperation<'a, 'env, B, RecvId>,
     pub(super) site: &'a CallSite<'a>,
     pub(super) shared: &'a Shared,
+    pub(super) marked: &'a Marked,
     pub(super) from: Rank,
 }
 
@@ -44,7 +45,7 @@ impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match ready!(Pin::new(&mut self.leaf).poll(context)) {
             Ok((buffer, arrival)) => {
-                self.shared.hear(arrival.mark);
+                self.marked.hear(arrival.mark);
                 Ok((buffer, arrival.lengths))
             }
             Err(error) => Err(self.shared.error(self.site, error)),

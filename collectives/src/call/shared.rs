@@ -12,10 +12,33 @@ const WHOLE: u8 = 0;
 const BROKEN: u8 = 1;
 const DIFFERS: u8 = 2;
 
+/// The mark of a call or of a part of one: the largest that was set or received.
+#[derive(Default)]
+pub(crate) struct Marked(AtomicU64);
+
+impl Marked {
+    #[inline]
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Merges the mark of this rank or of a peer.
+    #[inline]
+    pub(crate) fn hear(&self, mark: Mark) {
+        if mark != Mark::NONE {
+            self.0.fetch_max(mark.0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The state shared by all collectives inside a call.
 #[derive(Default)]
 pub(crate) struct Shared {
-    mark: AtomicU64,
+    /// Of collectives that are in no part.
+    marked: Marked,
+    /// Of each part. A rank may have heard of what poisons one when another has not: what a collective does
+    /// must not depend on marks that did not come with its own messages.
+    parts: Box<[Marked]>,
     /// Why this rank leaves the call early, if it does.
     broken: AtomicU8,
     /// Whether a peer has told that calls differ.
@@ -28,6 +51,21 @@ impl Shared {
     /// For a call that may use the slots of the host if `inside` is set.
     pub(crate) fn new(inside: Option<Inside>) -> Self {
         Self { inside, ..Self::default() }
+    }
+
+    /// Likewise, with so many parts.
+    pub(crate) fn with_parts(self, parts: u32) -> Self {
+        Self { parts: (0..parts).map(|_| Marked::default()).collect(), ..self }
+    }
+
+    /// The mark of collectives that are in no part.
+    pub(crate) fn marked(&self) -> &Marked {
+        &self.marked
+    }
+
+    /// The mark of a part; `None` beyond those that the call was made with.
+    pub(crate) fn part(&self, index: u32) -> Option<&Marked> {
+        self.parts.get(index as usize)
     }
 
     /// The right to use the slots of the host, if the call's collectives have it.
@@ -59,20 +97,6 @@ impl Shared {
     #[inline]
     pub(crate) fn has_differed(&self) -> bool {
         self.is_told.load(Ordering::Relaxed) || self.broken.load(Ordering::Relaxed) == DIFFERS
-    }
-
-    /// The largest mark that was set or received.
-    #[inline]
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.mark.load(Ordering::Relaxed))
-    }
-
-    /// Merges a peer's mark.
-    #[inline]
-    pub(crate) fn hear(&self, mark: Mark) {
-        if mark != Mark::NONE {
-            self.mark.fetch_max(mark.0, Ordering::Relaxed);
-        }
     }
 
     /// The error of a peer that has violated the call's protocol, which breaks the call.

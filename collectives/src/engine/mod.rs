@@ -34,7 +34,7 @@ use ucx_sys_wrap::shm::LocalGroup;
 
 pub use driver::{Descriptor, Driver, Next};
 pub use handle::Handle;
-pub use join::join;
+pub use join::{join, join_all};
 pub use sleep::Sleep;
 pub(crate) use status::{AbortUnlessEnded, Course, Status};
 pub use thread::EngineThread;

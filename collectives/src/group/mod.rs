@@ -1,4 +1,4 @@
-//! Groups of ranks: how they are made, and how a call on them runs.
+//! Groups of ranks: how they are made, and what they know.
 
 mod dense;
 mod driving;
@@ -10,36 +10,34 @@ mod on_host;
 mod one_sided;
 mod peers;
 mod probe;
+mod run;
 mod settings;
 mod shared;
 mod sparse;
 mod split;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ucx_sys_wrap::bootstrap::Opened;
-use ucx_sys_wrap::buffer::{Comm, OnLoss, Port};
+use ucx_sys_wrap::buffer::{OnLoss, Port};
 use ucx_sys_wrap::shm::{LocalGroup, SlotSet};
-use ucx_sys_wrap::{Failure, Owner, Rank, Signature, Statistics, Transport};
+use ucx_sys_wrap::{Failure, Owner, Rank, Statistics, Transport};
 
-use crate::call::{Call, Shared};
-use crate::calls::Numbered;
 use crate::context::{Agreed, Context};
 use crate::description::Description;
 use crate::difference::CONTROL;
-use crate::engine::{AbortUnlessEnded, Engine, EngineThread, Handle};
+use crate::engine::{Engine, EngineThread};
 use crate::error::{Error, Result};
 use crate::host::places;
 use crate::plan::{Algorithm, Machine, SEGMENTS};
 use crate::world::{Numbers, World};
 
-use leave::Leave;
 pub use leaving::Leaving;
 pub use peers::{Handler, Outbox, Peers};
+pub use run::CallFuture;
+use run::Made;
 pub use settings::{DEFAULT_TIMEOUT, Settings};
 pub use split::Hosts;
 
@@ -65,18 +63,6 @@ pub struct Group {
     timeout: Option<Duration>,
     /// The algorithm of this handle's calls on dense vectors, instead of the cheapest.
     algorithm: Option<Algorithm>,
-}
-
-/// The future of a non-blocking call's body; see [`Group::start`].
-pub type CallFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
-
-/// A call that has its number.
-#[derive(Clone, Copy)]
-struct Made {
-    description: Description,
-    numbered: Numbered,
-    signature: Signature,
-    timeout: Duration,
 }
 
 impl Group {
@@ -312,138 +298,7 @@ impl Group {
         self.engine().abort(&self.context.status);
     }
 
-    /// Runs a custom call to completion on this thread.
-    ///
-    /// All ranks must pass equal descriptions. All operations of `body` have ended when this returns. A panic
-    /// of `body` closes the group, because other ranks would wait for this one: they get [`Error::Aborted`].
-    pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
-        self.run_with_parts(description, 0, body)
-    }
-
-    /// Like [`run`](Self::run), for a body that runs up to `parts` [parts](Call::part) at the same time. All
-    /// ranks pass the same number.
-    pub fn run_with_parts<'env, R>(
-        &self,
-        description: Description,
-        parts: u32,
-        body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
-    ) -> R {
-        let made = self.next_call(description, parts);
-        self.run_body(made, Shared::default(), body)
-    }
-
-    /// Like [`run`](Self::run), for a body with collectives on dense vectors: among ranks of one host, and
-    /// inside each of several hosts, these use shared memory, as those of the group do.
-    ///
-    /// Calls use that memory in the order in which they were made, each until it ends. So `body` must not
-    /// wait for a later call that uses it. Inside the body, collectives use it in the order of their first
-    /// polls, which must be equal on all ranks. If ranks make different calls inside, one of them by
-    /// messages, they may detect it only when the deadline passes.
-    pub fn run_in_order<'env, R>(
-        &self,
-        description: Description,
-        body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
-    ) -> R {
-        let made = self.next_call(description, 0);
-        let shared = Shared::new(self.inside(made.signature, self.engine().spins()));
-        self.run_body(made, shared, body)
-    }
-
-    fn run_body<'env, R>(
-        &self,
-        made: Made,
-        shared: Shared,
-        body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
-    ) -> R {
-        let (ranks, status) = (&*self.context.ranks, &*self.context.status);
-        self.engine().run_in(status, made.timeout, async |comm: &Comm<'env>| {
-            // Before the scope ends the call's operations, some of which only peers can end.
-            let unless_ended = AbortUnlessEnded { port: comm.port(), status };
-            let leave = Leave { comm, ranks, shared: &shared };
-            let result = body(&Call::new(comm, ranks, made.numbered, made.description, &shared)).await;
-            leave.explained(status).await;
-            std::mem::forget(unless_ended);
-            result
-        })
-    }
-
-    /// Starts a custom non-blocking call on `buffers`; the handle returns them with the result.
-    ///
-    /// The call gets its number here, so all ranks must start their calls in the same order. They may wait
-    /// for them in any order. A panic of `body` closes the group, as in [`run`](Self::run).
-    pub fn start<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
-    where
-        B: Send + 'static,
-        R: Send + 'static,
-        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
-    {
-        let made = self.next_call(description, 0);
-        self.start_body(made, Shared::default(), buffers, body)
-    }
-
-    /// Like [`start`](Self::start), for a body with collectives on dense vectors; see
-    /// [`run_in_order`](Self::run_in_order).
-    pub fn start_in_order<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
-    where
-        B: Send + 'static,
-        R: Send + 'static,
-        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
-    {
-        let made = self.next_call(description, 0);
-        self.start_body(made, Shared::new(self.inside(made.signature, 0)), buffers, body)
-    }
-
-    /// The handle of a call that was refused: it has ended with `value` without starting anything.
-    pub fn ended<T>(&self, value: T) -> Handle<T> {
-        Handle::ended(self.engine(), value)
-    }
-
-    fn start_body<B, R, F>(&self, made: Made, shared: Shared, buffers: B, body: F) -> Handle<(B, R)>
-    where
-        B: Send + 'static,
-        R: Send + 'static,
-        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
-    {
-        let ranks = Arc::clone(&self.context.ranks);
-        let (status, kept) = (Arc::clone(&self.context.status), Arc::clone(&ranks));
-        self.engine().spawn_in(
-            (Arc::clone(&status), Some(kept)),
-            (made.timeout, None),
-            buffers,
-            move |comm, buffers| {
-                Box::pin(async move {
-                    let leave = Leave { comm, ranks: &ranks, shared: &shared };
-                    let call = Call::new(comm, &ranks, made.numbered, made.description, &shared);
-                    let result = body(&call, buffers).await;
-                    leave.explained(&status).await;
-                    result
-                })
-            },
-        )
-    }
-
     fn port(&self) -> &Arc<Port> {
         self.context.port()
-    }
-
-    /// Takes the number of the next call, and those of its parts. Arguments are checked before this.
-    #[inline]
-    fn next_call(&self, description: Description, parts: u32) -> Made {
-        let made = self.next_call_over_slots(description, parts);
-        self.context.status.calls.note(made.numbered, &made.description, parts);
-        made
-    }
-
-    /// Likewise, for a call over slots, which notes it itself.
-    #[inline]
-    fn next_call_over_slots(&self, description: Description, parts: u32) -> Made {
-        let numbered = self.context.status.calls.take(&description, parts);
-        let signature = description.sign(self.context.ranks.epoch, numbered.digest);
-        if let Some(host) = &self.context.ranks.host
-            && self.context.is_open()
-        {
-            host.record(numbered.number, signature);
-        }
-        Made { description, numbered, signature, timeout: self.timeout() }
     }
 }

@@ -12,6 +12,7 @@ use ucx_sys_wrap::shm::LocalGroup;
 
 use super::*;
 use crate::data::ReduceOp;
+use crate::error::Error;
 use crate::group::Settings;
 
 const SIDE: usize = 4;
@@ -27,11 +28,12 @@ enum Called {
     SparseAllGather,
     Topk,
     Gtopk,
+    StartGtopk,
     LowRank,
     LowRankList,
 }
 
-const ALL: [Called; 10] = [
+const ALL: [Called; 11] = [
     Called::Broadcast,
     Called::BroadcastShared,
     Called::AllReduce,
@@ -40,6 +42,7 @@ const ALL: [Called; 10] = [
     Called::SparseAllGather,
     Called::Topk,
     Called::Gtopk,
+    Called::StartGtopk,
     Called::LowRank,
     Called::LowRankList,
 ];
@@ -51,7 +54,8 @@ fn sparse() -> SparseVec {
 /// Makes the call, with an argument that it refuses if `is_bad`.
 fn make(group: &Group, called: Called, is_bad: bool) -> Result<()> {
     let sparse = sparse();
-    let local = sparse.view();
+    let owned = sparse.clone();
+    let local = owned.view();
     let limit = if is_bad { 1 } else { 2 };
     let root = if is_bad { 2 } else { 0 };
     let reduction = if is_bad { ReduceOp::Average } else { ReduceOp::Sum };
@@ -68,6 +72,9 @@ fn make(group: &Group, called: Called, is_bad: bool) -> Result<()> {
         Called::SparseAllGather => group.sparse_all_gather(local, limit).map(drop),
         Called::Topk => group.topk_all_reduce(local, limit).map(drop),
         Called::Gtopk => group.gtopk_all_reduce(local, limit, PutBack::default()).map(drop),
+        Called::StartGtopk => {
+            group.start_gtopk_all_reduce(sparse, limit, PutBack::default()).wait().1.map(drop)
+        }
         Called::LowRank | Called::LowRankList => {
             let mut batch = Batch::new(vec![LowRank::new(SIDE, SIDE, 1, 7).unwrap()]);
             let matrix = [1.0; SIDE * SIDE];

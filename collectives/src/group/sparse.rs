@@ -1,19 +1,20 @@
-//! The collectives of a group on sparse vectors and matrices.
+//! The collectives of a group on sparse vectors and matrices, blocking and started.
 
 use brevity_compress::low_rank::{Batch, Factors};
 use brevity_compress::{SparseVec, SparseView};
 
 use super::Group;
-use crate::error::{Error, Result};
-use crate::sparse::{Coder, Gtopk, PutBack, TopK};
-use crate::{low_rank, sparse};
+use crate::engine::Handle;
+use crate::error::Result;
+use crate::low_rank::LowRankAllReduce;
+use crate::sparse::{Coder, Gtopk, GtopkAllReduce, PutBack, SparseAllGather, TopK, TopkAllReduce};
 
 impl Group {
     /// Gathers the sparse vectors of all ranks, in rank order, whatever their values are. `local` has at most
     /// `limit` entries, and `limit` is equal on all ranks.
     ///
     /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more.
     pub fn sparse_all_gather(&self, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
         self.sparse_all_gather_by(local, limit, &mut Coder::pairs())
     }
@@ -22,29 +23,34 @@ impl Group {
     /// of its own vector too.
     ///
     /// # Errors
-    /// As for [`sparse_all_gather`](Self::sparse_all_gather); [`Error::NonFinite`] on all ranks if a value is
-    /// not finite, unless the wire is [`Wire::Pairs`](sparse::Wire::Pairs).
+    /// As for [`sparse_all_gather`](Self::sparse_all_gather); [`Error::NonFinite`](crate::Error::NonFinite)
+    /// on all ranks if a value is not finite, unless the wire is [`Wire::Pairs`](crate::sparse::Wire::Pairs).
     pub fn sparse_all_gather_by(
         &self,
         local: SparseView<'_>,
         limit: usize,
         coder: &mut Coder,
     ) -> Result<Vec<SparseVec>> {
-        check_limit(local, limit)?;
-        self.check_process()?;
-        let description = sparse::describe_all_gather(local.dim(), limit, coder.wire());
-        self.run(description, async |call| {
-            let gathered = sparse::sparse_all_gather(call, local, limit, coder).await?;
-            call.check_poison().map(|()| gathered)
-        })
+        self.call_compressed(&mut SparseAllGather { local, limit, coder })
+    }
+
+    /// Starts a [`sparse_all_gather_by`](Self::sparse_all_gather_by).
+    pub fn start_sparse_all_gather(
+        &self,
+        local: SparseVec,
+        limit: usize,
+        coder: Coder,
+    ) -> Handle<(SparseAllGather, Result<Vec<SparseVec>>)> {
+        self.start_compressed(SparseAllGather { local, limit, coder })
     }
 
     /// Sums the sparse vectors of all ranks. `local` has at most `limit` entries, and `limit` is equal on all
     /// ranks.
     ///
     /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more; [`Error::NonFinite`] on all
-    /// ranks if a value is not finite, and [`Error::Overflow`] if a sum is not.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more;
+    /// [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a value is not finite, and
+    /// [`Error::Overflow`](crate::Error::Overflow) if a sum is not.
     pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
         self.topk_all_reduce_by(local, limit, &mut Coder::pairs()).map(|outcome| outcome.sum)
     }
@@ -54,13 +60,17 @@ impl Group {
     /// # Errors
     /// As for [`topk_all_reduce`](Self::topk_all_reduce).
     pub fn topk_all_reduce_by(&self, local: SparseView<'_>, limit: usize, coder: &mut Coder) -> Result<TopK> {
-        check_limit(local, limit)?;
-        self.check_process()?;
-        let description = sparse::describe_topk(local.dim(), limit, coder.wire());
-        self.run(description, async |call| {
-            let outcome = sparse::topk_all_reduce(call, local, limit, coder, 0).await?;
-            call.check_poison().map(|()| outcome)
-        })
+        self.call_compressed(&mut TopkAllReduce { local, limit, coder })
+    }
+
+    /// Starts a [`topk_all_reduce_by`](Self::topk_all_reduce_by).
+    pub fn start_topk_all_reduce(
+        &self,
+        local: SparseVec,
+        limit: usize,
+        coder: Coder,
+    ) -> Handle<(TopkAllReduce, Result<TopK>)> {
+        self.start_compressed(TopkAllReduce { local, limit, coder })
     }
 
     /// Sums the sparse vectors of all ranks and keeps the `k` largest entries. Also returns what goes back to
@@ -69,38 +79,39 @@ impl Group {
     /// `local` has at most `k` entries. `k` and `rule` are equal on all ranks; other ones are a mismatch.
     ///
     /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::Length`] if `local` has more; [`Error::NonFinite`] on all
-    /// ranks if a value or a sum is not finite.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more;
+    /// [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a value or a sum is not finite.
     pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
-        check_limit(local, k)?;
-        self.check_process()?;
-        let description = sparse::describe_gtopk(local.dim(), k, rule);
-        self.run(description, async |call| {
-            let outcome = sparse::gtopk_all_reduce(call, local, k, rule, 0).await?;
-            call.check_poison().map(|()| outcome)
-        })
+        self.call_compressed(&mut GtopkAllReduce { local, k, rule })
+    }
+
+    /// Starts a [`gtopk_all_reduce`](Self::gtopk_all_reduce).
+    pub fn start_gtopk_all_reduce(
+        &self,
+        local: SparseVec,
+        k: usize,
+        rule: PutBack,
+    ) -> Handle<(GtopkAllReduce, Result<Gtopk>)> {
+        self.start_compressed(GtopkAllReduce { local, k, rule })
     }
 
     /// Computes the low-rank factors of the mean of all ranks' matrices, one for each state of the batch.
     ///
     /// # Errors
-    /// As for [`barrier`](Self::barrier); [`Error::Length`] if a matrix does not fit its state.
+    /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if a matrix does not fit
+    /// its state.
     pub fn low_rank_all_reduce(&self, batch: &mut Batch, matrices: &[&[f32]]) -> Result<Factors> {
-        low_rank::check(batch, matrices)?;
-        self.check_process()?;
-        let description = low_rank::describe(batch);
-        let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
-        self.run(description, async |call| {
-            low_rank::low_rank_all_reduce(call, batch, matrices, &tensors).await
-        })
+        self.call_compressed(&mut LowRankAllReduce { batch, matrices })
     }
-}
 
-fn check_limit(local: SparseView<'_>, limit: usize) -> Result<()> {
-    if local.len() > limit {
-        return Err(Error::Length { what: "the sparse vector", found: local.len(), expected: limit });
+    /// Starts a [`low_rank_all_reduce`](Self::low_rank_all_reduce).
+    pub fn start_low_rank_all_reduce(
+        &self,
+        batch: Batch,
+        matrices: Vec<Vec<f32>>,
+    ) -> Handle<(LowRankAllReduce, Result<Factors>)> {
+        self.start_compressed(LowRankAllReduce { batch, matrices })
     }
-    Ok(())
 }
 
 #[cfg(test)]

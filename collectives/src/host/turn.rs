@@ -174,7 +174,7 @@ impl<'a> SlotTurn<'a> {
     /// The signature that this call publishes with its steps.
     #[must_use]
     pub fn header(&self) -> Header {
-        Header { signature: self.terms.signature, mark: self.terms.shared.mark() }
+        Header { signature: self.terms.signature, mark: self.terms.shared.marked().mark() }
     }
 
     /// Waits until the slot of `step` may be written: all ranks have finished the step that it held.
@@ -240,7 +240,7 @@ impl<'a> SlotTurn<'a> {
         if header.signature != self.terms.signature {
             return Err(self.mismatch(place, self.terms.signature, header.signature));
         }
-        self.terms.shared.hear(header.mark);
+        self.terms.shared.marked().hear(header.mark);
         Ok(())
     }
 

@@ -1,0 +1,68 @@
+//! How collectives on sparse vectors and matrices are called.
+
+use std::future::Future;
+
+use crate::call::Call;
+use crate::description::Description;
+use crate::engine::Handle;
+use crate::error::Result;
+use crate::group::Group;
+
+/// A collective on what compression leaves of vectors, with its arguments: entries, or factors of matrices.
+///
+/// [`Group::call_compressed`] waits for it, [`Group::start_compressed`] does not. Inside the body of another
+/// call, [`run`](Self::run) it in a part of that call ([`Call::part`]), or under its description
+/// ([`Call::describe`]).
+pub trait Compressed: Send {
+    /// What every rank gets.
+    type Output: Send;
+
+    /// Refuses arguments that a call can't have. A rank that found this out later would leave the others
+    /// waiting.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length).
+    fn check(&self) -> Result<()>;
+
+    /// What all ranks must agree on.
+    fn description(&self) -> Description;
+
+    /// Runs this rank's part. Poison of a rank is not looked at once nothing depends on it any more: the
+    /// caller does so ([`Call::check_poison`]).
+    ///
+    /// # Errors
+    /// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid message of a peer;
+    /// those of the collective.
+    fn run(&mut self, call: &Call<'_, '_>) -> impl Future<Output = Result<Self::Output>> + Send;
+}
+
+impl Group {
+    /// Makes a collective call on sparse vectors or matrices, and waits until it has ended.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); those of the collective's [check](Compressed::check);
+    /// [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a rank has poisoned the call.
+    pub fn call_compressed<C: Compressed>(&self, collective: &mut C) -> Result<C::Output> {
+        self.check_process()?;
+        collective.check()?;
+        self.run(collective.description(), async |call| ended(call, collective.run(call).await))
+    }
+
+    /// Starts such a call. The handle returns the collective, and with it what it was given.
+    pub fn start_compressed<C>(&self, collective: C) -> Handle<(C, Result<C::Output>)>
+    where
+        C: Compressed<Output: 'static> + 'static,
+    {
+        if let Err(error) = self.check_process().and_then(|()| collective.check()) {
+            return self.ended((collective, Err(error)));
+        }
+        self.start(collective.description(), collective, |call, collective| {
+            Box::pin(async move { ended(call, collective.run(call).await) })
+        })
+    }
+}
+
+fn ended<O>(call: &Call<'_, '_>, outcome: Result<O>) -> Result<O> {
+    let output = outcome?;
+    call.check_poison().map(|()| output)
+}
