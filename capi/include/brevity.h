@@ -989,7 +989,7 @@ typedef struct brv_policy {
     uint32_t rank;          /* 1 or more: BRV_LOW_RANK */
     brv_put_back put_back;  /* BRV_GTOPK */
     double min_compression; /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
-    uint32_t values;        /* brv_values: BRV_TOPK */
+    uint32_t values;        /* brv_values: BRV_TOPK, BRV_GTOPK */
     uint32_t reserved_values;
     uint64_t reserved[7];
 } brv_policy;

@@ -59,12 +59,11 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
     }
     match policy.method {
         DENSE => Ok(Policy::dense()),
-        TOPK => {
-            let values = values(policy.values);
-            let values = values.ok_or_else(|| refused("values", policy.values, "a brv_values (0 to 7)"))?;
-            Ok(Policy::topk(density(&policy)?).values(values))
+        TOPK => Ok(Policy::topk(density(&policy)?).values(values_of(&policy)?)),
+        GTOPK => {
+            let sparse = Policy::gtopk(density(&policy)?).put_back(put_back(policy.put_back)?);
+            Ok(sparse.values(values_of(&policy)?))
         }
-        GTOPK => Ok(Policy::gtopk(density(&policy)?).put_back(put_back(policy.put_back)?)),
         LOW_RANK => low_rank(&policy),
         other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {LOW_RANK})"))),
     }
@@ -76,6 +75,10 @@ fn density(policy: &brv_policy) -> Result<f64, Failure> {
         return Ok(density);
     }
     Err(refused("density", density, "above 0 and at most 1"))
+}
+
+fn values_of(policy: &brv_policy) -> Result<Values, Failure> {
+    values(policy.values).ok_or_else(|| refused("values", policy.values, "a brv_values (0 to 7)"))
 }
 
 /// The format of this number.

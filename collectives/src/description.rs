@@ -5,7 +5,7 @@ use std::fmt;
 use ucx_sys_wrap::{Rank, Signature};
 
 use crate::data::{DataType, ReduceOp, UserReduction};
-use crate::sparse::Wire;
+use crate::sparse::{self, Wire};
 
 /// Bits of a signature's last word that hold the count; the rest holds the root.
 const COUNT_BITS: u32 = 44;
@@ -98,11 +98,6 @@ pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
     }
 }
 
-/// The name of a [rule](crate::sparse::PutBack) by its number.
-fn rule_name(number: u8) -> Option<&'static str> {
-    ["conserving", "published", "merger keeps"].get(usize::from(number).checked_sub(1)?).copied()
-}
-
 /// The bits of a sparse vector's length in [`Description::count`]: lengths are at most 2^32, because an index
 /// has 32 bits. The limit of the entries has the bits above.
 const SPARSE_LENGTH_BITS: u32 = 33;
@@ -116,8 +111,8 @@ pub struct Description {
     pub operation: Operation,
     /// The element type's number, or 0.
     pub element: u8,
-    /// The number of the reduction, of a gTop-k's put-back rule, or of another sparse collective's
-    /// [wire](crate::sparse::Wire); or 0.
+    /// The number of the reduction, or of a sparse collective's [wire](crate::sparse::Wire), with that of a
+    /// gTop-k's put-back rule; or 0.
     pub reduction: u8,
     /// The root, if there is one, as a rank of the group.
     pub root: Option<Rank>,
@@ -261,13 +256,15 @@ impl fmt::Display for Description {
         if self.is_sparse() {
             write!(f, ", at most {} entries a rank", self.count >> SPARSE_LENGTH_BITS)?;
         }
-        let name = match self.operation {
-            Operation::GTOPK_ALL_REDUCE => rule_name,
-            Operation::SPARSE_ALL_GATHER | Operation::TOPK_ALL_REDUCE => Wire::name,
-            _ => reduction_name,
+        let (first, second) = match self.operation {
+            Operation::GTOPK_ALL_REDUCE => sparse::names_of_gtopk(self.reduction),
+            Operation::SPARSE_ALL_GATHER | Operation::TOPK_ALL_REDUCE => (Wire::name(self.reduction), None),
+            _ => (reduction_name(self.reduction), None),
         };
-        if let Some(name) = name(self.reduction) {
-            write!(f, " ({name})")?;
+        match (first, second) {
+            (Some(first), Some(second)) => write!(f, " ({first}; {second})")?,
+            (Some(name), None) | (None, Some(name)) => write!(f, " ({name})")?,
+            (None, None) => {}
         }
         if let Some(root) = self.root {
             write!(f, " from root {root}")?;
@@ -299,13 +296,18 @@ mod tests {
 
     #[test]
     fn limits_and_rules_of_sparse_calls_are_described() {
-        let describe = |limit, rule| crate::sparse::describe_gtopk(1 << 32, limit, rule);
+        let describe = |limit, rule| crate::sparse::describe_gtopk(1 << 32, limit, rule, Wire::Pairs);
         let (conserving, published) = (crate::sparse::PutBack::Conserving, crate::sparse::PutBack::Published);
         let own = describe(10, conserving);
         assert!(own != describe(11, conserving) && own != describe(10, published));
         assert_eq!(
             Description::decode(own.encode()).to_string(),
             "gtop-k all-reduce of 4294967296 f32, at most 10 entries a rank (conserving)"
+        );
+        let coded = crate::sparse::describe_gtopk(1 << 32, 10, published, Wire::Coded(Values::F16));
+        assert_eq!(
+            Description::decode(coded.encode()).to_string(),
+            "gtop-k all-reduce of 4294967296 f32, at most 10 entries a rank (published; packed, f16 values)"
         );
         let topk = |dim, limit| crate::sparse::describe_topk(dim, limit, Wire::Pairs);
         assert!(topk(5, 5) == topk(5, 9) && topk(5, 4) != topk(5, 5));

@@ -49,7 +49,7 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
     let description = if which.is_multiple_of(2) {
         describe_all_gather(DIM, LIMIT, wire(which))
     } else {
-        describe_gtopk(DIM, LIMIT, PutBack::Conserving)
+        describe_gtopk(DIM, LIMIT, PutBack::Conserving, Wire::Pairs)
     };
     let plan = Plan::new(&[0, 0], &Terms::of(&Settings::default()));
     let envelope = Envelope {

@@ -77,19 +77,14 @@ pub async fn powersgd_all_reduce(
 
 /// The mean of all ranks' matrices, as a call of a group; see [`low_rank_all_reduce`].
 #[derive(Debug)]
-pub struct LowRankAllReduce<B = Batch, M = Vec<Vec<f32>>> {
+pub struct LowRankAllReduce<B = Batch, M = Vec<f32>> {
     /// The states, one for each matrix.
     pub batch: B,
     /// The matrices of this rank, row-major.
-    pub matrices: M,
+    pub matrices: Vec<M>,
 }
 
-impl<B, M, V> Compressed for LowRankAllReduce<B, M>
-where
-    B: BorrowMut<Batch> + Send + Sync,
-    M: AsRef<[V]> + Send + Sync,
-    V: AsRef<[f32]> + Sync,
-{
+impl<B: BorrowMut<Batch> + Send + Sync, M: AsRef<[f32]> + Send + Sync> Compressed for LowRankAllReduce<B, M> {
     type Output = Factors;
 
     fn check(&self) -> Result<()> {
@@ -107,8 +102,8 @@ where
     }
 }
 
-fn slices<V: AsRef<[f32]>>(matrices: &impl AsRef<[V]>) -> Vec<&[f32]> {
-    matrices.as_ref().iter().map(AsRef::as_ref).collect()
+fn slices<M: AsRef<[f32]>>(matrices: &[M]) -> Vec<&[f32]> {
+    matrices.iter().map(AsRef::as_ref).collect()
 }
 
 /// The computations between and after the two all-reduces.

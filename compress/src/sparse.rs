@@ -164,6 +164,18 @@ impl SparseVec {
         written
     }
 
+    /// Removes the entries whose value is 0.
+    pub fn drop_zeros(&mut self) {
+        let mut kept = 0;
+        for place in 0..self.values.len() {
+            if self.values[place] != 0.0 {
+                (self.indices[kept], self.values[kept]) = (self.indices[place], self.values[place]);
+                kept += 1;
+            }
+        }
+        self.truncate(kept);
+    }
+
     /// Multiplies every value.
     pub fn scale(&mut self, factor: f32) {
         self.values.iter_mut().for_each(|value| *value *= factor);

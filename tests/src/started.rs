@@ -213,7 +213,7 @@ async fn topk(group: &Group, inputs: &Inputs) -> Result<()> {
 }
 
 async fn gtopk(group: &Group, inputs: &Inputs, rule: PutBack) -> Result<()> {
-    let found = group.start_gtopk_all_reduce(inputs.own_sparse(), K, rule).await.1?;
+    let found = group.start_gtopk_all_reduce(inputs.own_sparse(), K, rule, Coder::pairs()).await.1?;
     let tops = inputs.all().iter().map(|vector| oracle::top_k(vector, K)).collect();
     assert!(found.result.iter().eq(oracle::gtopk(tops, K).iter().map(|(&i, &v)| (i, v))), "{rule:?}");
     Ok(())

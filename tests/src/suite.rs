@@ -4,7 +4,7 @@
 use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths};
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::sparse::{
-    Coder, describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce,
+    Coder, Wire, describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce,
 };
 use brevity::collectives::{Call, Chunk, Description, Operation};
 use brevity::compress::SparseVec;
@@ -162,8 +162,8 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
     let total = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
     let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
     for rule in [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps] {
-        let call = call.describe(describe_gtopk(count, k, rule));
-        let outcome = ok(gtopk_all_reduce(&call, own, k, rule, 0).await);
+        let call = call.describe(describe_gtopk(count, k, rule, Wire::Pairs));
+        let outcome = ok(gtopk_all_reduce(&call, own, k, rule, &mut Coder::pairs(), 0).await);
         assert!(
             outcome.result.iter().eq(expected.iter().map(|(&i, &v)| (i, v))),
             "gtop-k, n = {count}, k = {k}"

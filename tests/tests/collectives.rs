@@ -221,14 +221,14 @@ fn limits_and_rules_that_differ_are_found_out() {
 #[test]
 fn a_rank_that_breaks_the_rules_keeps_nobody_waiting() {
     use brevity::collectives::Error;
-    use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce};
+    use brevity::collectives::sparse::{Coder, Wire, describe_gtopk, gtopk_all_reduce};
     // Rank 1 sends more entries than it says and the others allow; the call may take five minutes.
     let rule = brevity::PutBack::Conserving;
     let errors = on_local(4, move |group| {
         let k = if group.rank() == 1 { 500 } else { 5 };
         let local = suite::sparse(&oracle::vector(group.rank(), 1000), k);
-        let call = group.start(describe_gtopk(1000, 5, rule), local, move |call, local| {
-            Box::pin(async move { gtopk_all_reduce(call, local.view(), k, rule, 0).await.map(drop) })
+        let call = group.start(describe_gtopk(1000, 5, rule, Wire::Pairs), local, move |call, local| {
+            Box::pin(async move { gtopk_all_reduce(call, local.view(), k, rule, &mut Coder::pairs(), 0).await.map(drop) })
         });
         call.wait().1.unwrap_err()
     });

@@ -75,5 +75,9 @@ fn any_number_of_parts_end_in_any_order() {
         call.await.1.unwrap()
     });
     let expected = SparseVec::from_parts(100, vec![0, 1, 2, 3], vec![1.0; 4]).unwrap();
-    assert!(sums.unwrap().iter().all(|sums| sums.len() == PARTS as usize && sums.iter().all(|sum| *sum == expected)));
+    assert!(
+        sums.unwrap()
+            .iter()
+            .all(|sums| sums.len() == PARTS as usize && sums.iter().all(|sum| *sum == expected))
+    );
 }

@@ -6,6 +6,7 @@
 mod averages;
 mod awaiting;
 mod coded;
+mod coded_gtopk;
 mod collectives;
 mod dense;
 mod differ;

@@ -1,6 +1,6 @@
 //! Collectives on a simulated network: many ranks, virtual time, and mass over several steps.
 
-use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce};
+use brevity::collectives::sparse::{Coder, Wire, describe_gtopk, gtopk_all_reduce};
 use brevity::compress::SparseVec;
 use brevity::compress::feedback::Residual;
 use brevity::compress::select::TopKScratch;
@@ -47,7 +47,7 @@ fn two_hundred_and_fifty_six_ranks() {
             .start(suite::description(), group.rank(), |call, rank| {
                 Box::pin(async move {
                     let own = suite::sparse(&oracle::vector(*rank, 1000), 10);
-                    gtopk_all_reduce(call, own.view(), 10, PutBack::Conserving, 0).await
+                    gtopk_all_reduce(call, own.view(), 10, PutBack::Conserving, &mut Coder::pairs(), 0).await
                 })
             })
             .await;
@@ -108,14 +108,15 @@ fn account(world_size: u32, rule: PutBack) -> Vec<Accounts> {
         let accounts =
             Accounts { rank: group.rank(), residual: Residual::new(COUNT), delivered: vec![0.0; COUNT] };
         let (accounts, ()) = group
-            .start(describe_gtopk(COUNT, K, rule), accounts, move |call, accounts| {
+            .start(describe_gtopk(COUNT, K, rule, Wire::Pairs), accounts, move |call, accounts| {
                 Box::pin(async move {
                     let (mut selected, mut scratch) = (SparseVec::new(COUNT), TopKScratch::new());
                     for step in 0..STEPS {
                         let Accounts { rank, residual, delivered } = accounts;
                         residual.accumulate(&oracle::vector(*rank + 1000 * step, COUNT)).unwrap();
                         residual.select(K, &mut selected, &mut scratch).unwrap();
-                        let outcome = gtopk_all_reduce(call, selected.view(), K, rule, 0).await.unwrap();
+                        let mut pairs = Coder::pairs();
+                        let outcome = gtopk_all_reduce(call, selected.view(), K, rule, &mut pairs, 0).await.unwrap();
                         residual.put_back(outcome.put_back.view()).unwrap();
                         outcome.result.add_to(delivered);
                     }

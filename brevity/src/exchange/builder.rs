@@ -71,8 +71,8 @@ impl ExchangeBuilder {
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => dense.add(position, count),
-                Resolved::Sparse { k, method } => {
-                    let lane = SparseLane::new(position, count, k, method, self.group.world_size());
+                Resolved::Sparse { k, method, values } => {
+                    let lane = SparseLane::new(position, count, k, (method, values), self.group.world_size());
                     lanes.push(Lane::Sparse(lane.map_err(|bytes| lacking(named(&name), bytes))?));
                 }
                 Resolved::LowRank { rows, cols, rank } => {

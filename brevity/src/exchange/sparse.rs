@@ -1,6 +1,6 @@
 //! Sparse tensors: only the largest entries travel.
 
-use brevity_collectives::sparse::{self, Coder, Wire};
+use brevity_collectives::sparse::{self, Coder, Wire, gtopk_all_reduce_with_feedback};
 use brevity_collectives::{Call, Description, Result};
 use brevity_compress::feedback::Residual;
 use brevity_compress::quantise::Values;
@@ -35,9 +35,10 @@ impl SparseLane {
         tensor: usize,
         count: usize,
         k: usize,
-        method: SparseMethod,
+        (method, values): (SparseMethod, Values),
         world_size: u32,
     ) -> std::result::Result<Self, Lacking> {
+        let wire = if values.is_exact() { Wire::Pairs } else { Wire::Coded(values) };
         let lane = Self {
             tensor,
             k,
@@ -47,10 +48,10 @@ impl SparseLane {
             added: false,
             sum: SparseVec::new(count),
             put_back: SparseVec::new(count),
-            coder: Coder::new(wire(method)),
+            coder: Coder::new(wire),
             scratch: TopKScratch::new(),
         };
-        room::check(working_bytes(method, count, k, world_size))?;
+        room::check(working_bytes((method, wire), count, k, world_size))?;
         Ok(lane)
     }
 
@@ -62,7 +63,8 @@ impl SparseLane {
     ) -> std::result::Result<(), Lacking> {
         let k = density.entries(self.residual.len());
         if k > self.k {
-            room::check(working_bytes(self.method, self.residual.len(), k, world_size))?;
+            let method = (self.method, self.coder.wire());
+            room::check(working_bytes(method, self.residual.len(), k, world_size))?;
         }
         self.k = k;
         Ok(())
@@ -77,9 +79,10 @@ impl SparseLane {
     }
 
     pub(super) fn describe(&self) -> Description {
+        let (n, k, wire) = (self.residual.len(), self.k, self.coder.wire());
         match self.method {
-            SparseMethod::Union(_) => sparse::describe_topk(self.residual.len(), self.k, self.coder.wire()),
-            SparseMethod::Global(rule) => sparse::describe_gtopk(self.residual.len(), self.k, rule),
+            SparseMethod::Union => sparse::describe_topk(n, k, wire),
+            SparseMethod::Global(rule) => sparse::describe_gtopk(n, k, rule, wire),
         }
     }
 
@@ -88,15 +91,15 @@ impl SparseLane {
             in_standard_float_mode(|| self.restore(Restore::Selected));
         }
         let (local, k, tensor) = (self.selected.view(), self.k, self.tensor as u32);
+        let (coder, residual) = (&mut self.coder, &self.residual);
         match self.method {
-            SparseMethod::Union(_) => {
-                let outcome = sparse::topk_all_reduce(call, local, k, &mut self.coder, tensor).await?;
+            SparseMethod::Union => {
+                let outcome = sparse::topk_all_reduce(call, local, k, coder, tensor).await?;
                 (self.sum, self.put_back) = (outcome.sum, outcome.kept);
             }
             SparseMethod::Global(rule) => {
-                let feedback =
-                    sparse::gtopk_all_reduce_with_feedback(call, local, &self.residual, k, rule, tensor);
-                let outcome = feedback.await?;
+                let outcome =
+                    gtopk_all_reduce_with_feedback(call, local, residual, k, rule, coder, tensor).await?;
                 (self.sum, self.put_back) = (outcome.result, outcome.put_back);
             }
         }
@@ -144,10 +147,13 @@ impl SparseLane {
 
     /// How the tensor travels.
     pub(super) fn travels(&self) -> String {
+        let values = match self.coder.wire() {
+            Wire::Pairs => String::new(),
+            Wire::Coded(values) => format!(", {values} values"),
+        };
         match self.method {
-            SparseMethod::Union(Values::F32) => format!("top {} entries", self.k),
-            SparseMethod::Union(values) => format!("top {} entries, {values} values", self.k),
-            SparseMethod::Global(rule) => format!("gtop {} entries, {rule:?}", self.k),
+            SparseMethod::Union => format!("top {} entries{values}", self.k),
+            SparseMethod::Global(rule) => format!("gtop {} entries, {rule:?}{values}", self.k),
         }
     }
 
@@ -173,23 +179,16 @@ impl SparseLane {
     }
 }
 
-/// How the entries are written.
-fn wire(method: SparseMethod) -> Wire {
-    match method {
-        SparseMethod::Union(Values::F32) | SparseMethod::Global(_) => Wire::Pairs,
-        SparseMethod::Union(values) => Wire::Coded(values),
-    }
-}
-
 /// The least bytes of memory that a full step needs beside the residual of `n` elements: the vectors of `k`
 /// entries that the collective holds at the same time, and the space for selecting.
-fn working_bytes(method: SparseMethod, n: usize, k: usize, world_size: u32) -> usize {
+fn working_bytes((method, wire): (SparseMethod, Wire), n: usize, k: usize, world_size: u32) -> usize {
     let ranks = world_size as usize;
-    let (vectors, messages) = match method {
-        SparseMethod::Union(_) => (2 + ranks, ranks),
-        SparseMethod::Global(_) => (5, 0),
+    let (vectors, messages) = match (method, wire) {
+        (SparseMethod::Union, _) => (2 + ranks, ranks),
+        (SparseMethod::Global(_), Wire::Pairs) => (5, 0),
+        (SparseMethod::Global(_), Wire::Coded(_)) => (7, 1),
     };
-    let messages = wire(method).most_bytes(n, k).saturating_mul(messages);
+    let messages = wire.most_bytes(n, k).saturating_mul(messages);
     let selecting = 24_usize.saturating_mul(k).min(8 * n);
     (8 * vectors).saturating_mul(k).saturating_add(messages).saturating_add(selecting)
 }

@@ -37,12 +37,14 @@ pub(crate) enum Kind {
 pub(crate) struct SparsePolicy {
     pub(crate) density: f64,
     pub(crate) method: SparseMethod,
+    /// The format of the values on the wire.
+    pub(crate) values: Values,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum SparseMethod {
-    /// Every rank's largest entries, all delivered, with values of this format.
-    Union(Values),
+    /// Every rank's largest entries, all delivered.
+    Union,
     /// The largest entries of the sum over all ranks of their largest entries.
     Global(PutBack),
 }
@@ -58,13 +60,17 @@ impl Policy {
     /// dropping.
     #[must_use]
     pub const fn topk(density: f64) -> Self {
-        Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union(Values::F32) }))
+        Self::sparse(density, SparseMethod::Union)
     }
 
     /// The largest `density` of the entries over all ranks together (0 < density <= 1): gTop-k.
     #[must_use]
     pub const fn gtopk(density: f64) -> Self {
-        Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Global(PutBack::Conserving) }))
+        Self::sparse(density, SparseMethod::Global(PutBack::Conserving))
+    }
+
+    const fn sparse(density: f64, method: SparseMethod) -> Self {
+        Self(Kind::Sparse(SparsePolicy { density, method, values: Values::F32 }))
     }
 
     /// Factors of rank `rank` of the tensor, seen as a matrix of its first dimension by the product of the
@@ -87,11 +93,12 @@ impl Policy {
         self
     }
 
-    /// How the values of [`topk`](Self::topk) are written: exactly (`f32`) unless this says otherwise. What
-    /// rounding takes away stays in the residual, and indices are packed. No effect on other policies.
+    /// How the values of [`topk`](Self::topk) and [`gtopk`](Self::gtopk) are written: exactly (`f32`) unless
+    /// this says otherwise. What rounding takes away stays in residuals, and indices are packed. Sums that
+    /// gTop-k passes on are written in the [format for sums](Values::of_sums). No effect on other policies.
     #[must_use]
     pub const fn values(mut self, values: Values) -> Self {
-        if let Kind::Sparse(SparsePolicy { method: SparseMethod::Union(own), .. }) = &mut self.0 {
+        if let Kind::Sparse(SparsePolicy { values: own, .. }) = &mut self.0 {
             *own = values;
         }
         self
@@ -127,10 +134,10 @@ impl Policy {
             Kind::Sparse(_) if count as u64 > MOST_INDICES => {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
-            Kind::Sparse(SparsePolicy { density, method }) => {
+            Kind::Sparse(SparsePolicy { density, method, values }) => {
                 let density =
                     Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
-                Ok(Resolved::Sparse { k: density.entries(count), method })
+                Ok(Resolved::Sparse { k: density.entries(count), method, values })
             }
             Kind::LowRank { rank: 0, .. } => Err(out_of_range("rank", 0.0, "at least 1")),
             Kind::LowRank { rank, min_compression } => {
@@ -164,7 +171,7 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resolved {
     Dense,
-    Sparse { k: usize, method: SparseMethod },
+    Sparse { k: usize, method: SparseMethod, values: Values },
     LowRank { rows: usize, cols: usize, rank: usize },
 }
 
@@ -216,14 +223,16 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_of_top_k() {
-        let method = |policy: Policy| match policy.resolve("t", &[10]).unwrap() {
-            Resolved::Sparse { method, .. } => method,
+    fn values_are_those_of_sparse_policies() {
+        let values = |policy: Policy| match policy.resolve("t", &[10]).unwrap() {
+            Resolved::Sparse { values, .. } => values,
             other => panic!("{other:?}"),
         };
-        assert_eq!(method(Policy::topk(0.5)), SparseMethod::Union(Values::F32));
-        assert_eq!(method(Policy::topk(0.5).values(Values::Bf16)), SparseMethod::Union(Values::Bf16));
-        for other in [Policy::dense(), Policy::gtopk(0.5), Policy::low_rank(2)] {
+        for policy in [Policy::topk(0.5), Policy::gtopk(0.5)] {
+            assert_eq!(values(policy), Values::F32);
+            assert_eq!(values(policy.values(Values::Bf16)), Values::Bf16);
+        }
+        for other in [Policy::dense(), Policy::low_rank(2)] {
             assert_eq!(other.values(Values::Bf16), other);
         }
     }

@@ -23,12 +23,15 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
-            Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union(values) }) => {
-                write!(f, "topk:{density}")?;
-                if values == Values::default() { Ok(()) } else { write!(f, ",values={values}") }
-            }
-            Kind::Sparse(SparsePolicy { density, method: SparseMethod::Global(rule) }) => {
-                write!(f, "gtopk:{density}")?;
+            Kind::Sparse(SparsePolicy { density, method, values }) => {
+                match method {
+                    SparseMethod::Union => write!(f, "topk:{density}")?,
+                    SparseMethod::Global(_) => write!(f, "gtopk:{density}")?,
+                }
+                if values != Values::default() {
+                    write!(f, ",values={values}")?;
+                }
+                let SparseMethod::Global(rule) = method else { return Ok(()) };
                 let name = PUT_BACKS.iter().find(|(_, other)| *other == rule).map(|(name, _)| name);
                 match name.filter(|_| rule != PutBack::default()) {
                     Some(name) => write!(f, ",put-back={name}"),
@@ -53,7 +56,7 @@ impl fmt::Display for Policy {
 /// | --- | --- | --- |
 /// | `dense` | none | none |
 /// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values) |
-/// | `gtopk` | [density](Policy::gtopk) | [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
+/// | `gtopk` | [density](Policy::gtopk) | `values`, as for `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression): a factor |
 impl FromStr for Policy {
     type Err = Error;
@@ -108,7 +111,7 @@ impl Policy {
                     format!("put-back=RULE, with one of {names}")
                 })
             }
-            (Kind::Sparse(SparsePolicy { method: SparseMethod::Union(_), .. }), "values") => {
+            (Kind::Sparse(_), "values") => {
                 let values = value.parse().ok();
                 values.map(|values| self.values(values)).ok_or_else(|| {
                     let names = Values::ALL.map(|values| values.to_string()).join(", ");
@@ -122,7 +125,9 @@ impl Policy {
                     .ok_or_else(|| "min=FACTOR, with a factor above 0".into())
             }
             (kind, _) => Err(match kind {
-                Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => "only put-back=RULE",
+                Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
+                    "only values=FORMAT and put-back=RULE"
+                }
                 Kind::Sparse(_) => "only values=FORMAT",
                 Kind::LowRank { .. } => "only min=FACTOR",
                 Kind::Dense => "nothing",
@@ -135,6 +140,8 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
+    use brevity_compress::quantise::Magnitude;
+
     use super::*;
 
     #[test]
@@ -146,6 +153,10 @@ mod tests {
             ("gtopk:0.0000001", Policy::gtopk(1e-7)),
             ("gtopk:1,put-back=published", Policy::gtopk(1.0).put_back(PutBack::Published)),
             ("gtopk:0.5,put-back=merger-keeps", Policy::gtopk(0.5).put_back(PutBack::MergerKeeps)),
+            (
+                "gtopk:0.5,values=one-bit-mean,put-back=published",
+                Policy::gtopk(0.5).values(Values::OneBit(Magnitude::Mean)).put_back(PutBack::Published),
+            ),
             ("low-rank:4", Policy::low_rank(4)),
             ("low-rank:1,min=3.5", Policy::low_rank(1).min_compression(3.5)),
         ] {
@@ -172,7 +183,7 @@ mod tests {
             ("low-rank:2,min", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,put-back=published", "only min=FACTOR after the method"),
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
-            ("gtopk:0.1,min=2", "only put-back=RULE after the method"),
+            ("gtopk:0.1,min=2", "only values=FORMAT and put-back=RULE after the method"),
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
             ("topk:0.1,put-back=published", "only values=FORMAT after the method"),
             (

@@ -73,7 +73,8 @@ fn make(group: &Group, called: Called, is_bad: bool) -> Result<()> {
         Called::Topk => group.topk_all_reduce(local, limit).map(drop),
         Called::Gtopk => group.gtopk_all_reduce(local, limit, PutBack::default()).map(drop),
         Called::StartGtopk => {
-            group.start_gtopk_all_reduce(sparse, limit, PutBack::default()).wait().1.map(drop)
+            let call = group.start_gtopk_all_reduce(sparse, limit, PutBack::default(), Coder::pairs());
+            call.wait().1.map(drop)
         }
         Called::LowRank | Called::LowRankList => {
             let mut batch = Batch::new(vec![LowRank::new(SIDE, SIDE, 1, 7).unwrap()]);

@@ -82,17 +82,33 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more;
     /// [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a value or a sum is not finite.
     pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
-        self.call_compressed(&mut GtopkAllReduce { local, k, rule })
+        self.gtopk_all_reduce_by(local, k, rule, &mut Coder::pairs())
     }
 
-    /// Starts a [`gtopk_all_reduce`](Self::gtopk_all_reduce).
+    /// Likewise, on the coder's wire, which is equal on all ranks. What rounding takes away goes back to the
+    /// residual, too.
+    ///
+    /// # Errors
+    /// As for [`gtopk_all_reduce`](Self::gtopk_all_reduce).
+    pub fn gtopk_all_reduce_by(
+        &self,
+        local: SparseView<'_>,
+        k: usize,
+        rule: PutBack,
+        coder: &mut Coder,
+    ) -> Result<Gtopk> {
+        self.call_compressed(&mut GtopkAllReduce { local, k, rule, coder })
+    }
+
+    /// Starts a [`gtopk_all_reduce_by`](Self::gtopk_all_reduce_by).
     pub fn start_gtopk_all_reduce(
         &self,
         local: SparseVec,
         k: usize,
         rule: PutBack,
+        coder: Coder,
     ) -> Handle<(GtopkAllReduce, Result<Gtopk>)> {
-        self.start_compressed(GtopkAllReduce { local, k, rule })
+        self.start_compressed(GtopkAllReduce { local, k, rule, coder })
     }
 
     /// Computes the low-rank factors of the mean of all ranks' matrices, one for each state of the batch.
@@ -101,7 +117,7 @@ impl Group {
     /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if a matrix does not fit
     /// its state.
     pub fn low_rank_all_reduce(&self, batch: &mut Batch, matrices: &[&[f32]]) -> Result<Factors> {
-        self.call_compressed(&mut LowRankAllReduce { batch, matrices })
+        self.call_compressed(&mut LowRankAllReduce { batch, matrices: matrices.to_vec() })
     }
 
     /// Starts a [`low_rank_all_reduce`](Self::low_rank_all_reduce).

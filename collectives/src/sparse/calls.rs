@@ -54,13 +54,15 @@ pub struct TopkAllReduce<L = SparseVec, C = Coder> {
 
 /// The largest entries of the sum of all ranks' sparse vectors; see [`gtopk_all_reduce`].
 #[derive(Clone, Debug)]
-pub struct GtopkAllReduce<L = SparseVec> {
+pub struct GtopkAllReduce<L = SparseVec, C = Coder> {
     /// The vector of this rank, with at most `k` entries.
     pub local: L,
     /// The entries of the result at most; equal on all ranks.
     pub k: usize,
     /// Equal on all ranks.
     pub rule: PutBack,
+    /// Its wire is equal on all ranks.
+    pub coder: C,
 }
 
 impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for SparseAllGather<L, C> {
@@ -95,7 +97,7 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for TopkAllReduce
     }
 }
 
-impl<L: Entries> Compressed for GtopkAllReduce<L> {
+impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for GtopkAllReduce<L, C> {
     type Output = Gtopk;
 
     fn check(&self) -> Result<()> {
@@ -103,11 +105,12 @@ impl<L: Entries> Compressed for GtopkAllReduce<L> {
     }
 
     fn description(&self) -> Description {
-        gtopk::describe(self.local.entries().dim(), self.k, self.rule)
+        gtopk::describe(self.local.entries().dim(), self.k, self.rule, self.coder.borrow().wire())
     }
 
     async fn run(&mut self, call: &Call<'_, '_>) -> Result<Gtopk> {
-        gtopk_all_reduce(call, self.local.entries(), self.k, self.rule, 0).await
+        let Self { local, k, rule, coder } = self;
+        gtopk_all_reduce(call, local.entries(), *k, *rule, coder.borrow_mut(), 0).await
     }
 }
 

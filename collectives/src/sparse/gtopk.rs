@@ -2,23 +2,24 @@
 //!
 //! Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth
 //! networks", ICDCS 2019. A binomial tree merges towards rank 0, where the merge of `a` and `b` is the `k`
-//! largest entries of `a + b`; then follows a broadcast: `2 ceil(log2 P)` rounds of at most `8 k` bytes each.
+//! largest entries of `a + b`; then follows a broadcast: `2 ceil(log2 P)` rounds of at most `8 k` bytes each
+//! as pairs. On a coded wire contributions have the wire's format, sums its [format of
+//! sums](brevity_compress::quantise::Values::of_sums), and the result is coded once, by the root.
 //!
 //! An index that one subtree drops can survive through another. A [`PutBack`] rule determines which rank
-//! keeps the dropped part.
+//! keeps the dropped part. What a message's rounding takes away is kept by its sender where the index is in
+//! the result; elsewhere it comes back with the contributions, or with the rest of what the sender drops.
 
 use std::mem;
-use std::sync::Arc;
 
 use brevity_compress::feedback::Residual;
 use brevity_compress::merge::{self, MergeScratch};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
-use super::message::{EntryBuffers, receive};
-use super::wire::finite_or_poison;
+use super::message::{Message, Room, invalid};
+use super::wire::{Coder, Wire, finite_or_poison};
 use crate::call::Call;
 use crate::data::Element;
-use crate::dense::to_children;
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::pattern::{Binomial, doubling_rounds};
@@ -60,38 +61,55 @@ pub struct Gtopk {
     pub put_back: SparseVec,
 }
 
+/// The bits of a rule's number in a description; the wire's has those above.
+const RULE_BITS: u32 = 2;
+
 /// What ranks of a gTop-k all-reduce must agree on.
 #[must_use]
-pub fn describe(dim: usize, k: usize, rule: PutBack) -> Description {
-    let description = Description::sparse(Operation::GTOPK_ALL_REDUCE, f32::TYPE.number(), dim, k);
-    Description { reduction: rule.number(), ..description }
+pub fn describe(dim: usize, k: usize, rule: PutBack, wire: Wire) -> Description {
+    let description =
+        wire.describe(Description::sparse(Operation::GTOPK_ALL_REDUCE, f32::TYPE.number(), dim, k));
+    Description { reduction: rule.number() | description.reduction << RULE_BITS, ..description }
+}
+
+/// The names of rule and wire in the `reduction` of a description; no name for pairs.
+pub(crate) fn names(reduction: u8) -> (Option<&'static str>, Option<&'static str>) {
+    let rule = match reduction & ((1 << RULE_BITS) - 1) {
+        1 => Some("conserving"),
+        2 => Some("published"),
+        3 => Some("merger keeps"),
+        _ => None,
+    };
+    (rule, Wire::name(reduction >> RULE_BITS))
 }
 
 /// Sums the sparse vectors of all ranks and keeps the `k` entries of largest magnitude; on ties, the lower
 /// index.
 ///
-/// `local` has at most `k` entries. `k` and `rule` are equal on all ranks. The order of merges depends only
-/// on the number of ranks. A value of `local` that is not finite poisons the call, as tensor `tensor`, and so
-/// does a merge with such a sum.
+/// `local` has at most `k` entries. `k`, `rule` and the coder's wire are equal on all ranks. The order of
+/// merges depends only on the number of ranks. A value of `local` that is not finite poisons the call, as
+/// tensor `tensor`, and so does a merge with such a sum.
 ///
 /// # Errors
-/// Errors of the transport; `local` is unchanged.
+/// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid vector of a peer;
+/// `local` is unchanged.
 pub async fn gtopk_all_reduce(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
     k: usize,
     rule: PutBack,
+    coder: &mut Coder,
     tensor: u32,
 ) -> Result<Gtopk> {
-    reduce(call, local, k, rule, tensor, |_| true).await
+    reduce(call, local, k, rule, coder, tensor, |_| true).await
 }
 
 /// Like [`gtopk_all_reduce`], for entries that were selected from `residual` and are zero there.
 ///
-/// Poisons the call also if the residual has no room for what this rank's merges drop, because a sum would
-/// not be finite. Later, when the result shows which of it [comes back](Gtopk::put_back), the other ranks
-/// could not be told any more. So if no rank has poisoned the call, the residual can take all that comes
-/// back.
+/// Poisons the call also if the residual has no room for what this rank's merges drop and its messages round
+/// away, because a sum would not be finite. Later, when the result shows which of it [comes
+/// back](Gtopk::put_back), the other ranks could not be told any more. So if no rank has poisoned the call,
+/// the residual can take all that comes back.
 ///
 /// # Errors
 /// As for [`gtopk_all_reduce`].
@@ -101,19 +119,21 @@ pub async fn gtopk_all_reduce_with_feedback(
     residual: &Residual,
     k: usize,
     rule: PutBack,
+    coder: &mut Coder,
     tensor: u32,
 ) -> Result<Gtopk> {
-    let has_room =
-        |dropped: SparseView<'_>| rule == PutBack::Published || residual.check_put_back(dropped).is_ok();
-    reduce(call, local, k, rule, tensor, has_room).await
+    let has_room = |kept: SparseView<'_>| residual.check_put_back(kept).is_ok();
+    reduce(call, local, k, rule, coder, tensor, has_room).await
 }
 
-/// Poisons the call unless this rank `has_room` for what its merges drop.
+/// Poisons the call unless this rank `has_room` for what its merges drop and its messages round away, as far
+/// as it may have to keep that.
 async fn reduce(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
     k: usize,
     rule: PutBack,
+    coder: &mut Coder,
     tensor: u32,
     has_room: impl FnOnce(SparseView<'_>) -> bool,
 ) -> Result<Gtopk> {
@@ -121,42 +141,96 @@ async fn reduce(
     let local = finite_or_poison(call, local, tensor);
     let dim = local.dim();
     // No vector has more entries than elements.
-    let k = k.min(dim);
+    let (wire, limit) = (coder.wire(), k.min(dim));
+    let contribution = Room { dim, limit, wire };
+    let sum = Room { wire: wire.of_sums(), ..contribution };
     let tree = Binomial::new(call.rank(), 0, call.world_size());
-    let mut merger = Merger::new(local, k);
+    let mut merger = Merger::new(local, limit);
     for (child, round) in tree.children() {
-        let incoming = receive(call, child, round, dim, k, merger.take_spare()).await?;
+        let has_merged = Binomial::new(child, 0, call.world_size()).children().next().is_some();
+        let room = if has_merged { sum } else { contribution };
+        let memory = coder.memory().unwrap_or_else(|| merger.take_spare());
+        let message = memory.receive(call, child, round, room).await?;
+        let incoming = coder.read(message, room).map_err(|error| invalid(call, child, error))?;
         if in_standard_float_mode(|| merger.merge(incoming)).is_err() {
             call.set_poison(tensor);
         }
     }
-    if !in_standard_float_mode(|| has_room(merger.dropped.view())) {
-        call.set_poison(tensor);
-    }
-    let rounds = doubling_rounds(call.world_size());
-    let result = match tree.parent() {
-        None => merger.kept.into_parts(),
-        Some((parent, round)) => {
-            let parts = call.send(parent, round, merger.kept.into_parts()).await?;
-            receive(call, parent, rounds + round, dim, k, parts).await?.into_parts()
+    let own = if merger.has_merged { sum } else { contribution };
+    let (message, rounded) = call.computed(coder.message(mem::take(&mut merger.kept), own.wire))?;
+    let kept = in_standard_float_mode(|| Kept::new(rule, merger.dropped, rounded));
+    let kept = match kept {
+        Ok(kept) if in_standard_float_mode(|| has_room(kept.most.view())) => kept,
+        _ => {
+            call.set_poison(tensor);
+            Kept { rule, most: SparseVec::new(dim) }
         }
     };
-    let shared = to_children(call, tree, rounds, (Arc::new(result.0), Arc::new(result.1))).await?;
-    let (indices, values) = (Arc::unwrap_or_clone(shared.0), Arc::unwrap_or_clone(shared.1));
-    let result = SparseVec::from_parts(dim, indices, values)?;
-    let put_back = in_standard_float_mode(|| put_back(rule, local, &merger.dropped, &result))?;
+    let rounds = doubling_rounds(call.world_size());
+    let (message, from, room) = match tree.parent() {
+        None => (message, call.rank(), own),
+        Some((parent, round)) => {
+            let memory = message.send(call, parent, round).await?;
+            // Of two ranks and more it is a sum.
+            (memory.receive(call, parent, rounds + round, sum).await?, parent, sum)
+        }
+    };
+    let message = message.to_children(call, tree, rounds).await?;
+    let result = coder.read(message, room).map_err(|error| invalid(call, from, error))?;
+    let put_back = in_standard_float_mode(|| kept.put_back(local, &result))?;
     Ok(Gtopk { result, put_back })
+}
+
+/// What a rank may have to keep, by its rule.
+struct Kept {
+    rule: PutBack,
+    /// What its merges have dropped and its message has rounded away; the latter alone as published.
+    most: SparseVec,
+}
+
+impl Kept {
+    fn new(rule: PutBack, dropped: SparseVec, rounded: SparseVec) -> Result<Self> {
+        let most = match rule {
+            PutBack::Published => rounded,
+            _ if rounded.is_empty() => dropped,
+            _ => {
+                let mut both = SparseVec::new(dropped.dim());
+                merge::add(dropped.view(), rounded.view(), &mut both)?;
+                both
+            }
+        };
+        Ok(Self { rule, most })
+    }
+
+    /// What this rank adds to its residual.
+    fn put_back(self, local: SparseView<'_>, result: &SparseVec) -> Result<SparseVec> {
+        let dim = local.dim();
+        if self.rule == PutBack::MergerKeeps {
+            return Ok(self.most);
+        }
+        let (mut sent, mut others) = (SparseVec::new(dim), SparseVec::new(dim));
+        merge::split_by(local, result.indices(), &mut sent, &mut others);
+        if self.most.is_empty() {
+            return Ok(others);
+        }
+        // The two parts are disjoint: indices outside and inside the result.
+        let (mut among, mut sum) = (SparseVec::new(dim), SparseVec::new(dim));
+        merge::split_by(self.most.view(), result.indices(), &mut among, &mut sent);
+        merge::add(others.view(), among.view(), &mut sum)?;
+        Ok(sum)
+    }
 }
 
 /// The running merge of one rank.
 struct Merger {
     k: usize,
     kept: SparseVec,
+    has_merged: bool,
     /// All that this rank's merges have dropped.
     dropped: SparseVec,
     next_kept: SparseVec,
     next_dropped: SparseVec,
-    spare: EntryBuffers,
+    spare: SparseVec,
     scratch: MergeScratch,
 }
 
@@ -166,21 +240,23 @@ impl Merger {
         Self {
             k,
             kept: local.to_owned(),
+            has_merged: false,
             dropped: empty(),
             next_kept: empty(),
             next_dropped: empty(),
-            spare: EntryBuffers::default(),
+            spare: empty(),
             scratch: MergeScratch::new(),
         }
     }
 
-    /// Takes the buffers of an earlier message, to receive the next into.
-    fn take_spare(&mut self) -> EntryBuffers {
-        mem::take(&mut self.spare)
+    /// Takes the memory of an earlier message, to receive the next into.
+    fn take_spare(&mut self) -> Message {
+        Message::Pairs(mem::take(&mut self.spare))
     }
 
     fn merge(&mut self, incoming: SparseVec) -> Result<()> {
-        let Self { k, kept, dropped, next_kept, next_dropped, spare, scratch } = self;
+        let Self { k, kept, dropped, next_kept, next_dropped, spare, scratch, .. } = self;
+        self.has_merged = true;
         merge::top_k_sum(kept.view(), incoming.view(), *k, next_kept, next_dropped, scratch)?;
         mem::swap(kept, next_kept);
         if dropped.is_empty() {
@@ -189,29 +265,7 @@ impl Merger {
             merge::add(dropped.view(), next_dropped.view(), next_kept)?;
             mem::swap(dropped, next_kept);
         }
-        *spare = incoming.into_parts();
+        *spare = incoming;
         Ok(())
     }
-}
-
-fn put_back(
-    rule: PutBack,
-    local: SparseView<'_>,
-    dropped: &SparseVec,
-    result: &SparseVec,
-) -> Result<SparseVec> {
-    let dim = local.dim();
-    let (mut among, mut others) = (SparseVec::new(dim), SparseVec::new(dim));
-    if rule == PutBack::MergerKeeps {
-        return Ok(dropped.clone());
-    }
-    merge::split_by(local, result.indices(), &mut among, &mut others);
-    if rule == PutBack::Published {
-        return Ok(others);
-    }
-    merge::split_by(dropped.view(), result.indices(), &mut among, &mut SparseVec::new(dim));
-    // The two parts are disjoint: indices outside and inside the result.
-    let mut sum = SparseVec::new(dim);
-    merge::add(others.view(), among.view(), &mut sum)?;
-    Ok(sum)
 }

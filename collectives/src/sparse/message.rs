@@ -1,10 +1,109 @@
-//! Sparse vectors as messages of two parts: indices and values.
+//! Sparse vectors as messages from one rank to another: two parts, indices and values, or one that is coded.
 
-use brevity_compress::SparseVec;
+use std::sync::Arc;
+
+use brevity_compress::{SparseVec, codec};
 use ucx_sys_wrap::Lengths;
 
+use super::wire::Wire;
 use crate::call::Call;
-use crate::error::Result;
+use crate::dense::to_children;
+use crate::error::{Error, Result};
+use crate::pattern::Binomial;
+
+/// A sparse vector as it travels.
+pub(super) enum Message {
+    Pairs(SparseVec),
+    Coded(Vec<u8>),
+}
+
+/// What a message may hold.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub(super) dim: usize,
+    /// The largest number of entries.
+    pub(super) limit: usize,
+    pub(super) wire: Wire,
+}
+
+impl Message {
+    /// Sends it, and returns it.
+    pub(super) async fn send(self, call: &Call<'_, '_>, to: u32, round: u32) -> Result<Self> {
+        Ok(match self {
+            Self::Pairs(entries) => {
+                let dim = entries.dim();
+                let (indices, values) = call.send(to, round, entries.into_parts()).await?;
+                Self::Pairs(SparseVec::from_parts(dim, indices, values)?)
+            }
+            Self::Coded(bytes) => Self::Coded(call.send(to, round, bytes).await?),
+        })
+    }
+
+    /// Receives one into the memory of another. Entries of pairs are checked here, coded ones when they are
+    /// [read](super::wire::Coder::read).
+    pub(super) async fn receive(
+        self,
+        call: &Call<'_, '_>,
+        from: u32,
+        round: u32,
+        room: Room,
+    ) -> Result<Self> {
+        Ok(match (self, room.wire) {
+            (memory, Wire::Pairs) => {
+                Self::Pairs(receive(call, from, round, room.dim, room.limit, memory.into_parts()).await?)
+            }
+            (memory, Wire::Coded(values)) => {
+                let mut bytes = memory.into_bytes();
+                call.resize(&mut bytes, codec::most_bytes(room.dim, room.limit, values))?;
+                let (mut bytes, lengths) = call.recv_up_to(from, round, bytes).await?;
+                bytes.truncate(lengths.iter().sum());
+                Self::Coded(bytes)
+            }
+        })
+    }
+
+    /// Sends it to all children in a tree, and returns it.
+    pub(super) async fn to_children(
+        self,
+        call: &Call<'_, '_>,
+        tree: Binomial,
+        first_round: u32,
+    ) -> Result<Self> {
+        Ok(match self {
+            Self::Pairs(entries) => {
+                let dim = entries.dim();
+                let (indices, values) = entries.into_parts();
+                let shared = (Arc::new(indices), Arc::new(values));
+                let (indices, values) = to_children(call, tree, first_round, shared).await?;
+                let (indices, values) = (Arc::unwrap_or_clone(indices), Arc::unwrap_or_clone(values));
+                Self::Pairs(SparseVec::from_parts(dim, indices, values)?)
+            }
+            Self::Coded(bytes) => {
+                let shared = to_children(call, tree, first_round, Arc::new(bytes)).await?;
+                Self::Coded(Arc::unwrap_or_clone(shared))
+            }
+        })
+    }
+
+    fn into_parts(self) -> EntryBuffers {
+        match self {
+            Self::Pairs(entries) => entries.into_parts(),
+            Self::Coded(_) => EntryBuffers::default(),
+        }
+    }
+
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Pairs(_) => Vec::new(),
+            Self::Coded(bytes) => bytes,
+        }
+    }
+}
+
+/// The error of a rank that has sent a sparse vector with this error.
+pub(super) fn invalid(call: &Call<'_, '_>, from: u32, error: brevity_compress::Error) -> Error {
+    call.refuse(from, format!("a sparse vector with {error}"))
+}
 
 /// Buffers to receive the indices and values of a sparse vector into.
 pub(super) type EntryBuffers = (Vec<u32>, Vec<f32>);
@@ -18,7 +117,7 @@ fn resized(call: &Call<'_, '_>, parts: EntryBuffers, entries: usize) -> Result<E
 }
 
 /// Receives a sparse vector of at most `limit` entries below `dim` into `parts`, and checks it.
-pub(super) async fn receive(
+async fn receive(
     call: &Call<'_, '_>,
     from: u32,
     round: u32,
@@ -30,8 +129,7 @@ pub(super) async fn receive(
     let (mut indices, mut values) = arrived;
     indices.truncate(entries(call, &lengths, from)?);
     values.truncate(indices.len());
-    SparseVec::from_parts(dim, indices, values)
-        .map_err(|error| call.refuse(from, format!("a sparse vector with {error}")))
+    SparseVec::from_parts(dim, indices, values).map_err(|error| invalid(call, from, error))
 }
 
 /// The number of entries of a message whose parts have these lengths.

@@ -1,9 +1,12 @@
 //! How the entries of a sparse collective are written.
 
+use std::mem;
+
 use brevity_compress::codec::{self, Choice, Encoder};
 use brevity_compress::quantise::{Format, Values};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
 
+use super::message::{Message, Room};
 use crate::call::Call;
 use crate::description::Description;
 use crate::error::Result;
@@ -48,6 +51,14 @@ impl Wire {
             // As in earlier versions.
             Self::Pairs => description,
             Self::Coded(values) => description.with_detail(values.code()),
+        }
+    }
+
+    /// The wire for sums of what goes over this one.
+    pub(super) const fn of_sums(self) -> Self {
+        match self {
+            Self::Pairs => Self::Pairs,
+            Self::Coded(values) => Self::Coded(values.of_sums()),
         }
     }
 
@@ -98,6 +109,42 @@ impl Coder {
     #[must_use]
     pub const fn wire(&self) -> Wire {
         self.wire
+    }
+
+    /// The message of these entries on a wire, and what it rounds away.
+    pub(super) fn message(&mut self, entries: SparseVec, wire: Wire) -> Result<(Message, SparseVec)> {
+        let Wire::Coded(values) = wire else {
+            let nothing = SparseVec::new(entries.dim());
+            return Ok((Message::Pairs(entries), nothing));
+        };
+        let (_, said) = self.encode(entries.view(), values)?;
+        let rounded =
+            if wire.is_exact() { SparseVec::new(entries.dim()) } else { rounded_away(entries.view(), said)? };
+        Ok((Message::Coded(mem::take(&mut self.message)), rounded))
+    }
+
+    /// Memory to receive a coded message into; none on a wire of pairs.
+    pub(super) fn memory(&mut self) -> Option<Message> {
+        matches!(self.wire, Wire::Coded(_)).then(|| Message::Coded(mem::take(&mut self.message)))
+    }
+
+    /// The entries of a message. A coded one has no zeros: what rounding has made 0 was not sent.
+    pub(super) fn read(
+        &mut self,
+        message: Message,
+        room: Room,
+    ) -> std::result::Result<SparseVec, brevity_compress::Error> {
+        let (bytes, values) = match (message, room.wire) {
+            (Message::Pairs(entries), _) => return Ok(entries),
+            (Message::Coded(bytes), Wire::Coded(values)) => (bytes, values),
+            (Message::Coded(_), Wire::Pairs) => unreachable!("no coded message goes over a wire of pairs"),
+        };
+        let (dim, format) = (room.dim, values.format());
+        let mut entries = SparseVec::new(dim);
+        in_standard_float_mode(|| codec::decode_as(&bytes, dim, room.limit, format, &mut entries))?;
+        entries.drop_zeros();
+        self.message = bytes;
+        Ok(entries)
     }
 
     /// The message of `local`, in the format `values`, and the entries that every rank reads from it.

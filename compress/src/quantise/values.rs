@@ -82,6 +82,16 @@ impl Values {
         matches!(self, Self::F32)
     }
 
+    /// The format for sums of values in this one. One and two bits tell contributions apart that are alike; a
+    /// sum of them that was written so again and again would lose its largest entries among the others.
+    #[must_use]
+    pub const fn of_sums(self) -> Self {
+        match self {
+            Self::OneBit(_) | Self::TwoBit(_) => Self::Bf16,
+            fine => fine,
+        }
+    }
+
     /// A number of the format and its parameters, other for each choice. It is part of what ranks agree on
     /// and doesn't change.
     pub const fn code(self) -> u64 {
