@@ -21,29 +21,56 @@ pub fn sum(world_size: u32, elements: Range<usize>, magnitude: u32) -> Vec<f32> 
     elements.map(of_all).collect()
 }
 
-/// The result of a gTop-k all-reduce of the `k` largest entries of each rank's vector: in round `j`, rank `r`
-/// with `r % 2^(j+1) == 0` adds what rank `r + 2^j` has to its own and keeps the `k` largest.
-pub fn gtopk(world_size: u32, count: usize, magnitude: u32, k: usize) -> Vec<(u32, f32)> {
-    let mut ranks: Vec<BTreeMap<u32, f32>> =
-        (0..world_size).map(|rank| largest(dense_entries(&vector(rank, count, magnitude)), k)).collect();
+/// Entries by their index.
+pub type Entries = BTreeMap<u32, f32>;
+
+/// The result of a gTop-k all-reduce of these entries of ranks: in round `j`, rank `r` with
+/// `r % 2^(j+1) == 0` adds what rank `r + 2^j` has sent to its own and keeps the `k` largest. `said` is what
+/// is read of entries that are sent, sums or not, also of the result.
+pub fn gtopk(mut ranks: Vec<Entries>, k: usize, said: impl Fn(Entries, bool) -> Entries) -> Entries {
     let mut distance = 1;
     while distance < ranks.len() {
-        for rank in (0..ranks.len()).step_by(2 * distance) {
-            let Some(partner) = ranks.get(rank + distance).cloned() else { continue };
-            let mut total = std::mem::take(&mut ranks[rank]);
-            for (index, value) in partner {
-                *total.entry(index).or_insert(0.0) += value;
-            }
+        for rank in (0..ranks.len() - distance).step_by(2 * distance) {
+            let has_merged = !has_no_child(rank + distance, ranks.len());
+            let incoming = said(std::mem::take(&mut ranks[rank + distance]), has_merged);
+            let total = added(std::mem::take(&mut ranks[rank]), incoming);
             ranks[rank] = largest(total.into_iter().collect(), k);
         }
         distance *= 2;
     }
-    ranks.swap_remove(0).into_iter().collect()
+    let is_sum = ranks.len() > 1;
+    said(ranks.swap_remove(0), is_sum)
+}
+
+/// Whether nobody sends to a rank of this tree.
+fn has_no_child(rank: usize, world_size: usize) -> bool {
+    rank % 2 == 1 || rank + 1 >= world_size
+}
+
+/// The sum of the entries of all ranks in the fixed order, without zeros: with `m` the largest power of two
+/// up to `P`, rank `i + m` is added to rank `i`, and then neighbours are.
+pub fn ordered(mut ranks: Vec<Entries>) -> Entries {
+    let Some(members) = ranks.len().checked_ilog2().map(|levels| 1 << levels) else { return Entries::new() };
+    for (rank, guest) in ranks.split_off(members).into_iter().enumerate() {
+        ranks[rank] = added(std::mem::take(&mut ranks[rank]), guest);
+    }
+    while ranks.len() > 1 {
+        let mut pairs = ranks.into_iter();
+        ranks = std::iter::from_fn(|| Some(added(pairs.next()?, pairs.next()?))).collect();
+    }
+    ranks.swap_remove(0).into_iter().filter(|(_, value)| *value != 0.0).collect()
+}
+
+fn added(mut sum: Entries, other: Entries) -> Entries {
+    for (index, value) in other {
+        *sum.entry(index).or_insert(0.0) += value;
+    }
+    sum
 }
 
 /// The `k` largest entries of a rank's vector, by rising index.
-pub fn largest_of(rank: u32, count: usize, magnitude: u32, k: usize) -> Vec<(u32, f32)> {
-    largest(dense_entries(&vector(rank, count, magnitude)), k).into_iter().collect()
+pub fn largest_of(rank: u32, count: usize, magnitude: u32, k: usize) -> Entries {
+    largest(dense_entries(&vector(rank, count, magnitude)), k)
 }
 
 fn value(rank: u32, index: u64, magnitude: u32) -> f32 {

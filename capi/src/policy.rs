@@ -165,6 +165,8 @@ mod tests {
         for number in 0..8 {
             let expected = Policy::topk(0.5).values(values(number).unwrap());
             assert_eq!(read_with(TOPK, |policy| policy.values = number).unwrap(), expected);
+            let expected = Policy::gtopk(0.5).values(values(number).unwrap());
+            assert_eq!(read_with(GTOPK, |policy| policy.values = number).unwrap(), expected);
         }
         let unused = |policy: &mut brv_policy| {
             (policy.density, policy.rank, policy.put_back, policy.values) = (-1.0, 0, 9, 99);
@@ -189,6 +191,7 @@ mod tests {
             refused(method, "density", |policy| policy.density = 1.5);
         }
         refused(TOPK, "values", |policy| policy.values = 8);
+        refused(GTOPK, "values", |policy| policy.values = 8);
         refused(GTOPK, "put_back", |policy| policy.put_back = 3);
         refused(LOW_RANK, "rank", |policy| policy.rank = 0);
         refused(LOW_RANK, "min_compression", |policy| policy.min_compression = -2.0);

@@ -16,8 +16,8 @@ use crate::sparse::{Coder, PutBack, Wire, describe_all_gather, describe_gtopk};
 const DIM: usize = 40;
 const LIMIT: usize = 8;
 
-/// The first byte selects the collective: gTop-k by the first bit, else the all-gather, with coded messages
-/// by the third, whose format the five highest bits give; the second bit is the mark. Then follow up to three
+/// The first byte selects the collective: gTop-k by the first bit, else the all-gather, with coded messages by
+/// the third, whose format the five highest bits give; the second bit is the mark. Then follow up to three
 /// parts, each behind a byte with its length.
 pub fn sparse_messages(data: &[u8]) {
     let Some((&which, mut rest)) = data.split_first() else { return };
@@ -37,7 +37,7 @@ pub fn sparse_messages(data: &[u8]) {
     check(&group, which, own.view());
 }
 
-/// How the all-gather writes entries.
+/// How entries are written.
 fn wire(which: u8) -> Wire {
     let values = Values::ALL[usize::from(which >> 3) % Values::ALL.len()];
     if which & 4 == 0 { Wire::Pairs } else { Wire::Coded(values) }
@@ -49,7 +49,7 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
     let description = if which.is_multiple_of(2) {
         describe_all_gather(DIM, LIMIT, wire(which))
     } else {
-        describe_gtopk(DIM, LIMIT, PutBack::Conserving, Wire::Pairs)
+        describe_gtopk(DIM, LIMIT, PutBack::Conserving, wire(which))
     };
     let plan = Plan::new(&[0, 0], &Terms::of(&Settings::default()));
     let envelope = Envelope {
@@ -65,12 +65,12 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
         },
         async |comm| {
             // Small messages end when they are posted, so nothing is left when the scope ends.
-            let sent = if which & 5 == 4 {
-                comm.send(Rank(0), envelope, (counts, indices)).await.map(drop)
-            } else if which.is_multiple_of(2) {
-                comm.send(Rank(0), envelope, (counts, (indices, values))).await.map(drop)
-            } else {
-                comm.send(Rank(0), envelope, (indices, values)).await.map(drop)
+            let (is_gather, is_coded) = (which.is_multiple_of(2), which & 4 != 0);
+            let sent = match (is_gather, is_coded) {
+                (true, true) => comm.send(Rank(0), envelope, (counts, indices)).await.map(drop),
+                (true, false) => comm.send(Rank(0), envelope, (counts, (indices, values))).await.map(drop),
+                (false, true) => comm.send(Rank(0), envelope, indices).await.map(drop),
+                (false, false) => comm.send(Rank(0), envelope, (indices, values)).await.map(drop),
             };
             assert!(sent.is_ok(), "{sent:?}");
         },
@@ -84,7 +84,7 @@ fn check(group: &Group, which: u8, own: SparseView<'_>) {
             Err(error) => (Some(error), Vec::new()),
         }
     } else {
-        match group.gtopk_all_reduce(own, LIMIT, PutBack::Conserving) {
+        match group.gtopk_all_reduce_by(own, LIMIT, PutBack::Conserving, &mut Coder::new(wire(which))) {
             Ok(outcome) => (None, vec![outcome.result, outcome.put_back]),
             Err(error) => (Some(error), Vec::new()),
         }
@@ -148,5 +148,11 @@ mod tests {
             let length = message.len();
             assert_eq!(file[1..], [&[8], &length.to_le_bytes()[..], &[length as u8], &message].concat());
         }
+        let gtopk = include_bytes!("../../fuzz/corpus/sparse_messages/gtopk_coded_f16");
+        assert_eq!((gtopk[0] & 1, wire(gtopk[0])), (1, Wire::Coded(Values::F16)));
+        let mut message = Vec::new();
+        let mut quantiser = Values::F16.quantiser();
+        Encoder::new().encode(entries.view(), Choice::Fast, &mut *quantiser, &mut message).unwrap();
+        assert_eq!(gtopk[1..], [&[0, message.len() as u8], &message[..]].concat());
     }
 }

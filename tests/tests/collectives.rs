@@ -228,7 +228,9 @@ fn a_rank_that_breaks_the_rules_keeps_nobody_waiting() {
         let k = if group.rank() == 1 { 500 } else { 5 };
         let local = suite::sparse(&oracle::vector(group.rank(), 1000), k);
         let call = group.start(describe_gtopk(1000, 5, rule, Wire::Pairs), local, move |call, local| {
-            Box::pin(async move { gtopk_all_reduce(call, local.view(), k, rule, &mut Coder::pairs(), 0).await.map(drop) })
+            Box::pin(async move {
+                gtopk_all_reduce(call, local.view(), k, rule, &mut Coder::pairs(), 0).await.map(drop)
+            })
         });
         call.wait().1.unwrap_err()
     });

@@ -116,7 +116,8 @@ fn account(world_size: u32, rule: PutBack) -> Vec<Accounts> {
                         residual.accumulate(&oracle::vector(*rank + 1000 * step, COUNT)).unwrap();
                         residual.select(K, &mut selected, &mut scratch).unwrap();
                         let mut pairs = Coder::pairs();
-                        let outcome = gtopk_all_reduce(call, selected.view(), K, rule, &mut pairs, 0).await.unwrap();
+                        let outcome =
+                            gtopk_all_reduce(call, selected.view(), K, rule, &mut pairs, 0).await.unwrap();
                         residual.put_back(outcome.put_back.view()).unwrap();
                         outcome.result.add_to(delivered);
                     }

@@ -1,7 +1,6 @@
 //! The measurements of `brevity perf`: one row of its table on one rank.
 
 mod dense;
-mod gtopk;
 mod messages;
 mod overlap;
 mod simulated;
@@ -16,10 +15,9 @@ use brevity::collectives::sparse::Wire;
 use brevity::compress::Density;
 
 pub use dense::Dense;
-pub use gtopk::GtopkAllReduce;
 pub use overlap::{Overlapped, measure_overlap};
 pub use simulated::{Simulation, passages, simulate};
-pub use sparse::SparseAllGather;
+pub use sparse::{Sparse, SparseCollective};
 pub use workload::{Difference, Measured, Workload, measure as measure_workload};
 
 use crate::collective::{self, Collective, Number};
@@ -40,10 +38,8 @@ pub enum Benchmark {
     Get,
     /// A dense collective.
     Dense(Collective),
-    /// All ranks' sparse vectors, on this wire.
-    SparseAllGather(Wire),
-    /// The largest entries of the sum of all ranks' sparse vectors.
-    GtopkAllReduce,
+    /// A collective on sparse vectors, on this wire.
+    Sparse(SparseCollective, Wire),
 }
 
 /// The type of a vector's elements.
@@ -91,7 +87,7 @@ impl Benchmark {
     pub fn all() -> impl Iterator<Item = Self> {
         let paired = [Self::Latency, Self::Bandwidth, Self::Bibandwidth, Self::Put, Self::Get];
         let dense = collective::measured().map(Self::Dense);
-        let sparse = [Self::SparseAllGather(Wire::Pairs), Self::GtopkAllReduce];
+        let sparse = SparseCollective::ALL.map(|collective| Self::Sparse(collective, Wire::Pairs));
         paired.into_iter().chain(dense).chain(sparse)
     }
 
@@ -105,8 +101,7 @@ impl Benchmark {
             Self::Put => "put",
             Self::Get => "get",
             Self::Dense(collective) => collective.name(),
-            Self::SparseAllGather(_) => "sparse-allgather",
-            Self::GtopkAllReduce => "gtopk-allreduce",
+            Self::Sparse(collective, _) => collective.name(),
         }
     }
 
@@ -119,7 +114,7 @@ impl Benchmark {
     /// Whether only some entries of a vector are sent.
     #[must_use]
     pub fn is_sparse(self) -> bool {
-        matches!(self, Self::SparseAllGather(_) | Self::GtopkAllReduce)
+        matches!(self, Self::Sparse(..))
     }
 
     /// The smallest number of ranks.
@@ -206,11 +201,8 @@ pub fn measure(
     }
     let mut workload: Box<dyn Workload> = match (benchmark, case.density, dtype) {
         (Benchmark::Dense(collective), ..) => of_dtype!(dtype, dense(group, collective, case))?,
-        (Benchmark::SparseAllGather(wire), Some(density), _) => {
-            Box::new(SparseAllGather::new(group, case.bytes / size_of::<f32>(), density, wire)?)
-        }
-        (_, Some(density), _) => {
-            Box::new(GtopkAllReduce::new(group, case.bytes / size_of::<f32>(), density)?)
+        (Benchmark::Sparse(collective, wire), Some(density), _) => {
+            Box::new(Sparse::new(group, (collective, wire), case.bytes / size_of::<f32>(), density)?)
         }
         _ => return Err(Error::Arguments(format!("{benchmark} needs a density"))),
     };

@@ -2,26 +2,29 @@
  * invalid list is refused. */
 #include "check.h"
 
-enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 5, STEPS = 3 };
+enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 6, STEPS = 3 };
 
-/* The gradients of all tensors: a matrix, one by gTop-k, one by top k, a bias, one by top k in 16 bits. */
+/* The gradients of all tensors: a matrix, one by gTop-k, one by top k, a bias, and one by top k and one by
+ * gTop-k in 16 bits. */
 struct gradients {
-    float matrix[MATRIX], sparse[SPARSE], all[SPARSE], bias[BIAS], rounded[SPARSE];
+    float matrix[MATRIX], sparse[SPARSE], all[SPARSE], bias[BIAS], rounded[SPARSE], largest[SPARSE];
 };
 
 static brv_exchange *exchange_of(brv_group *group)
 {
     brv_exchange *exchange = NULL;
-    brv_policy rounded = BRV_POLICY_TOPK(0.5);
+    brv_policy rounded = BRV_POLICY_TOPK(0.5), largest = BRV_POLICY_GTOPK(0.2);
     size_t n = SPARSE;
 
     rounded.values = BRV_VALUES_BF16;
+    largest.values = BRV_VALUES_F16;
     CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
     CHECK(add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
     CHECK(add_gtopk(exchange, "sparse", SPARSE, 0.05) == BRV_OK);
     CHECK(add_topk(exchange, "all", SPARSE, 1) == BRV_OK);
     CHECK(add_dense(exchange, "bias", BIAS) == BRV_OK);
     CHECK(brv_exchange_add(exchange, "rounded", &n, 1, &rounded) == BRV_OK);
+    CHECK(brv_exchange_add(exchange, "largest", &n, 1, &largest) == BRV_OK);
     return exchange;
 }
 
@@ -41,6 +44,7 @@ static void fill_all(struct gradients *gradients, uint32_t step, int32_t rank)
     fill(gradients->all, SPARSE, 4 * step + 2, rank);
     fill(gradients->bias, BIAS, 4 * step + 3, rank);
     fill(gradients->rounded, SPARSE, 4 * step + 1, rank);
+    fill(gradients->largest, SPARSE, 4 * step + 1, rank);
 }
 
 static brv_status average(brv_exchange *exchange, struct gradients *gradients)
@@ -52,6 +56,7 @@ static brv_status average(brv_exchange *exchange, struct gradients *gradients)
     pointers[2] = gradients->all;
     pointers[3] = gradients->bias;
     pointers[4] = gradients->rounded;
+    pointers[5] = gradients->largest;
     return brv_exchange_average(exchange, pointers, TENSORS, NULL);
 }
 
@@ -107,30 +112,42 @@ static void each_as_its_own_call(brv_group *group)
 }
 
 /* What all ranks have handed in was delivered or is in residuals. */
+static void is_balanced(brv_group *group, brv_exchange *exchange, const char *tensor, const double *balance)
+{
+    static float residual[SPARSE];
+    size_t i;
+
+    CHECK(brv_exchange_residual(exchange, tensor, residual, SPARSE) == BRV_OK);
+    CHECK(brv_all_reduce(group, residual, residual, SPARSE, BRV_F32, BRV_SUM, NULL) == BRV_OK);
+    for (i = 0; i < SPARSE; i++)
+        CHECK(fabs(balance[i] - residual[i]) < 1e-2);
+}
+
 static void rounded_values_lose_nothing(brv_group *group)
 {
     static struct gradients gradients;
-    static float residual[SPARSE];
-    static double balance[SPARSE];
+    static double rounded[SPARSE], largest[SPARSE];
     brv_exchange *exchange = exchange_of(group);
     int32_t rank, size = brv_group_size(group);
     uint32_t step;
     size_t i;
 
-    memset(balance, 0, sizeof balance);
+    memset(rounded, 0, sizeof rounded);
+    memset(largest, 0, sizeof largest);
     for (step = 0; step < STEPS; step++) {
         fill_all(&gradients, step, brv_group_rank(group));
         CHECK(average(exchange, &gradients) == BRV_OK);
         for (i = 0; i < SPARSE; i++) {
+            double given = 0;
+
             for (rank = 0; rank < size; rank++)
-                balance[i] += number(4 * step + 1, rank, i, 1000);
-            balance[i] -= (double)gradients.rounded[i] * size;
+                given += number(4 * step + 1, rank, i, 1000);
+            rounded[i] += given - (double)gradients.rounded[i] * size;
+            largest[i] += given - (double)gradients.largest[i] * size;
         }
     }
-    CHECK(brv_exchange_residual(exchange, "rounded", residual, SPARSE) == BRV_OK);
-    CHECK(brv_all_reduce(group, residual, residual, SPARSE, BRV_F32, BRV_SUM, NULL) == BRV_OK);
-    for (i = 0; i < SPARSE; i++)
-        CHECK(fabs(balance[i] - residual[i]) < 1e-2);
+    is_balanced(group, exchange, "rounded", rounded);
+    is_balanced(group, exchange, "largest", largest);
     brv_exchange_free(exchange);
 }
 

@@ -14,7 +14,7 @@ use super::kernels;
 use super::way::{Over, Way};
 use brevity_bench::collective::Collective;
 use brevity_bench::output::{Outputs, svg_file};
-use brevity_bench::perf::{Benchmark, Case, Dtype};
+use brevity_bench::perf::{Benchmark, Case, Dtype, SparseCollective};
 use brevity_bench::size::{Size, SizeRange};
 
 /// The default number of ranks.
@@ -43,7 +43,8 @@ const DEFAULT_DENSITY: f64 = 0.001;
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
-    /// reducescatter, allgather, gather, scatter, alltoall, sparse-allgather, gtopk-allreduce, or compress
+    /// reducescatter, allgather, gather, scatter, alltoall, sparse-allgather, topk-allreduce, gtopk-allreduce,
+    /// or compress
     /// for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
@@ -79,7 +80,7 @@ pub struct PerfArguments {
     /// Share of entries that is kept, a row for each [default: 0.001]
     #[arg(long, value_name = "D", value_delimiter = ',')]
     pub density: Vec<f64>,
-    /// Format of the values of sparse-allgather, with packed indices: f32, f16, bf16, eight-bit,
+    /// Format of the values of sparse collectives, with packed indices: f32, f16, bf16, eight-bit,
     /// one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and value, 8 bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
@@ -178,12 +179,13 @@ impl PerfArguments {
             Error::Arguments(format!("{error}; or {} for the kernels of compression", kernels::NAME))
         })?;
         let Some(values) = &self.values else { return Ok(named) };
-        refuse(!matches!(named, Benchmark::SparseAllGather(_)), || {
-            format!("--values goes with sparse-allgather: {named} has one format")
-        })?;
+        let Benchmark::Sparse(collective, _) = named else {
+            let why = format!("--values goes with {}: {named} has one format", sparse_names());
+            return Err(Error::Arguments(why));
+        };
         let values: Values =
             values.parse().map_err(|error| Error::Arguments(format!("--values {values}: {error}")))?;
-        Ok(Benchmark::SparseAllGather(Wire::Coded(values)))
+        Ok(Benchmark::Sparse(collective, Wire::Coded(values)))
     }
 
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
@@ -202,7 +204,7 @@ impl PerfArguments {
             "--size, --elements and --dtype go with vectors: a barrier has none".into()
         })?;
         refuse(!benchmark.is_sparse() && !self.density.is_empty(), || {
-            format!("--density goes with sparse-allgather and gtopk-allreduce: {benchmark} drops nothing")
+            format!("--density goes with {}: {benchmark} drops nothing", sparse_names())
         })?;
         refuse(benchmark.is_paired() && self.elements.is_some(), || {
             format!("--elements goes with vectors: give {benchmark} a --size in bytes")
@@ -276,6 +278,10 @@ impl PerfArguments {
     }
 }
 
+fn sparse_names() -> String {
+    SparseCollective::ALL.map(SparseCollective::name).join(", ")
+}
+
 pub(super) fn refuse(bad: bool, message: impl FnOnce() -> String) -> Result<()> {
     if bad { Err(Error::Arguments(message())) } else { Ok(()) }
 }
@@ -333,9 +339,12 @@ mod tests {
     #[test]
     fn values_are_packed() {
         let benchmark = |line: &str| plan(line).unwrap().benchmark;
-        assert_eq!(benchmark("sparse-allgather"), Benchmark::SparseAllGather(Wire::Pairs));
-        let coded = Benchmark::SparseAllGather(Wire::Coded(Values::Bf16));
-        assert_eq!(benchmark("sparse-allgather --values bf16"), coded);
+        for collective in SparseCollective::ALL {
+            let name = collective.name();
+            assert_eq!(benchmark(name), Benchmark::Sparse(collective, Wire::Pairs));
+            let coded = Benchmark::Sparse(collective, Wire::Coded(Values::Bf16));
+            assert_eq!(benchmark(&format!("{name} --values bf16")), coded);
+        }
     }
 
     #[test]
@@ -369,7 +378,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("dance", "barrier, sparse-allgather, gtopk-allreduce; or compress"),
+            ("dance", "barrier, sparse-allgather, topk-allreduce, gtopk-allreduce; or compress"),
             ("latency --ranks 1", "from 2 to"),
             ("allreduce --ranks 0", "from 1 to"),
             ("allreduce --dtype i8", "name one of f32, f64, f16, bf16"),
@@ -378,8 +387,8 @@ mod tests {
             ("allgather --dtype f64 --size 4:16", "an f64 has 8 bytes"),
             ("put --elements 8", "--size in bytes"),
             ("allreduce --iterations 0", "at least 1"),
-            ("allreduce --density 0.1", "goes with sparse-allgather and gtopk-allreduce"),
-            ("gtopk-allreduce --values bf16", "goes with sparse-allgather"),
+            ("allreduce --density 0.1", "goes with sparse-allgather, topk-allreduce, gtopk-allreduce"),
+            ("allreduce --values bf16", "goes with sparse-allgather, topk-allreduce, gtopk-allreduce"),
             ("sparse-allgather --values bf17", "name one of f32"),
             ("sparse-allgather --dtype f64", "no other elements"),
             ("latency --elements 8", "--size in bytes"),

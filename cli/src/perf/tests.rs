@@ -64,6 +64,10 @@ fn every_benchmark_measures_right_results() {
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1",
             "sparse-allgather --elements 999 --density 0.01,0.5,1",
             "sparse-allgather --elements 999 --density 0.01,0.5,1 --values two-bit-mean",
+            "topk-allreduce --elements 999 --density 0.01,0.5,1",
+            "topk-allreduce --elements 999 --density 0.01,0.5,1 --values one-bit-min",
+            "gtopk-allreduce --elements 999 --density 0.01,0.5,1 --values bf16",
+            "gtopk-allreduce --elements 999 --density 0.01,0.5,1 --values eight-bit",
         ];
         for line in lines {
             let rows = rows(world_size, &format!("{line} --iterations 3 --warmup 1 --verify"));

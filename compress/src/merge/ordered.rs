@@ -18,7 +18,13 @@ use crate::{Error, SparseVec, SparseView};
 pub struct OrderedScratch {
     /// For `S(i, v)`, from the largest `v` on, its two operands.
     operands: Vec<[SparseVec; 2]>,
+    /// The sum of a piece.
+    piece: SparseVec,
 }
+
+/// About so many entries are summed before the next: what is merged from level to level stays in a cache of
+/// 512 KiB.
+const PIECE: usize = 1 << 14;
 
 impl OrderedScratch {
     /// An empty work space.
@@ -30,7 +36,8 @@ impl OrderedScratch {
 /// The sum of all `views`, index by index, in the fixed order of their places. It has the bits of the sum of
 /// the dense vectors in that order, without the zeros. Without any view, `out` keeps its dense length.
 ///
-/// With `P` views, each entry is merged `log2(P)` times, rounded up. Cost: O(entries * log P).
+/// With `P` views, each entry is merged `log2(P)` times, rounded up, in pieces of the index space. Cost:
+/// O(entries * log P).
 ///
 /// # Errors
 /// [`Error::LengthMismatch`] if the dense lengths differ, [`Error::NonFinite`] if a sum is not finite, with
@@ -46,12 +53,33 @@ pub fn sum_in_order(
     }
     let Some(levels) = views.len().checked_ilog2() else { return Ok(()) };
     scratch.operands.resize_with((levels as usize).max(scratch.operands.len()), Default::default);
+    let OrderedScratch { operands, piece } = scratch;
+    let entries = views.iter().map(SparseView::len).sum();
     let summed = match views {
         // Nothing is added to it: the merge checks its values and drops its zeros.
         [single] => add(*single, single.within(0..0), out),
-        _ => sum(views, 0, 1 << levels, out, &mut scratch.operands).map(drop),
+        _ if views.len() == 2 || entries <= PIECE => sum(views, 0, 1 << levels, out, operands).map(drop),
+        _ => pieces(views, entries).try_for_each(|part| {
+            let sum = sum(&part, 0, 1 << levels, piece, operands)?;
+            out.extend_from_bits(sum.indices(), bytemuck::cast_slice(sum.values()));
+            Ok(())
+        }),
     };
     summed.inspect_err(|_| out.clear())
+}
+
+/// The views in pieces of the index space, each of about [`PIECE`] of the `entries` of all views, if these
+/// are spread like those of the longest one.
+fn pieces<'a>(views: &'a [SparseView<'a>], entries: usize) -> impl Iterator<Item = Vec<SparseView<'a>>> {
+    let longest = views.iter().max_by_key(|view| view.len()).map_or(&[][..], |view| view.indices());
+    let step = (longest.len() * PIECE / entries.max(1)).max(1);
+    let dim = views.first().map_or(0, SparseView::dim);
+    let starts = || (step..longest.len()).step_by(step).map(|place| longest[place] as usize);
+    let ends = starts().chain([dim]);
+    [0].into_iter()
+        .chain(starts())
+        .zip(ends)
+        .map(|(start, end)| views.iter().map(|view| view.within(start..end)).collect())
 }
 
 /// `S(first, leaves)`, in `out` unless it is one of the views.
@@ -82,6 +110,14 @@ mod tests {
     fn sparse(dim: usize, entries: &[(u32, f32)]) -> SparseVec {
         let (indices, values) = entries.iter().copied().unzip();
         SparseVec::from_parts(dim, indices, values).unwrap()
+    }
+
+    fn summed_in(dim: usize, vectors: &[SparseVec]) -> SparseVec {
+        let views: Vec<_> = vectors.iter().map(SparseVec::view).collect();
+        let mut out = SparseVec::new(dim);
+        sum_in_order(&views, &mut out, &mut OrderedScratch::new()).unwrap();
+        assert!(out.indices().is_sorted_by(|a, b| a < b));
+        out
     }
 
     /// The sum of these vectors, in memory that has been used.
@@ -152,6 +188,27 @@ mod tests {
         assert!(matches!(summed(&four), Err(Error::NonFinite { index: 3, .. })));
         let four = [&a, &minus, &a, &minus].map(SparseVec::clone);
         assert_eq!(summed(&four), Ok(sparse(9, &[(2, 2.0)])));
+    }
+
+    /// Many entries, in many pieces, with equal indices and without; also if those of one view lie elsewhere.
+    #[test]
+    fn pieces_have_the_sums_of_the_whole() {
+        let dim = 1 << 20;
+        let vector = |view: u32, from: u32| {
+            let indices = (0..20_000_u32).map(|place| from + place * 7 + place % (view + 1) % 7);
+            let entries: Vec<_> =
+                indices.map(|index| (index, f32::from((index % 97) as u8) - 48.0)).collect();
+            sparse(dim, &entries)
+        };
+        for count in [3, 5, 8] {
+            let vectors: Vec<_> =
+                (0..count).map(|view| vector(view, if view == 1 { 500_000 } else { 3 * view })).collect();
+            let mut expected = vec![0.0; dim];
+            vectors.iter().for_each(|vector| vector.add_to(&mut expected));
+            let found = summed_in(dim, &vectors);
+            assert_eq!(found.to_dense(), expected);
+            assert!(found.values().iter().all(|value| *value != 0.0));
+        }
     }
 
     #[test]
