@@ -3,10 +3,11 @@
 use std::future::Future;
 
 use crate::call::Call;
-use crate::description::Description;
+use crate::description::{Description, Operation};
 use crate::engine::Handle;
 use crate::error::Result;
-use crate::group::Group;
+use crate::group::{Group, wished};
+use crate::plan::{Algorithm, Row, Work};
 
 /// A collective on what compression leaves of vectors, with its arguments: entries, or factors of matrices.
 ///
@@ -16,6 +17,13 @@ use crate::group::Group;
 pub trait Compressed: Send {
     /// What every rank gets.
     type Output: Send;
+
+    /// The operation.
+    const OPERATION: Operation;
+
+    /// The algorithms that a caller may [choose](Group::with_algorithm) from. Without any the choice is not
+    /// heeded.
+    const ROWS: &'static [Row] = &[];
 
     /// Refuses arguments that a call can't have. A rank that found this out later would leave the others
     /// waiting.
@@ -27,13 +35,22 @@ pub trait Compressed: Send {
     /// What all ranks must agree on.
     fn description(&self) -> Description;
 
-    /// Runs this rank's part. Poison of a rank is not looked at once nothing depends on it any more: the
+    /// What it has to do, for rows.
+    fn work(&self) -> Work {
+        Work::default()
+    }
+
+    /// Runs this rank's part, by one of the rows if `algorithm` names one. Poison of a rank is not looked at once nothing depends on it any more: the
     /// caller does so ([`Call::check_poison`]).
     ///
     /// # Errors
     /// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid message of a peer;
     /// those of the collective.
-    fn run(&mut self, call: &Call<'_, '_>) -> impl Future<Output = Result<Self::Output>> + Send;
+    fn run(
+        &mut self,
+        call: &Call<'_, '_>,
+        algorithm: Option<Algorithm>,
+    ) -> impl Future<Output = Result<Self::Output>> + Send;
 }
 
 impl Group {
@@ -43,9 +60,8 @@ impl Group {
     /// As for [`barrier`](Self::barrier); those of the collective's [check](Compressed::check);
     /// [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a rank has poisoned the call.
     pub fn call_compressed<C: Compressed>(&self, collective: &mut C) -> Result<C::Output> {
-        self.check_process()?;
-        collective.check()?;
-        self.run(collective.description(), async |call| ended(call, collective.run(call).await))
+        let (description, algorithm) = self.checked_compressed(collective)?;
+        self.run(description, async |call| ended(call, collective.run(call, algorithm).await))
     }
 
     /// Starts such a call. The handle returns the collective, and with it what it was given.
@@ -53,12 +69,24 @@ impl Group {
     where
         C: Compressed<Output: 'static> + 'static,
     {
-        if let Err(error) = self.check_process().and_then(|()| collective.check()) {
-            return self.ended((collective, Err(error)));
-        }
-        self.start(collective.description(), collective, |call, collective| {
-            Box::pin(async move { ended(call, collective.run(call).await) })
+        let (description, algorithm) = match self.checked_compressed(&collective) {
+            Ok(checked) => checked,
+            Err(error) => return self.ended((collective, Err(error))),
+        };
+        self.start(description, collective, move |call, collective| {
+            Box::pin(async move { ended(call, collective.run(call, algorithm).await) })
         })
+    }
+
+    fn checked_compressed<C: Compressed>(&self, collective: &C) -> Result<(Description, Option<Algorithm>)> {
+        self.check_process()?;
+        collective.check()?;
+        let (description, wish) = (collective.description(), self.wish(C::OPERATION));
+        let Some(algorithm) = wish.filter(|_| !C::ROWS.is_empty() && self.world_size() > 1) else {
+            return Ok((description, None));
+        };
+        self.check_algorithm(C::OPERATION, C::ROWS, &collective.work(), algorithm)?;
+        Ok((wished(description, algorithm), Some(algorithm)))
     }
 }
 

@@ -68,6 +68,12 @@ operations! {
     SCATTER = 17, "scatter";
     /// A block from each rank to each rank.
     ALL_TO_ALL = 18, "all-to-all";
+    /// The sum of all ranks' sparse vectors, a range to each rank.
+    SPARSE_REDUCE_SCATTER = 19, "sparse reduce-scatter";
+    /// The sum of all ranks' vectors, with quantised values on the wire, to all ranks.
+    QUANTISED_ALL_REDUCE = 20, "quantised all-reduce";
+    /// The majority of all ranks' signs, to all ranks.
+    VOTE_ALL_REDUCE = 21, "vote";
 }
 
 impl fmt::Display for Operation {
@@ -143,7 +149,10 @@ impl Description {
     const fn is_sparse(&self) -> bool {
         matches!(
             self.operation,
-            Operation::SPARSE_ALL_GATHER | Operation::TOPK_ALL_REDUCE | Operation::GTOPK_ALL_REDUCE
+            Operation::SPARSE_ALL_GATHER
+                | Operation::TOPK_ALL_REDUCE
+                | Operation::GTOPK_ALL_REDUCE
+                | Operation::SPARSE_REDUCE_SCATTER
         )
     }
 
@@ -258,7 +267,10 @@ impl fmt::Display for Description {
         }
         let (first, second) = match self.operation {
             Operation::GTOPK_ALL_REDUCE => sparse::names_of_gtopk(self.reduction),
-            Operation::SPARSE_ALL_GATHER | Operation::TOPK_ALL_REDUCE => (Wire::name(self.reduction), None),
+            Operation::QUANTISED_ALL_REDUCE => {
+                (Wire::name(self.reduction).map(|name| name.trim_start_matches("packed, ")), None)
+            }
+            _ if self.is_sparse() => (Wire::name(self.reduction), None),
             _ => (reduction_name(self.reduction), None),
         };
         match (first, second) {

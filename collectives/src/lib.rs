@@ -7,6 +7,7 @@
 //! algorithm.
 #![forbid(unsafe_code)]
 
+mod all_pairs;
 mod buffers;
 mod call;
 mod calls;
@@ -32,7 +33,9 @@ mod messages;
 pub mod pattern;
 mod plan;
 mod poison;
+pub mod quantised;
 pub mod sparse;
+pub mod vote;
 mod world;
 
 pub use buffers::{Buffers, Memory, Sizes};

@@ -17,6 +17,7 @@ use crate::data::ReduceOp;
 use crate::dense::all_reduce;
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
+use crate::plan::Algorithm;
 
 /// What ranks of a low-rank all-reduce must agree on: the shapes of the matrices (different shapes can have
 /// factors of the same length) and the origin of their states (different states would diverge silently).
@@ -87,6 +88,8 @@ pub struct LowRankAllReduce<B = Batch, M = Vec<f32>> {
 impl<B: BorrowMut<Batch> + Send + Sync, M: AsRef<[f32]> + Send + Sync> Compressed for LowRankAllReduce<B, M> {
     type Output = Factors;
 
+    const OPERATION: Operation = Operation::LOW_RANK_ALL_REDUCE;
+
     fn check(&self) -> Result<()> {
         check(self.batch.borrow(), &slices(&self.matrices))
     }
@@ -95,7 +98,7 @@ impl<B: BorrowMut<Batch> + Send + Sync, M: AsRef<[f32]> + Send + Sync> Compresse
         describe(self.batch.borrow())
     }
 
-    async fn run(&mut self, call: &Call<'_, '_>) -> Result<Factors> {
+    async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<Factors> {
         let matrices = slices(&self.matrices);
         let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
         low_rank_all_reduce(call, self.batch.borrow_mut(), &matrices, &tensors).await

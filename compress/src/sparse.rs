@@ -117,6 +117,12 @@ impl SparseVec {
         self.values.push(value);
     }
 
+    /// Appends the entries of `more`, whose first index must be above the last one here and whose last one below
+    /// `dim`. Debug builds panic otherwise.
+    pub fn append(&mut self, more: SparseView<'_>) {
+        self.extend_from_bits(more.indices, bytemuck::cast_slice(more.values));
+    }
+
     /// Appends entries, with values given by their bits. The conditions of [`push`](Self::push) hold for
     /// each.
     pub(crate) fn extend_from_bits(&mut self, indices: &[u32], bits: &[u32]) {

@@ -3,12 +3,15 @@
 
 use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths};
 use brevity::collectives::low_rank::low_rank_all_reduce;
+use brevity::collectives::quantised::{describe as describe_quantised, quantised_all_reduce};
 use brevity::collectives::sparse::{
-    Coder, Wire, describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce,
+    Coder, Wire, describe_gtopk, describe_topk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce_by,
 };
-use brevity::collectives::{Call, Chunk, Description, Operation};
+use brevity::collectives::vote::{describe as describe_vote, vote_all_reduce};
+use brevity::collectives::{Algorithm, Call, Chunk, Description, Operation};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
+use brevity::compress::quantise::Values;
 use brevity::compress::select::{TopKScratch, top_k};
 use brevity::{Element, Group, PutBack, ReduceOp};
 
@@ -45,6 +48,7 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
     for k in [0, 1, count / 10, count] {
         sparse_collectives(call, count, k.min(count)).await;
     }
+    quantised(call, count).await;
     low_rank(call).await;
 }
 
@@ -181,11 +185,31 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
 async fn sums_of_entries(call: &Call<'_, '_>, count: usize, k: usize) {
     let locals: Vec<_> = (0..call.world_size()).map(|rank| sparse(&rough_vector(rank, count), k)).collect();
     let own = locals[call.rank() as usize].view();
-    let top = ok(topk_all_reduce(call, own, k, &mut Coder::pairs(), 0).await);
     let total = in_order(locals.iter().map(SparseVec::to_dense).collect());
-    let bits = |sum: &[f32]| sum.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    assert_eq!(bits(&top.sum.to_dense()), bits(&total), "top-k, n = {count}, k = {k}");
-    assert!(top.kept.is_empty(), "pairs are exact");
+    for algorithm in [Algorithm::Bruck, Algorithm::Direct] {
+        let call = call.describe(describe_topk(count, k, Wire::Pairs));
+        let top = ok(topk_all_reduce_by(&call, algorithm, own, k, &mut Coder::pairs(), 0).await);
+        assert_eq!(bits(&top.sum.to_dense()), bits(&total), "top-k by {algorithm}, n = {count}, k = {k}");
+        assert!(top.kept.is_empty(), "pairs are exact");
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Quantised sums with exact values, and votes.
+async fn quantised(call: &Call<'_, '_>, count: usize) {
+    let all: Vec<_> = (0..call.world_size()).map(|rank| rough_vector(rank, count)).collect();
+    let (mut vector, mut kept) = (all[call.rank() as usize].clone(), Vec::new());
+    let describing = call.describe(describe_quantised(count, Values::F32));
+    ok(quantised_all_reduce(&describing, &mut vector, Values::F32, &mut kept, 0).await);
+    assert_eq!(bits(&vector), bits(&in_order(all.clone())), "quantised, n = {count}");
+
+    let mut signs = all[call.rank() as usize].clone();
+    ok(vote_all_reduce(&call.describe(describe_vote(count)), &mut signs, 0).await);
+    let votes = |index: usize| -> i32 { all.iter().map(|of| if of[index] < 0.0 { -1 } else { 1 }).sum() };
+    assert!(signs.iter().enumerate().all(|(index, sign)| *sign == votes(index).signum() as f32), "vote");
 }
 
 async fn low_rank(call: &Call<'_, '_>) {

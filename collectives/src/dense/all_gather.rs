@@ -108,7 +108,13 @@ impl Collective for AllGather {
 
     fn work(&self, memory: Sizes, place: Place) -> Work {
         let bytes = self.layout(memory, place.world_size).map_or(0, |layout| layout.longest());
-        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven: self.lengths.is_uneven() }
+        Work {
+            bytes,
+            wide_bytes: bytes,
+            is_exact: true,
+            is_uneven: self.lengths.is_uneven(),
+            ..Work::default()
+        }
     }
 
     async fn run<'a, 'env>(

@@ -69,7 +69,7 @@ pub async fn all_reduce<'env, T: Pod>(
 /// What a reduction of `bytes` bytes is to do.
 pub(super) fn work(reducer: &Reducer, bytes: usize) -> Work {
     let wide_bytes = bytes / reducer.size() * reducer.wide();
-    Work { bytes, wide_bytes, is_exact: reducer.is_exact(), is_uneven: false }
+    Work { bytes, wide_bytes, is_exact: reducer.is_exact(), ..Work::default() }
 }
 
 impl Collective for AllReduce {

@@ -106,7 +106,7 @@ impl Collective for AllToAll {
             true => 0,
             false => whole_blocks(memory.output, place.world_size, self.size),
         };
-        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven }
+        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven, ..Work::default() }
     }
 
     async fn run<'a, 'env>(

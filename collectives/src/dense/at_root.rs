@@ -71,7 +71,13 @@ impl AtRoot {
     /// What there is to do.
     pub(super) fn work(&self, parts: &Parts, world_size: u32) -> Work {
         let bytes = self.each(parts, world_size);
-        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven: self.lengths.is_uneven() }
+        Work {
+            bytes,
+            wide_bytes: bytes,
+            is_exact: true,
+            is_uneven: self.lengths.is_uneven(),
+            ..Work::default()
+        }
     }
 }
 

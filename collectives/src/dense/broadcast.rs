@@ -101,7 +101,7 @@ impl Collective for Broadcast {
 
     fn work(&self, memory: Sizes, _: Place) -> Work {
         let bytes = memory.output;
-        Work { bytes, wide_bytes: bytes, is_exact: true, is_uneven: false }
+        Work { bytes, wide_bytes: bytes, is_exact: true, ..Work::default() }
     }
 
     async fn run<'a, 'env>(

@@ -8,7 +8,7 @@ use crate::dense::{self, Barrier, Collective, Place};
 use crate::description::{Description, Operation};
 use crate::engine::Handle;
 use crate::error::Result;
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Row, Work};
 
 impl Group {
     /// Makes a call of a collective on dense vectors.
@@ -42,13 +42,27 @@ impl Group {
     ) -> Result<(Description, Option<Algorithm>)> {
         collective.check(sizes, place)?;
         let description = collective.description(sizes, place);
-        let plan = self.context.ranks.plan();
-        let wish = self.algorithm.or_else(|| plan.wishes.of(C::OPERATION));
-        let Some(algorithm) = wish.filter(|_| place.world_size > 1) else {
+        let Some(algorithm) = self.wish(C::OPERATION).filter(|_| place.world_size > 1) else {
             return Ok((description, None));
         };
-        plan.check(C::OPERATION, C::ROWS, &collective.work(sizes, place), algorithm)?;
-        Ok((description.with_detail(WISHED + algorithm as u64), Some(algorithm)))
+        self.check_algorithm(C::OPERATION, C::ROWS, &collective.work(sizes, place), algorithm)?;
+        Ok((wished(description, algorithm), Some(algorithm)))
+    }
+
+    /// The algorithm that was chosen for an operation, if one was.
+    pub(crate) fn wish(&self, operation: Operation) -> Option<Algorithm> {
+        self.algorithm.or_else(|| self.context.ranks.plan().wishes.of(operation))
+    }
+
+    /// Refuses an algorithm that does not fit.
+    pub(crate) fn check_algorithm(
+        &self,
+        operation: Operation,
+        rows: &[Row],
+        work: &Work,
+        algorithm: Algorithm,
+    ) -> Result<()> {
+        self.context.ranks.plan().check(operation, rows, work, algorithm)
     }
 
     /// Starts a call of a collective on the memory that `lend` finds in `buffers`, which the handle returns.
@@ -143,3 +157,8 @@ impl Group {
 
 /// Mixed into the description of a call whose algorithm the caller has chosen.
 const WISHED: u64 = 1 << 32;
+
+/// The description of a call by an algorithm of the caller's choice.
+pub(crate) fn wished(description: Description, algorithm: Algorithm) -> Description {
+    description.with_detail(WISHED + algorithm as u64)
+}

@@ -1,5 +1,6 @@
 //! Groups of ranks: how they are made, and what they know.
 
+mod compressed;
 mod dense;
 mod driving;
 mod forms;
@@ -13,7 +14,6 @@ mod probe;
 mod run;
 mod settings;
 mod shared;
-mod sparse;
 mod split;
 
 use std::sync::Arc;
@@ -34,6 +34,7 @@ use crate::host::places;
 use crate::plan::{Algorithm, Machine, SEGMENTS};
 use crate::world::{Numbers, World};
 
+pub(crate) use dense::wished;
 pub use leaving::Leaving;
 pub use peers::{Handler, Outbox, Peers};
 pub use run::CallFuture;

@@ -38,6 +38,10 @@ pub struct Work {
     pub is_exact: bool,
     /// Whether blocks have lengths of their own, which only some ranks know.
     pub is_uneven: bool,
+    /// Of a sparse vector: the largest number of entries, of which `bytes` are the message, and its length.
+    pub entries: usize,
+    /// See `entries`.
+    pub dim: usize,
 }
 
 impl Work {

@@ -1,4 +1,4 @@
-//! Sparse all-gather, and the top-k all-reduce on it.
+//! Sparse all-gather.
 //!
 //! Bruck's algorithm: in round `j` a rank sends all that it has, at most `2^j` vectors, to rank `rank - 2^j`:
 //! `ceil(log2 P)` rounds. Every rank receives each vector once: `8 (P - 1) k` bytes as pairs, `P - 1` coded
@@ -9,36 +9,19 @@ mod coded;
 mod filling;
 mod pairs;
 
-use brevity_compress::merge::{OrderedScratch, sum_in_order};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
-use super::wire::{Coder, Wire, finite_or_poison, rounded_away};
+use super::wire::{Coder, Wire, finite_or_poison};
 use crate::call::Call;
 use crate::data::Element;
 use crate::description::{Description, Operation};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pattern::doubling_rounds;
 
 /// What ranks of a sparse all-gather must agree on.
 #[must_use]
 pub fn describe_all_gather(dim: usize, limit: usize, wire: Wire) -> Description {
     wire.describe(Description::sparse(Operation::SPARSE_ALL_GATHER, f32::TYPE.number(), dim, limit))
-}
-
-/// What ranks of a top-k all-reduce must agree on.
-#[must_use]
-pub fn describe_topk(dim: usize, limit: usize, wire: Wire) -> Description {
-    wire.describe(Description::sparse(Operation::TOPK_ALL_REDUCE, f32::TYPE.number(), dim, limit))
-}
-
-/// The result of a top-k all-reduce.
-#[derive(Clone, Debug)]
-pub struct TopK {
-    /// The sum of what all ranks have sent, undivided. All ranks get the same bits.
-    pub sum: SparseVec,
-    /// What rounding has taken away from this rank's entries, for its residual. Empty on an
-    /// [exact](Wire::is_exact) wire.
-    pub kept: SparseVec,
 }
 
 /// Gathers the sparse vectors of all ranks, in rank order, as the coder's [wire](Coder::wire) carries them:
@@ -78,35 +61,6 @@ pub async fn sparse_all_gather(
             in_standard_float_mode(|| gathered.in_rank_order(call))
         }
     }
-}
-
-/// Sums the sparse vectors of all ranks in the fixed order of dense sums: values that arrive as they are sent
-/// give the bits of the dense sum. Every rank gets the whole sum.
-///
-/// `local` has at most `limit` entries; `limit` and the coder's wire are equal on all ranks. A value of
-/// `local` that is not finite poisons the call, as tensor `tensor`.
-///
-/// # Errors
-/// As for [`sparse_all_gather`]; [`Error::Overflow`] of tensor `tensor`, on all ranks. `local` is unchanged.
-pub async fn topk_all_reduce(
-    call: &Call<'_, '_>,
-    local: SparseView<'_>,
-    limit: usize,
-    coder: &mut Coder,
-    tensor: u32,
-) -> Result<TopK> {
-    let local = finite_or_poison(call, local, tensor);
-    let gathered = sparse_all_gather(call, local, limit, coder).await?;
-    let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();
-    let mut sum = SparseVec::new(local.dim());
-    let mut scratch = OrderedScratch::new();
-    let summed = in_standard_float_mode(|| sum_in_order(&views, &mut sum, &mut scratch));
-    summed.map_err(|_| Error::Overflow { tensor })?;
-    let kept = match views.get(call.rank() as usize) {
-        Some(own) if !coder.wire().is_exact() => rounded_away(local, *own)?,
-        _ => SparseVec::new(local.dim()),
-    };
-    Ok(TopK { sum, kept })
 }
 
 /// What a rank does in one round of Bruck's algorithm: it sends its first blocks, and appends as many.

@@ -4,12 +4,16 @@ mod all_gather;
 mod calls;
 mod gtopk;
 mod message;
+mod reduce_scatter;
+mod topk;
 mod wire;
 
-pub use all_gather::{TopK, describe_all_gather, describe_topk, sparse_all_gather, topk_all_reduce};
-pub use calls::{Entries, GtopkAllReduce, SparseAllGather, TopkAllReduce};
+pub use all_gather::{describe_all_gather, sparse_all_gather};
+pub use calls::{Entries, GtopkAllReduce, SparseAllGather, SparseReduceScatter, TopkAllReduce};
 pub(crate) use gtopk::names as names_of_gtopk;
 pub use gtopk::{
     Gtopk, PutBack, describe as describe_gtopk, gtopk_all_reduce, gtopk_all_reduce_with_feedback,
 };
+pub use reduce_scatter::{Scattered, describe as describe_reduce_scatter, owned, sparse_reduce_scatter};
+pub use topk::{TopK, describe as describe_topk, topk_all_reduce, topk_all_reduce_by};
 pub use wire::{Coder, Wire};

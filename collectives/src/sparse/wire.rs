@@ -45,7 +45,7 @@ impl Wire {
     }
 
     /// A description of a sparse collective on this wire.
-    pub(super) fn describe(self, description: Description) -> Description {
+    pub(crate) fn describe(self, description: Description) -> Description {
         let description = Description { reduction: self.number(), ..description };
         match self {
             // As in earlier versions.

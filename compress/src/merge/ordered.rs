@@ -61,7 +61,7 @@ pub fn sum_in_order(
         _ if views.len() == 2 || entries <= PIECE => sum(views, 0, 1 << levels, out, operands).map(drop),
         _ => pieces(views, entries).try_for_each(|part| {
             let sum = sum(&part, 0, 1 << levels, piece, operands)?;
-            out.extend_from_bits(sum.indices(), bytemuck::cast_slice(sum.values()));
+            out.append(sum);
             Ok(())
         }),
     };

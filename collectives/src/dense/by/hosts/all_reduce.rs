@@ -169,7 +169,7 @@ async fn between<'env>(
     let Some(plan) = call.plan().across() else { unreachable!("there are several hosts") };
     // The part has the same length on all hosts.
     let (bytes, partial) = (part.len(), reducer.partial());
-    let work = Work { bytes, wide_bytes: bytes, is_exact: partial.is_exact(), is_uneven: false };
+    let work = Work { bytes, wide_bytes: bytes, is_exact: partial.is_exact(), ..Work::default() };
     let algorithm = plan.choose(AllReduce::OPERATION, AllReduce::ROWS, &work);
     let across = call.among(places.across(place));
     if let Some(output) = output {

@@ -1,13 +1,19 @@
 //! The collectives of a group on sparse vectors and matrices, blocking and started.
 
 use brevity_compress::low_rank::{Batch, Factors};
+use brevity_compress::quantise::Values;
 use brevity_compress::{SparseVec, SparseView};
 
 use super::Group;
 use crate::engine::Handle;
 use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
-use crate::sparse::{Coder, Gtopk, GtopkAllReduce, PutBack, SparseAllGather, TopK, TopkAllReduce};
+use crate::quantised::QuantisedAllReduce;
+use crate::sparse::{
+    Coder, Gtopk, GtopkAllReduce, PutBack, Scattered, SparseAllGather, SparseReduceScatter, TopK,
+    TopkAllReduce,
+};
+use crate::vote::VoteAllReduce;
 
 impl Group {
     /// Gathers the sparse vectors of all ranks, in rank order, whatever their values are. `local` has at most
@@ -73,6 +79,32 @@ impl Group {
         self.start_compressed(TopkAllReduce { local, limit, coder })
     }
 
+    /// Sums the sparse vectors of all ranks; each rank gets the sum at the indices that it
+    /// [owns](crate::sparse::owned), and what the rounding of the coder's wire takes away. `local` has at most
+    /// `limit` entries; limit and wire are equal on all ranks.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more;
+    /// [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a value or a sum is not finite.
+    pub fn sparse_reduce_scatter(
+        &self,
+        local: SparseView<'_>,
+        limit: usize,
+        coder: &mut Coder,
+    ) -> Result<Scattered> {
+        self.call_compressed(&mut SparseReduceScatter { local, limit, coder })
+    }
+
+    /// Starts a [`sparse_reduce_scatter`](Self::sparse_reduce_scatter).
+    pub fn start_sparse_reduce_scatter(
+        &self,
+        local: SparseVec,
+        limit: usize,
+        coder: Coder,
+    ) -> Handle<(SparseReduceScatter, Result<Scattered>)> {
+        self.start_compressed(SparseReduceScatter { local, limit, coder })
+    }
+
     /// Sums the sparse vectors of all ranks and keeps the `k` largest entries. Also returns what goes back to
     /// the residual.
     ///
@@ -109,6 +141,39 @@ impl Group {
         coder: Coder,
     ) -> Handle<(GtopkAllReduce, Result<Gtopk>)> {
         self.start_compressed(GtopkAllReduce { local, k, rule, coder })
+    }
+
+    /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding has
+    /// taken away on this rank. The format is equal on all ranks.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a
+    /// value or a sum is not finite. The vector is unspecified then.
+    pub fn quantised_all_reduce(&self, vector: &mut [f32], values: Values) -> Result<Vec<f32>> {
+        self.call_compressed(&mut QuantisedAllReduce { vector, values })
+    }
+
+    /// Starts a [`quantised_all_reduce`](Self::quantised_all_reduce).
+    pub fn start_quantised_all_reduce(
+        &self,
+        vector: Vec<f32>,
+        values: Values,
+    ) -> Handle<(QuantisedAllReduce, Result<Vec<f32>>)> {
+        self.start_compressed(QuantisedAllReduce { vector, values })
+    }
+
+    /// Replaces each value by the majority of all ranks' signs: 1, -1, or 0 for a tie and where all have
+    /// zero.
+    ///
+    /// # Errors
+    /// As for [`quantised_all_reduce`](Self::quantised_all_reduce).
+    pub fn vote_all_reduce(&self, vector: &mut [f32]) -> Result<()> {
+        self.call_compressed(&mut VoteAllReduce { vector })
+    }
+
+    /// Starts a [`vote_all_reduce`](Self::vote_all_reduce).
+    pub fn start_vote_all_reduce(&self, vector: Vec<f32>) -> Handle<(VoteAllReduce, Result<()>)> {
+        self.start_compressed(VoteAllReduce { vector })
     }
 
     /// Computes the low-rank factors of the mean of all ranks' matrices, one for each state of the batch.
