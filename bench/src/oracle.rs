@@ -61,6 +61,26 @@ pub fn ordered(mut ranks: Vec<Entries>) -> Entries {
     ranks.swap_remove(0).into_iter().filter(|(_, value)| *value != 0.0).collect()
 }
 
+/// The sum of dense vectors in the fixed order.
+pub fn ordered_dense(mut ranks: Vec<Vec<f32>>) -> Vec<f32> {
+    let Some(members) = ranks.len().checked_ilog2().map(|levels| 1 << levels) else { return Vec::new() };
+    let add =
+        |sum: &mut [f32], other: &[f32]| sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
+    for (rank, guest) in ranks.split_off(members).into_iter().enumerate() {
+        add(&mut ranks[rank], &guest);
+    }
+    while ranks.len() > 1 {
+        let mut pairs = ranks.into_iter();
+        ranks = std::iter::from_fn(|| {
+            let (mut sum, other) = (pairs.next()?, pairs.next()?);
+            add(&mut sum, &other);
+            Some(sum)
+        })
+        .collect();
+    }
+    ranks.swap_remove(0)
+}
+
 fn added(mut sum: Entries, other: Entries) -> Entries {
     for (index, value) in other {
         *sum.entry(index).or_insert(0.0) += value;
@@ -117,6 +137,20 @@ mod tests {
         let expected: Vec<f32> = (0..5).map(|i| vectors[0][i] + vectors[1][i] + vectors[2][i]).collect();
         assert_eq!(sum(3, 0..5, EXACT), expected);
         assert_eq!(sum(3, 2..4, EXACT), expected[2..4]);
+    }
+
+    #[test]
+    fn guests_come_first_and_then_neighbours() {
+        // 1e8 absorbs a 1, and two of them.
+        let of = |values: &[f32]| {
+            let dense = ordered_dense(values.iter().map(|value| vec![*value]).collect())[0];
+            let sparse = ordered(values.iter().map(|value| Entries::from([(3, *value)])).collect());
+            assert_eq!(sparse.get(&3).copied().unwrap_or_default(), dense);
+            dense
+        };
+        assert_eq!(of(&[1e8, 1.0, -1e8]), 1.0);
+        assert_eq!(of(&[1e8, -1e8, 1.0, 1.0]), 2.0);
+        assert_eq!(of(&[1.0, 1e8, 1.0, 2.0, 1.0, -1e8, 1.0]), 6.0);
     }
 
     #[test]

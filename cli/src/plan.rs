@@ -148,7 +148,7 @@ fn rows(arguments: &PlanArguments, ground: &Ground) -> brevity_bench::Result<Vec
     let mut rows = Vec::new();
     let work = |bytes| {
         let wide_bytes = if arguments.half { 2 * bytes } else { bytes };
-        Work { bytes, wide_bytes, is_exact: false, is_uneven: false }
+        Work { bytes, wide_bytes, ..Work::default() }
     };
     let works: Vec<Work> = arguments.size.sizes().map(work).collect();
     for_all(ground, &works, |collective, bytes, estimates| {

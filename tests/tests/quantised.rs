@@ -97,9 +97,11 @@ fn the_majority_wins_and_zeros_do_not_vote() {
     }
 }
 
+type Call = fn(&Group, f32) -> Result<(), Error>;
+
 #[test]
 fn what_is_not_finite_is_the_same_error_everywhere() {
-    let calls: [(&str, fn(&Group, f32) -> Result<(), Error>); 2] = [
+    let calls: [(&str, Call); 2] = [
         ("quantised", |group, value| group.quantised_all_reduce(&mut [1.0, value], Values::Bf16).map(drop)),
         ("vote", |group, value| group.vote_all_reduce(&mut [1.0, value])),
     ];

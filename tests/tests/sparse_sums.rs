@@ -114,9 +114,11 @@ fn what_rounding_takes_away_is_kept() {
     }
 }
 
+type Call = fn(&Group, &SparseVec) -> Result<(), Error>;
+
 #[test]
 fn a_sum_that_is_not_finite_is_an_error_everywhere() {
-    let calls: [(&str, fn(&Group, &SparseVec) -> Result<(), Error>); 3] = [
+    let calls: [(&str, Call); 3] = [
         ("bruck", |group, own| {
             group.with_algorithm(Some(Algorithm::Bruck)).topk_all_reduce(own.view(), 1).map(drop)
         }),

@@ -285,7 +285,7 @@ mod tests {
     /// Up to 256 ranks for those of 8 significant bits.
     #[test]
     fn sums_of_short_floats_are_exact() {
-        assert!(256 * f16::MAGNITUDE <= 2048 && 256 * bf16::MAGNITUDE <= 256);
+        const { assert!(256 * f16::MAGNITUDE <= 2048 && 256 * bf16::MAGNITUDE <= 256) };
         for integer in [-256.0, -129.0, 3.0, 255.0] {
             assert_eq!((f16::of(integer).to_f32(), bf16::of(integer).to_f32()), (integer, integer));
         }

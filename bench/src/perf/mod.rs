@@ -3,6 +3,7 @@
 mod dense;
 mod messages;
 mod overlap;
+mod quantised;
 mod simulated;
 mod sparse;
 mod workload;
@@ -13,9 +14,11 @@ use std::str::FromStr;
 use brevity::Group;
 use brevity::collectives::sparse::Wire;
 use brevity::compress::Density;
+use brevity::compress::quantise::Values;
 
 pub use dense::Dense;
 pub use overlap::{Overlapped, measure_overlap};
+pub use quantised::{FewBits, InFewBits};
 pub use simulated::{Simulation, passages, simulate};
 pub use sparse::{Sparse, SparseCollective};
 pub use workload::{Difference, Measured, Workload, measure as measure_workload};
@@ -40,6 +43,8 @@ pub enum Benchmark {
     Dense(Collective),
     /// A collective on sparse vectors, on this wire.
     Sparse(SparseCollective, Wire),
+    /// A collective on vectors in few bits.
+    FewBits(FewBits),
 }
 
 /// The type of a vector's elements.
@@ -88,7 +93,8 @@ impl Benchmark {
         let paired = [Self::Latency, Self::Bandwidth, Self::Bibandwidth, Self::Put, Self::Get];
         let dense = collective::measured().map(Self::Dense);
         let sparse = SparseCollective::ALL.map(|collective| Self::Sparse(collective, Wire::Pairs));
-        paired.into_iter().chain(dense).chain(sparse)
+        let few_bits = [FewBits::Quantised(Values::Bf16), FewBits::Vote].map(Self::FewBits);
+        paired.into_iter().chain(dense).chain(sparse).chain(few_bits)
     }
 
     /// The name on the command line.
@@ -102,6 +108,7 @@ impl Benchmark {
             Self::Get => "get",
             Self::Dense(collective) => collective.name(),
             Self::Sparse(collective, _) => collective.name(),
+            Self::FewBits(which) => which.name(),
         }
     }
 
@@ -203,6 +210,9 @@ pub fn measure(
         (Benchmark::Dense(collective), ..) => of_dtype!(dtype, dense(group, collective, case))?,
         (Benchmark::Sparse(collective, wire), Some(density), _) => {
             Box::new(Sparse::new(group, (collective, wire), case.bytes / size_of::<f32>(), density)?)
+        }
+        (Benchmark::FewBits(which), ..) => {
+            Box::new(InFewBits::new(group, which, case.bytes / size_of::<f32>())?)
         }
         _ => return Err(Error::Arguments(format!("{benchmark} needs a density"))),
     };

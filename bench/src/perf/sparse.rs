@@ -1,6 +1,6 @@
 //! Collectives on vectors that are already sparse: the selection is not timed.
 
-use brevity::collectives::sparse::{Coder, Wire};
+use brevity::collectives::sparse::{Coder, Wire, owned};
 use brevity::compress::codec::{Choice, Encoder, decode};
 use brevity::compress::quantise::Values;
 use brevity::compress::select::{TopKScratch, top_k};
@@ -15,6 +15,8 @@ use crate::oracle::{self, Entries};
 pub enum SparseCollective {
     /// Every rank gets the vectors of all.
     AllGather,
+    /// Every rank gets its range of their sum.
+    ReduceScatter,
     /// Every rank gets their sum.
     TopkAllReduce,
     /// Every rank gets the largest entries of their sum.
@@ -23,49 +25,80 @@ pub enum SparseCollective {
 
 impl SparseCollective {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::AllGather, Self::TopkAllReduce, Self::GtopkAllReduce];
+    pub const ALL: [Self; 4] =
+        [Self::AllGather, Self::ReduceScatter, Self::TopkAllReduce, Self::GtopkAllReduce];
 
     /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllGather => "sparse-allgather",
+            Self::ReduceScatter => "sparse-reducescatter",
             Self::TopkAllReduce => "topk-allreduce",
             Self::GtopkAllReduce => "gtopk-allreduce",
         }
     }
+}
 
-    /// What every rank gets of the entries of all.
-    fn expected(
-        self,
-        given: Vec<Entries>,
-        k: usize,
-        said: impl Fn(Entries, bool) -> Entries,
-    ) -> Vec<Entries> {
-        let read = |given: Vec<Entries>| given.into_iter().map(|entries| said(entries, false)).collect();
-        match self {
-            Self::AllGather => read(given),
-            Self::TopkAllReduce => vec![oracle::ordered(read(given))],
-            Self::GtopkAllReduce => {
-                let read = |entries, is_sum| {
-                    let mut read = said(entries, is_sum);
-                    read.retain(|_, value| *value != 0.0);
-                    read
-                };
-                vec![oracle::gtopk(given, k, read)]
+/// The entries of all ranks, and how they are read.
+struct Oracle {
+    given: Vec<Entries>,
+    count: usize,
+    k: usize,
+    wire: Wire,
+}
+
+impl Oracle {
+    fn said(&self, entries: Entries, is_sum: bool) -> Entries {
+        match self.wire {
+            Wire::Pairs => entries,
+            Wire::Coded(values) => said(self.count, entries, if is_sum { values.of_sums() } else { values }),
+        }
+    }
+
+    /// The sum at the indices of an owner, whose own entries are not rounded.
+    fn scattered(&self, owner: u32) -> Entries {
+        let place = owned(self.count, self.given.len() as u32, owner);
+        let piece = |(rank, given): (u32, &Entries)| {
+            let inside = given.iter().filter(|(index, _)| place.contains(&(**index as usize)));
+            let piece = inside.map(|(index, value)| (*index, *value)).collect();
+            if rank == owner { piece } else { self.said(piece, false) }
+        };
+        oracle::ordered((0..).zip(&self.given).map(piece).collect())
+    }
+
+    /// What a rank may get, by one algorithm or another.
+    fn expected(self, collective: SparseCollective, rank: u32) -> Vec<Vec<(u32, f32)>> {
+        let list = |entries: Entries| entries.into_iter().collect::<Vec<_>>();
+        let read = || self.given.iter().map(|entries| self.said(entries.clone(), false));
+        let non_zero = |entries: Entries, is_sum: bool| {
+            let mut read = self.said(entries, is_sum);
+            read.retain(|_, value| *value != 0.0);
+            read
+        };
+        match collective {
+            SparseCollective::AllGather => vec![read().flatten().collect()],
+            SparseCollective::ReduceScatter => vec![list(self.scattered(rank))],
+            SparseCollective::TopkAllReduce => {
+                let owners = 0..self.given.len() as u32;
+                let direct = owners.flat_map(|owner| non_zero(self.scattered(owner), true)).collect();
+                vec![list(oracle::ordered(read().collect())), direct]
+            }
+            SparseCollective::GtopkAllReduce => {
+                vec![list(oracle::gtopk(self.given.clone(), self.k, non_zero))]
             }
         }
     }
 }
 
-/// This rank's part in a collective on sparse vectors, with the expected result.
+/// This rank's part in a collective on sparse vectors, with what it may get.
 pub struct Sparse {
     collective: SparseCollective,
     k: usize,
     local: SparseVec,
     coder: Coder,
     last: Vec<SparseVec>,
-    expected: Vec<(u32, f32)>,
+    expected: Vec<Vec<(u32, f32)>>,
 }
 
 impl Sparse {
@@ -83,11 +116,7 @@ impl Sparse {
         let mut local = SparseVec::new(count);
         top_k(&oracle::vector(group.rank(), count, oracle::WIDE), k, &mut local, &mut TopKScratch::new())?;
         let given = (0..group.world_size()).map(|rank| oracle::largest_of(rank, count, oracle::WIDE, k));
-        let said = |entries: Entries, is_sum: bool| match wire {
-            Wire::Pairs => entries,
-            Wire::Coded(values) => said(count, entries, if is_sum { values.of_sums() } else { values }),
-        };
-        let expected = collective.expected(given.collect(), k, said).into_iter().flatten().collect();
+        let expected = Oracle { given: given.collect(), count, k, wire }.expected(collective, group.rank());
         Ok(Self { collective, k, local, coder: Coder::new(wire), last: Vec::new(), expected })
     }
 }
@@ -115,6 +144,7 @@ impl Workload for Sparse {
         let (local, k, coder) = (self.local.view(), self.k, &mut self.coder);
         self.last = match self.collective {
             SparseCollective::AllGather => group.sparse_all_gather_by(local, k, coder)?,
+            SparseCollective::ReduceScatter => vec![group.sparse_reduce_scatter(local, k, coder)?.sum],
             SparseCollective::TopkAllReduce => vec![group.topk_all_reduce_by(local, k, coder)?.sum],
             SparseCollective::GtopkAllReduce => {
                 vec![group.gtopk_all_reduce_by(local, k, PutBack::Conserving, coder)?.result]
@@ -125,7 +155,9 @@ impl Workload for Sparse {
 
     fn check(&self) -> Result<(), Difference> {
         let found = self.last.iter().flat_map(SparseVec::iter).collect::<Vec<_>>();
-        Difference::find(&found, &self.expected)
+        let mut outcomes = self.expected.iter().map(|expected| Difference::find(&found, expected));
+        let first = outcomes.next().unwrap_or(Ok(()));
+        if outcomes.any(|outcome| outcome.is_ok()) { Ok(()) } else { first }
     }
 
     fn kept(&self) -> Option<usize> {

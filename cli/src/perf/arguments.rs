@@ -14,7 +14,7 @@ use super::kernels;
 use super::way::{Over, Way};
 use brevity_bench::collective::Collective;
 use brevity_bench::output::{Outputs, svg_file};
-use brevity_bench::perf::{Benchmark, Case, Dtype, SparseCollective};
+use brevity_bench::perf::{Benchmark, Case, Dtype, FewBits, SparseCollective};
 use brevity_bench::size::{Size, SizeRange};
 
 /// The default number of ranks.
@@ -43,8 +43,8 @@ const DEFAULT_DENSITY: f64 = 0.001;
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
-    /// reducescatter, allgather, gather, scatter, alltoall, sparse-allgather, topk-allreduce, gtopk-allreduce,
-    /// or compress
+    /// reducescatter, allgather, gather, scatter, alltoall, sparse-allgather, sparse-reducescatter,
+    /// topk-allreduce, gtopk-allreduce, quantised-allreduce, vote-allreduce, or compress
     /// for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
@@ -80,7 +80,7 @@ pub struct PerfArguments {
     /// Share of entries that is kept, a row for each [default: 0.001]
     #[arg(long, value_name = "D", value_delimiter = ',')]
     pub density: Vec<f64>,
-    /// Format of the values of sparse collectives, with packed indices: f32, f16, bf16, eight-bit,
+    /// Format of the values of quantised-allreduce, and of sparse collectives, with packed indices: f32, f16, bf16, eight-bit,
     /// one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and value, 8 bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
@@ -179,13 +179,18 @@ impl PerfArguments {
             Error::Arguments(format!("{error}; or {} for the kernels of compression", kernels::NAME))
         })?;
         let Some(values) = &self.values else { return Ok(named) };
-        let Benchmark::Sparse(collective, _) = named else {
-            let why = format!("--values goes with {}: {named} has one format", sparse_names());
-            return Err(Error::Arguments(why));
+        let read = || -> Result<Values> {
+            values.parse().map_err(|error| Error::Arguments(format!("--values {values}: {error}")))
         };
-        let values: Values =
-            values.parse().map_err(|error| Error::Arguments(format!("--values {values}: {error}")))?;
-        Ok(Benchmark::Sparse(collective, Wire::Coded(values)))
+        match named {
+            Benchmark::Sparse(collective, _) => Ok(Benchmark::Sparse(collective, Wire::Coded(read()?))),
+            Benchmark::FewBits(FewBits::Quantised(_)) => Ok(Benchmark::FewBits(FewBits::Quantised(read()?))),
+            _ => {
+                let names = sparse_names();
+                let why = format!("--values goes with {names}, quantised-allreduce: {named} has one format");
+                Err(Error::Arguments(why))
+            }
+        }
     }
 
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
@@ -194,7 +199,7 @@ impl PerfArguments {
         refuse(!(fewest..=MAX_WORLD_SIZE).contains(&ranks), || {
             format!("--ranks {ranks}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks")
         })?;
-        let without_elements = benchmark.is_paired() || benchmark.is_sparse();
+        let without_elements = !matches!(benchmark, Benchmark::Dense(_));
         refuse(without_elements && dtype != Dtype::F32, || {
             format!("--dtype {}: {benchmark} has no other elements than f32", dtype.name())
         })?;
@@ -339,6 +344,9 @@ mod tests {
     #[test]
     fn values_are_packed() {
         let benchmark = |line: &str| plan(line).unwrap().benchmark;
+        let quantised = |values| Benchmark::FewBits(FewBits::Quantised(values));
+        assert_eq!(benchmark("quantised-allreduce"), quantised(Values::Bf16));
+        assert_eq!(benchmark("quantised-allreduce --values eight-bit"), quantised(Values::EightBit));
         for collective in SparseCollective::ALL {
             let name = collective.name();
             assert_eq!(benchmark(name), Benchmark::Sparse(collective, Wire::Pairs));
@@ -378,7 +386,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("dance", "barrier, sparse-allgather, topk-allreduce, gtopk-allreduce; or compress"),
+            ("dance", "gtopk-allreduce, quantised-allreduce, vote-allreduce; or compress"),
             ("latency --ranks 1", "from 2 to"),
             ("allreduce --ranks 0", "from 1 to"),
             ("allreduce --dtype i8", "name one of f32, f64, f16, bf16"),
@@ -387,8 +395,14 @@ mod tests {
             ("allgather --dtype f64 --size 4:16", "an f64 has 8 bytes"),
             ("put --elements 8", "--size in bytes"),
             ("allreduce --iterations 0", "at least 1"),
-            ("allreduce --density 0.1", "goes with sparse-allgather, topk-allreduce, gtopk-allreduce"),
-            ("allreduce --values bf16", "goes with sparse-allgather, topk-allreduce, gtopk-allreduce"),
+            (
+                "allreduce --density 0.1",
+                "goes with sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce",
+            ),
+            (
+                "allreduce --values bf16",
+                "goes with sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce",
+            ),
             ("sparse-allgather --values bf17", "name one of f32"),
             ("sparse-allgather --dtype f64", "no other elements"),
             ("latency --elements 8", "--size in bytes"),

@@ -67,6 +67,12 @@ fn every_benchmark_measures_right_results() {
             "topk-allreduce --elements 999 --density 0.01,0.5,1",
             "topk-allreduce --elements 999 --density 0.01,0.5,1 --values one-bit-min",
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1 --values bf16",
+            "sparse-reducescatter --elements 999 --density 0.01,0.5,1",
+            "sparse-reducescatter --elements 999 --density 0.01,0.5,1 --values two-bit-min",
+            "quantised-allreduce --size 4:16K",
+            "quantised-allreduce --size 4:16K --values eight-bit",
+            "quantised-allreduce --size 4:16K --values one-bit-mean",
+            "vote-allreduce --size 4:16K",
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1 --values eight-bit",
         ];
         for line in lines {

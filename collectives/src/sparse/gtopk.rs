@@ -175,7 +175,7 @@ async fn reduce(
             (memory.receive(call, parent, rounds + round, sum).await?, parent, sum)
         }
     };
-    let message = message.to_children(call, tree, rounds).await?;
+    let message = message.hand_down(call, tree, rounds).await?;
     let result = coder.read(message, room).map_err(|error| invalid(call, from, error))?;
     let put_back = in_standard_float_mode(|| kept.put_back(local, &result))?;
     Ok(Gtopk { result, put_back })

@@ -63,7 +63,7 @@ impl Message {
     }
 
     /// Sends it to all children in a tree, and returns it.
-    pub(super) async fn to_children(
+    pub(super) async fn hand_down(
         self,
         call: &Call<'_, '_>,
         tree: Binomial,

@@ -17,8 +17,16 @@ const OCTAVES: [f32; RUNGS / STEPS] = [0.25, 0.5, 1.0, 2.0];
 
 /// `2^(i / 8)`, rounded to `f32`.
 #[allow(clippy::excessive_precision, reason = "as many digits as the rounding needs")]
-const POWERS: [f32; STEPS] =
-    [1.0, 1.090_507_7, 1.189_207_1, 1.296_839_6, 1.414_213_5, 1.542_210_8, 1.681_792_9, 1.834_008_1];
+const POWERS: [f32; STEPS] = [
+    1.0,
+    1.090_507_7,
+    1.189_207_1,
+    1.296_839_6,
+    std::f32::consts::SQRT_2,
+    1.542_210_8,
+    1.681_792_9,
+    1.834_008_1,
+];
 
 /// The bits of `threshold * 2^((j - 16) / 8)` for each `j`: from a quarter of the threshold to 3.67 times as
 /// much. Rises, except among subnormal numbers and where a product overflows to infinity, which no finite
