@@ -88,8 +88,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Part `index` of this call, which has a number of its own: several parts may run at the same time. The
     /// call was made with more than `index` parts ([`Group::run_with_parts`](crate::Group::run_with_parts)).
     ///
-    /// Collectives inside a part go by messages. Poison is of a part alone: only who waits for a part learns of
-    /// it.
+    /// Collectives inside a part go by messages. Poison is of a part alone: only who waits for a part learns
+    /// of it.
     ///
     /// # Panics
     /// If the call was made with fewer parts.

@@ -40,8 +40,8 @@ pub trait Compressed: Send {
         Work::default()
     }
 
-    /// Runs this rank's part, by one of the rows if `algorithm` names one. Poison of a rank is not looked at once nothing depends on it any more: the
-    /// caller does so ([`Call::check_poison`]).
+    /// Runs this rank's part, by one of the rows if `algorithm` names one. Poison of a rank is not looked at
+    /// once nothing depends on it any more: the caller does so ([`Call::check_poison`]).
     ///
     /// # Errors
     /// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid message of a peer;

@@ -16,8 +16,8 @@ use crate::sparse::{Coder, PutBack, Wire, describe_all_gather, describe_gtopk};
 const DIM: usize = 40;
 const LIMIT: usize = 8;
 
-/// The first byte selects the collective: gTop-k by the first bit, else the all-gather, with coded messages by
-/// the third, whose format the five highest bits give; the second bit is the mark. Then follow up to three
+/// The first byte selects the collective: gTop-k by the first bit, else the all-gather, with coded messages
+/// by the third, whose format the five highest bits give; the second bit is the mark. Then follow up to three
 /// parts, each behind a byte with its length.
 pub fn sparse_messages(data: &[u8]) {
     let Some((&which, mut rest)) = data.split_first() else { return };

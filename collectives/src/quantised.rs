@@ -34,8 +34,8 @@ pub fn describe(count: usize, values: Values) -> Description {
 /// A value that is not finite, and a sum, poisons the call, as tensor `tensor`.
 ///
 /// # Errors
-/// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid message of a peer. `vector` is unspecified
-/// then.
+/// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid message of a peer.
+/// `vector` is unspecified then.
 pub async fn quantised_all_reduce(
     call: &Call<'_, '_>,
     vector: &mut [f32],

@@ -117,8 +117,8 @@ impl SparseVec {
         self.values.push(value);
     }
 
-    /// Appends the entries of `more`, whose first index must be above the last one here and whose last one below
-    /// `dim`. Debug builds panic otherwise.
+    /// Appends the entries of `more`, whose first index must be above the last one here and whose last one
+    /// below `dim`. Debug builds panic otherwise.
     pub fn append(&mut self, more: SparseView<'_>) {
         self.extend_from_bits(more.indices, bytemuck::cast_slice(more.values));
     }

@@ -1,4 +1,5 @@
-//! gTop-k all-reduces whose entries are coded: contributions in the wire's format, sums in its format of sums.
+//! gTop-k all-reduces whose entries are coded: contributions in the wire's format, sums in its format of
+//! sums.
 
 use std::collections::BTreeMap;
 

@@ -80,8 +80,9 @@ pub struct PerfArguments {
     /// Share of entries that is kept, a row for each [default: 0.001]
     #[arg(long, value_name = "D", value_delimiter = ',')]
     pub density: Vec<f64>,
-    /// Format of the values of quantised-allreduce, and of sparse collectives, with packed indices: f32, f16, bf16, eight-bit,
-    /// one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and value, 8 bytes each]
+    /// Format of the values of quantised-allreduce, and of sparse collectives, with packed indices: f32, f16,
+    /// bf16, eight-bit, one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and
+    /// value, 8 bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
     /// Type of the elements: f32, f64, f16 or bf16 [default: f32]

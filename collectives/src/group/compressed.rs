@@ -80,8 +80,8 @@ impl Group {
     }
 
     /// Sums the sparse vectors of all ranks; each rank gets the sum at the indices that it
-    /// [owns](crate::sparse::owned), and what the rounding of the coder's wire takes away. `local` has at most
-    /// `limit` entries; limit and wire are equal on all ranks.
+    /// [owns](crate::sparse::owned), and what the rounding of the coder's wire takes away. `local` has at
+    /// most `limit` entries; limit and wire are equal on all ranks.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more;
@@ -143,8 +143,8 @@ impl Group {
         self.start_compressed(GtopkAllReduce { local, k, rule, coder })
     }
 
-    /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding has
-    /// taken away on this rank. The format is equal on all ranks.
+    /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding
+    /// has taken away on this rank. The format is equal on all ranks.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a

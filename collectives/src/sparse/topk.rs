@@ -7,8 +7,8 @@
 //! | Bruck: a sparse all-gather, then the sum | ceil(log2 P) | (P - 1) k | P k, ceil(log2 P) times |
 //! | direct: a sparse reduce-scatter, then an all-gather of the sums | 1 + ceil(log2 P) | k and the others' sums | k, ceil(log2 P) times |
 //!
-//! The second is SparCML's split and all-gather (Renggli et al., SC 2019). Values that arrive as they are sent
-//! give the bits of the dense sum in the fixed order, by both.
+//! The second is SparCML's split and all-gather (Renggli et al., SC 2019). Values that arrive as they are
+//! sent give the bits of the dense sum in the fixed order, by both.
 
 use brevity_compress::merge::{OrderedScratch, sum_in_order};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
@@ -106,8 +106,8 @@ pub async fn topk_all_reduce(
     topk_all_reduce_by(call, algorithm, local, limit, coder, tensor).await
 }
 
-/// Likewise, by an algorithm of the caller's choice, which is equal on all ranks: [`Direct`](Algorithm::Direct),
-/// or else [`Bruck`](Algorithm::Bruck).
+/// Likewise, by an algorithm of the caller's choice, which is equal on all ranks:
+/// [`Direct`](Algorithm::Direct), or else [`Bruck`](Algorithm::Bruck).
 ///
 /// # Errors
 /// As for [`topk_all_reduce`].
