@@ -339,7 +339,7 @@ fn bad_arguments_are_told_in_one_line() {
         "",
         "perf",
         "perf dance",
-        "perf allreduce --dtype bf16",
+        "perf allreduce --dtype i8",
         "perf latency --ranks 1",
         "perf latency --size 8:4",
         "perf latency --size many",
@@ -361,7 +361,7 @@ fn bad_arguments_are_told_in_one_line() {
         assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}");
         assert_eq!(stderr.lines().count(), 1, "{line}: {stderr}");
     }
-    assert!(brevity("perf dance").stderr.contains("gtopk-allreduce; or compress"));
+    assert!(brevity("perf dance").stderr.contains("vote-allreduce; or compress"));
     let why = brevity("perf compress --iterations 0").stderr;
     assert!(why.contains("--iterations 0: expected at least 1"), "{why}");
 }

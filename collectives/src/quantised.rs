@@ -105,9 +105,10 @@ impl Slices {
     fn write(&mut self, values: &[f32], message: &mut Vec<u8>, kept: &mut [f32]) -> Result<()> {
         // Begun anew, so that a restart changes no bit.
         self.quantiser = self.values.quantiser();
-        self.quantiser.encode(values, message)?;
-        let encoded = Encoded::new(self.values.format(), values.len(), message)?;
-        Ok(in_standard_float_mode(|| encoded.add_to(-1.0, kept))?)
+        Ok(in_standard_float_mode(|| {
+            self.quantiser.encode(values, message)?;
+            Encoded::new(self.values.format(), values.len(), message)?.add_to(-1.0, kept)
+        })?)
     }
 
     /// Reads a message of rank `from`.

@@ -7,6 +7,7 @@
 //! majority vote is communication efficient and fault tolerant", ICLR 2019. Signum's momentum is up to the
 //! caller. What a vote ignores is not kept anywhere.
 
+use brevity_compress::in_standard_float_mode;
 use brevity_compress::quantise::{Signs, Votes, encode_signs};
 
 use crate::all_pairs::{gather_bytes, scatter_bytes, slice};
@@ -47,7 +48,8 @@ pub async fn vote_all_reduce(call: &Call<'_, '_>, vector: &mut [f32], tensor: u3
     let mut going = Vec::with_capacity(world_size as usize);
     for owner in 0..world_size {
         let mut message = Vec::new();
-        call.computed(encode_signs(&vector[place(owner)], &mut message).map_err(Into::into))?;
+        let encoded = in_standard_float_mode(|| encode_signs(&vector[place(owner)], &mut message));
+        call.computed(encoded.map_err(Into::into))?;
         going.push(message);
     }
     let come = scatter_bytes(call, going, 0, most).await?;
@@ -58,8 +60,11 @@ pub async fn vote_all_reduce(call: &Call<'_, '_>, vector: &mut [f32], tensor: u3
         counted.map_err(|error| call.refuse(from, format!("signs with {error}")))?;
     }
     let mut message = Vec::new();
-    let decided = votes.majority(&mut vector[own.clone()]);
-    call.computed(decided.and_then(|()| encode_signs(&vector[own], &mut message)).map_err(Into::into))?;
+    let decided = in_standard_float_mode(|| {
+        votes.majority(&mut vector[own.clone()])?;
+        encode_signs(&vector[own], &mut message)
+    });
+    call.computed(decided.map_err(Into::into))?;
     let all = gather_bytes(call, message, 1, most).await?;
     for (owner, message) in (0..).zip(&all) {
         let signs = &mut vector[place(owner)];

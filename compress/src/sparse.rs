@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::Error;
 use crate::error::{check_addressable, check_length};
+use crate::{Error, in_standard_float_mode};
 
 /// An owned sparse vector of dense length `dim`.
 ///
@@ -170,16 +170,20 @@ impl SparseVec {
         written
     }
 
-    /// Removes the entries whose value is 0.
+    /// Removes the entries whose value is 0. Subnormal numbers stay, also where the thread's mode takes them
+    /// for zeros.
     pub fn drop_zeros(&mut self) {
-        let mut kept = 0;
-        for place in 0..self.values.len() {
-            if self.values[place] != 0.0 {
-                (self.indices[kept], self.values[kept]) = (self.indices[place], self.values[place]);
-                kept += 1;
+        // Bits would not do: the compiler makes a comparison with 0 of a test of them.
+        in_standard_float_mode(|| {
+            let mut kept = 0;
+            for place in 0..self.values.len() {
+                if self.values[place] != 0.0 {
+                    (self.indices[kept], self.values[kept]) = (self.indices[place], self.values[place]);
+                    kept += 1;
+                }
             }
-        }
-        self.truncate(kept);
+            self.truncate(kept);
+        });
     }
 
     /// Multiplies every value.

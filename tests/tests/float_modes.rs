@@ -8,9 +8,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use brevity::collectives::sparse::{Coder, Wire};
 use brevity::collectives::{Algorithm, Chunk, Description, Operation, dense};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
+use brevity::compress::quantise::Values;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
 use brevity::transport::shm::LocalGroup;
@@ -249,6 +251,20 @@ fn sparse_vectors_are_summed_alike() {
             let local = sparse(ledger, dim, step);
             let sum = ledger.group.topk_all_reduce(local.view(), dim).unwrap();
             ledger.note_sparse("a top-k all-reduce", &sum);
+            for values in [Values::Bf16, Values::EightBit] {
+                let mut coder = Coder::new(Wire::Coded(values));
+                for algorithm in [Algorithm::Bruck, Algorithm::Direct] {
+                    let group = ledger.group.with_algorithm(Some(algorithm));
+                    let top = group.topk_all_reduce_by(local.view(), dim, &mut coder).unwrap();
+                    ledger.note_sparse("a coded top-k all-reduce", &top.sum);
+                }
+                let mut vector = local.to_dense();
+                ledger.group.quantised_all_reduce(&mut vector, values).unwrap();
+                ledger.note("a quantised all-reduce", &vector);
+            }
+            let mut signs = local.to_dense();
+            ledger.group.vote_all_reduce(&mut signs).unwrap();
+            ledger.note("a vote", &signs);
             for rule in [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps] {
                 let outcome = ledger.group.gtopk_all_reduce(local.view(), local.len(), rule).unwrap();
                 ledger.note_sparse("a gTop-k all-reduce", &outcome.result);

@@ -156,9 +156,11 @@ impl Coder {
         let Self { encoder, message, said, .. } = self;
         // A quantiser that keeps something from message to message would begin anew after a restart, with
         // other results.
-        encoder.encode(local, Choice::Fast, &mut *values.quantiser(), message)?;
         let (dim, limit) = (local.dim(), local.len());
-        in_standard_float_mode(|| codec::decode_as(message, dim, limit, values.format(), said))?;
+        in_standard_float_mode(|| {
+            encoder.encode(local, Choice::Fast, &mut *values.quantiser(), message)?;
+            codec::decode_as(message, dim, limit, values.format(), said)
+        })?;
         Ok((message, said.view()))
     }
 }
@@ -180,8 +182,10 @@ pub(super) fn finite_or_poison<'a>(
 /// there as a whole.
 pub(super) fn rounded_away(local: SparseView<'_>, said: SparseView<'_>) -> Result<SparseVec> {
     let (mut negated, mut kept) = (said.to_owned(), SparseVec::new(local.dim()));
-    negated.scale(-1.0);
-    in_standard_float_mode(|| merge::add(local, negated.view(), &mut kept))?;
+    in_standard_float_mode(|| {
+        negated.scale(-1.0);
+        merge::add(local, negated.view(), &mut kept)
+    })?;
     Ok(kept)
 }
 
