@@ -31,7 +31,8 @@ impl Group {
     /// Runs a custom call to completion on this thread.
     ///
     /// All ranks must pass equal descriptions. All operations of `body` have ended when this returns. A panic
-    /// of `body` closes the group, because other ranks would wait for this one: they get [`Error::Aborted`].
+    /// of `body` closes the group, because other ranks would wait for this one: they get
+    /// [`Error::Aborted`](crate::Error::Aborted).
     pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
         self.run_with_parts(description, 0, body)
     }

@@ -32,7 +32,7 @@ pub fn describe_all_gather(dim: usize, limit: usize, wire: Wire) -> Description 
 /// tensor 0.
 ///
 /// # Errors
-/// Errors of the transport; [`Error::Payload`] for an invalid vector of a peer.
+/// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid vector of a peer.
 pub async fn sparse_all_gather(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
