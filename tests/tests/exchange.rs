@@ -1,5 +1,6 @@
 //! The gradient exchange: mass over steps, poison, and failures without loss.
 
+mod buckets;
 mod mismatches;
 
 use std::sync::{Arc, Mutex};

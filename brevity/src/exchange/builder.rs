@@ -8,10 +8,13 @@ use super::dense::DenseLane;
 use super::lane::Lane;
 use super::low_rank::LowRankLane;
 use super::room::Lacking;
-use super::sparse::SparseLane;
+use super::sparse::{Member, SparseBucket, Way, in_buckets};
 use super::{GradientExchange, Parts, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
+
+/// The gradients of a bucket of sparse tensors, in bytes, unless the caller says otherwise.
+const DEFAULT_BUCKET_BYTES: usize = 128 << 20;
 
 /// The default seed of the shared random numbers.
 const DEFAULT_SEED: u64 = 0x5eed;
@@ -21,12 +24,19 @@ pub struct ExchangeBuilder {
     group: Group,
     seed: u64,
     number: Option<u32>,
+    bucket_bytes: usize,
     tensors: Vec<(String, Vec<usize>, Policy)>,
 }
 
 impl ExchangeBuilder {
     pub(super) fn new(group: &Group) -> Self {
-        Self { group: group.clone(), seed: DEFAULT_SEED, number: None, tensors: Vec::new() }
+        Self {
+            group: group.clone(),
+            seed: DEFAULT_SEED,
+            number: None,
+            bucket_bytes: DEFAULT_BUCKET_BYTES,
+            tensors: Vec::new(),
+        }
     }
 
     /// Adds a tensor: its name, its dimensions and how its gradients travel. All ranks add the same tensors
@@ -53,6 +63,18 @@ impl ExchangeBuilder {
         self
     }
 
+    /// Sets how many bytes of gradients a bucket holds (128 MiB unless set): sparse tensors with equal policies
+    /// but for the density share one, formed from the last tensor on, and travel as one vector. A larger
+    /// tensor has a bucket of its own; with 0, each has. It must be the same on all ranks.
+    ///
+    /// In a bucket every rank selects by each tensor's density. gTop-k then keeps the largest of the sums of
+    /// the bucket, as many as are selected of all its tensors together.
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: usize) -> Self {
+        self.bucket_bytes = bytes;
+        self
+    }
+
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
@@ -62,7 +84,7 @@ impl ExchangeBuilder {
     pub fn build(self) -> Result<GradientExchange> {
         let mut dense = DenseLane::default();
         let mut low_rank = LowRankLane::default();
-        let mut lanes = Vec::new();
+        let mut sparse = Vec::new();
         let mut tensors: Vec<Tensor> = Vec::new();
         for (position, (name, shape, policy)) in self.tensors.into_iter().enumerate() {
             if tensors.iter().any(|known| known.name == name) {
@@ -72,8 +94,7 @@ impl ExchangeBuilder {
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => dense.add(position, count),
                 Resolved::Sparse { k, method, values } => {
-                    let lane = SparseLane::new(position, count, k, (method, values), self.group.world_size());
-                    lanes.push(Lane::Sparse(lane.map_err(|bytes| lacking(named(&name), bytes))?));
+                    sparse.push((Way { method, values }, Member { tensor: position, count, k }));
                 }
                 Resolved::LowRank { rows, cols, rank } => {
                     let seed = self.seed.wrapping_add(position as u64);
@@ -87,13 +108,22 @@ impl ExchangeBuilder {
             }
             tensors.push(Tensor { name, count });
         }
-        if !low_rank.is_empty() {
-            low_rank.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
-            lanes.insert(0, Lane::LowRank(low_rank));
-        }
+        let mut lanes = Vec::new();
         if !dense.is_empty() {
             dense.allocate().map_err(|bytes| lacking("all dense tensors".into(), bytes))?;
-            lanes.insert(0, Lane::Dense(dense));
+            lanes.push(Lane::Dense(dense));
+        }
+        if !low_rank.is_empty() {
+            low_rank.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
+            lanes.push(Lane::LowRank(low_rank));
+        }
+        for (way, members) in in_buckets(&sparse, self.bucket_bytes / size_of::<f32>()) {
+            let bucket = SparseBucket::new(way, &members, self.group.world_size());
+            let what = || match &members[..] {
+                [member] => named(&tensors[member.tensor].name),
+                _ => format!("{} sparse tensors", members.len()),
+            };
+            lanes.push(Lane::Sparse(bucket.map_err(|bytes| lacking(what(), bytes))?));
         }
         let number = self.number.unwrap_or_else(|| self.group.number_object());
         Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, lanes, number) })

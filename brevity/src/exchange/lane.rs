@@ -5,12 +5,12 @@ use brevity_collectives::{Call, Description, Error as Collective};
 use super::Ending;
 use super::dense::DenseLane;
 use super::low_rank::LowRankLane;
-use super::sparse::SparseLane;
+use super::sparse::SparseBucket;
 
 /// Tensors that travel together.
 pub(super) enum Lane {
     Dense(DenseLane),
-    Sparse(SparseLane),
+    Sparse(SparseBucket),
     LowRank(LowRankLane),
 }
 
@@ -55,7 +55,7 @@ impl Lane {
     /// How a tensor of the lane travels, with all settings.
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
         match self {
-            Self::Sparse(lane) => lane.holds(tensor).then(|| lane.travels()),
+            Self::Sparse(bucket) => bucket.travels(tensor),
             other => other.keeps(tensor),
         }
     }
@@ -66,6 +66,24 @@ impl Lane {
             Self::Dense(lane) => lane.holds(tensor).then(|| "dense".into()),
             Self::Sparse(lane) => lane.holds(tensor).then(|| "sparse".into()),
             Self::LowRank(lane) => lane.travels(tensor),
+        }
+    }
+
+    /// The bucket of a sparse tensor, if it is this one.
+    pub(super) fn as_sparse(&self, tensor: usize) -> Option<&SparseBucket> {
+        if let Self::Sparse(bucket) = self {
+            Some(bucket).filter(|bucket| bucket.holds(tensor))
+        } else {
+            None
+        }
+    }
+
+    /// Likewise, to change it.
+    pub(super) fn as_sparse_mut(&mut self, tensor: usize) -> Option<&mut SparseBucket> {
+        if let Self::Sparse(bucket) = self {
+            Some(bucket).filter(|bucket| bucket.holds(tensor))
+        } else {
+            None
         }
     }
 

@@ -182,12 +182,9 @@ impl GradientExchange {
         };
         let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
         let (position, _) = self.position(tensor)?;
-        let lane = self.parts.lanes.iter_mut().find_map(|lane| match lane {
-            Lane::Sparse(lane) if lane.holds(position) => Some(lane),
-            _ => None,
-        });
-        let lane = lane.ok_or_else(|| refused("a tensor whose policy is topk or gtopk"))?;
-        let set = lane.set_density(checked, self.group.world_size());
+        let bucket = self.parts.lanes.iter_mut().find_map(|lane| lane.as_sparse_mut(position));
+        let bucket = bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk"))?;
+        let set = bucket.set_density(position, checked, self.group.world_size());
         set.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
         self.parts.describe_anew();
         Ok(())
@@ -285,6 +282,9 @@ fn describe(tensors: &[Tensor], lanes: &[Lane], number: u32) -> Description {
     }
     for lane in lanes {
         plan.extend_from_slice(&lane.describe().encode().0);
+        if let Lane::Sparse(bucket) = lane {
+            bucket.tensors().for_each(|tensor| plan.extend_from_slice(&(tensor as u64).to_le_bytes()));
+        }
     }
     Description::of_plan(Operation::EXCHANGE, &plan).with_detail(u64::from(number))
 }

@@ -144,7 +144,7 @@ fn digest(text: &str) -> u64 {
     Description::of_plan(Operation::EXCHANGE, text.as_bytes()).count
 }
 
-/// What the lanes keep from step to step.
+/// What the lanes keep from step to step: sparse tensors last and in their order, whatever their buckets.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
         *b"exch"
@@ -157,16 +157,25 @@ impl State for Parts {
     fn write_contents(&self, contents: &mut Writer) {
         self.lanes.iter().for_each(|lane| match lane {
             Lane::Dense(lane) => lane.write_state(contents),
-            Lane::Sparse(lane) => lane.write_state(contents),
+            Lane::Sparse(_) => {}
             Lane::LowRank(lane) => lane.write_state(contents),
         });
+        for tensor in 0..self.tensors.len() {
+            if let Some(bucket) = self.lanes.iter().find_map(|lane| lane.as_sparse(tensor)) {
+                bucket.write_state(tensor, contents);
+            }
+        }
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
         self.lanes.iter_mut().try_for_each(|lane| match lane {
             Lane::Dense(lane) => lane.read_state(contents),
-            Lane::Sparse(lane) => lane.read_state(contents),
+            Lane::Sparse(_) => Ok(()),
             Lane::LowRank(lane) => lane.read_state(contents),
+        })?;
+        (0..self.tensors.len()).try_for_each(|tensor| {
+            let bucket = self.lanes.iter_mut().find_map(|lane| lane.as_sparse_mut(tensor));
+            bucket.map_or(Ok(()), |bucket| bucket.read_state(tensor, contents))
         })
     }
 }

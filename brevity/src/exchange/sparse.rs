@@ -1,85 +1,140 @@
-//! Sparse tensors: only the largest entries travel.
+//! Sparse tensors: only the largest entries travel. Those that travel the same way share a bucket, which is
+//! one vector, with one tree of messages.
 
-use brevity_collectives::sparse::{self, Coder, Wire, gtopk_all_reduce_with_feedback};
+use std::ops::Range;
+
+use brevity_collectives::sparse::{
+    self, Coder, TensorEnd, Tensors, Wire, gtopk_all_reduce_with_feedback, topk_all_reduce,
+};
 use brevity_collectives::{Call, Description, Result};
 use brevity_compress::feedback::Residual;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
-use brevity_compress::{Density, SparseVec, in_standard_float_mode};
+use brevity_compress::{Density, Error as Compress, SparseVec, SparseView};
 
 use super::room::Lacking;
 use super::{Ending, room};
 use crate::policy::SparseMethod;
 
-/// One sparse tensor.
-pub(super) struct SparseLane {
-    tensor: usize,
-    k: usize,
+/// What tensors of one bucket have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Way {
+    pub(super) method: SparseMethod,
+    pub(super) values: Values,
+}
+
+/// A tensor for a bucket.
+#[derive(Clone, Copy)]
+pub(super) struct Member {
+    pub(super) tensor: usize,
+    pub(super) count: usize,
+    /// The most entries that a rank selects of it.
+    pub(super) k: usize,
+}
+
+/// Sparse tensors that travel together, as one vector of their elements.
+pub(super) struct SparseBucket {
     method: SparseMethod,
-    residual: Residual,
-    /// The entries taken out of the residual in this step.
+    parts: Vec<Part>,
+    /// Where each of them ends in the vector.
+    ends: Vec<TensorEnd>,
+    /// The entries of all tensors together that a rank selects, and that gTop-k delivers.
+    k: usize,
+    /// The entries taken out of the residuals in this step, tensor after tensor.
     selected: SparseVec,
-    /// Whether this step's gradient is in the residual. False if a sum would not have been finite.
-    added: bool,
     /// The undivided sum over all ranks, once the collective has succeeded.
     sum: SparseVec,
-    /// The entries that the collective returns to the residual.
+    /// The entries that the collective returns to the residuals.
     put_back: SparseVec,
     coder: Coder,
     scratch: TopKScratch,
 }
 
-impl SparseLane {
-    pub(super) fn new(
-        tensor: usize,
-        count: usize,
-        k: usize,
-        (method, values): (SparseMethod, Values),
-        world_size: u32,
-    ) -> std::result::Result<Self, Lacking> {
-        let wire = if values.is_exact() { Wire::Pairs } else { Wire::Coded(values) };
-        let lane = Self {
-            tensor,
+/// One tensor of a bucket.
+struct Part {
+    tensor: usize,
+    range: Range<usize>,
+    k: usize,
+    residual: Residual,
+    /// What was taken out of the residual in this step.
+    selected: SparseVec,
+    /// Whether this step's gradient is in the residual. False if a sum would not have been finite.
+    added: bool,
+}
+
+impl SparseBucket {
+    pub(super) fn new(way: Way, members: &[Member], world_size: u32) -> std::result::Result<Self, Lacking> {
+        let wire = if way.values.is_exact() { Wire::Pairs } else { Wire::Coded(way.values) };
+        let (mut parts, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
+        for &Member { tensor, count, k } in members {
+            let range = end..end + count;
+            end = range.end;
+            ends.push(TensorEnd { end, tensor: tensor as u32 });
+            parts.push(Part::new(tensor, range, k)?);
+        }
+        let k = members.iter().map(|member| member.k).sum();
+        let bucket = Self {
+            method: way.method,
+            parts,
+            ends,
             k,
-            method,
-            residual: Residual::try_new(count).map_err(|error| room::lacking(&error))?,
-            selected: SparseVec::new(count),
-            added: false,
-            sum: SparseVec::new(count),
-            put_back: SparseVec::new(count),
+            selected: SparseVec::new(end),
+            sum: SparseVec::new(end),
+            put_back: SparseVec::new(end),
             coder: Coder::new(wire),
             scratch: TopKScratch::new(),
         };
-        room::check(working_bytes((method, wire), count, k, world_size))?;
-        Ok(lane)
+        room::check(bucket.working_bytes(k, world_size))?;
+        Ok(bucket)
     }
 
-    /// Takes effect in the next step.
+    /// The number of elements of all tensors.
+    fn count(&self) -> usize {
+        self.ends.last().map_or(0, |tensor| tensor.end)
+    }
+
+    fn part(&self, tensor: usize) -> Option<&Part> {
+        self.parts.iter().find(|part| part.tensor == tensor)
+    }
+
+    pub(super) fn tensors(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().map(|part| part.tensor)
+    }
+
+    /// Changes a tensor's density; takes effect in the next step.
     pub(super) fn set_density(
         &mut self,
+        tensor: usize,
         density: Density,
         world_size: u32,
     ) -> std::result::Result<(), Lacking> {
-        let k = density.entries(self.residual.len());
+        let Some(part) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
+        let found = density.entries(self.parts[part].residual.len());
+        let k = self.k - self.parts[part].k + found;
         if k > self.k {
-            let method = (self.method, self.coder.wire());
-            room::check(working_bytes(method, self.residual.len(), k, world_size))?;
+            room::check(self.working_bytes(k, world_size))?;
         }
-        self.k = k;
+        (self.parts[part].k, self.k) = (found, k);
         Ok(())
     }
 
     pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
-        let gradient: &[f32] = gradients[self.tensor];
-        let fed = self.residual.feed_top_k(gradient, self.k, &mut self.selected, &mut self.scratch);
-        self.added = fed.is_ok();
-        let finite = matches!(fed, Ok(None));
-        (!finite).then_some(self.tensor as u32)
+        let Self { parts, selected, scratch, .. } = self;
+        selected.clear();
+        let mut bad = None;
+        for part in parts {
+            if !part.accumulate(gradients[part.tensor], scratch) {
+                bad = bad.or(Some(part.tensor as u32));
+            }
+            let start = part.range.start as u32;
+            part.selected.iter().for_each(|(index, value)| selected.push(start + index, value));
+        }
+        bad
     }
 
     pub(super) fn describe(&self) -> Description {
-        let (n, k, wire) = (self.residual.len(), self.k, self.coder.wire());
+        let (n, k, wire) = (self.count(), self.k, self.coder.wire());
         match self.method {
             SparseMethod::Union => sparse::describe_topk(n, k, wire),
             SparseMethod::Global(rule) => sparse::describe_gtopk(n, k, rule, wire),
@@ -88,18 +143,19 @@ impl SparseLane {
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
         if poisoned {
-            in_standard_float_mode(|| self.restore(Restore::Selected));
+            self.selected.clear();
         }
-        let (local, k, tensor) = (self.selected.view(), self.k, self.tensor as u32);
-        let (coder, residual) = (&mut self.coder, &self.residual);
+        let (local, k, tensors) = (self.selected.view(), self.k, Tensors::from(&self.ends[..]));
+        let (coder, parts) = (&mut self.coder, &self.parts);
         match self.method {
             SparseMethod::Union => {
-                let outcome = sparse::topk_all_reduce(call, local, k, coder, tensor).await?;
+                let outcome = topk_all_reduce(call, local, k, coder, tensors).await?;
                 (self.sum, self.put_back) = (outcome.sum, outcome.kept);
             }
             SparseMethod::Global(rule) => {
-                let outcome =
-                    gtopk_all_reduce_with_feedback(call, local, residual, k, rule, coder, tensor).await?;
+                let check = |kept: SparseView<'_>| check_put_back(parts, kept);
+                let outcome = gtopk_all_reduce_with_feedback(call, local, k, rule, coder, tensors, check);
+                let outcome = outcome.await?;
                 (self.sum, self.put_back) = (outcome.result, outcome.put_back);
             }
         }
@@ -107,34 +163,101 @@ impl SparseLane {
     }
 
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
-        let gradient = &mut *gradients[self.tensor];
-        match ending {
-            Ending::Done => {
-                self.restore(Restore::PutBack);
-                gradient.fill(0.0);
-                for (index, sum) in self.sum.iter() {
-                    // Divided like a dense average, so that both have the same bits.
-                    gradient[index as usize] = sum / world_size as f32;
+        let mut own = SparseVec::new(0);
+        for part in &mut self.parts {
+            let gradient = &mut *gradients[part.tensor];
+            match ending {
+                Ending::Done => {
+                    take(self.put_back.view(), &part.range, &mut own);
+                    part.restore(own.view());
+                    gradient.fill(0.0);
+                    for (index, sum) in self.sum.view().within(part.range.clone()).iter() {
+                        // Divided like a dense average, so that both have the same bits.
+                        gradient[index as usize - part.range.start] = sum / world_size as f32;
+                    }
                 }
-            }
-            Ending::Failed => self.restore(Restore::Selected),
-            Ending::Poisoned => {
-                self.restore(Restore::Selected);
-                if self.added {
-                    self.withdraw(gradient);
+                Ending::Failed | Ending::Poisoned => {
+                    std::mem::swap(&mut own, &mut part.selected);
+                    part.restore(own.view());
+                    if part.added && matches!(ending, Ending::Poisoned) {
+                        part.withdraw(gradient);
+                    }
                 }
             }
         }
     }
 
+    /// How a tensor of the bucket travels.
+    pub(super) fn travels(&self, tensor: usize) -> Option<String> {
+        let k = self.part(tensor)?.k;
+        let values = match self.coder.wire() {
+            Wire::Pairs => String::new(),
+            Wire::Coded(values) => format!(", {values} values"),
+        };
+        Some(match self.method {
+            SparseMethod::Union => format!("top {k} entries{values}"),
+            SparseMethod::Global(rule) => format!("gtop {k} entries, {rule:?}{values}"),
+        })
+    }
+
+    pub(super) fn holds(&self, tensor: usize) -> bool {
+        self.part(tensor).is_some()
+    }
+
+    pub(super) fn write_state(&self, tensor: usize, contents: &mut Writer) {
+        if let Some(part) = self.part(tensor) {
+            contents.part(&part.residual);
+        }
+    }
+
+    pub(super) fn read_state(
+        &mut self,
+        tensor: usize,
+        contents: &mut Reader<'_>,
+    ) -> std::result::Result<(), Compress> {
+        let part = self.parts.iter_mut().find(|part| part.tensor == tensor);
+        part.map_or(Ok(()), |part| contents.part(&mut part.residual))
+    }
+
+    pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
+        if let Some(part) = self.part(tensor) {
+            out.copy_from_slice(part.residual.values());
+        }
+    }
+
+    /// The least bytes of memory that a full step with `k` entries needs beside the residuals: the vectors of
+    /// entries that the collective holds at the same time, and the space for selecting.
+    fn working_bytes(&self, k: usize, world_size: u32) -> usize {
+        let (ranks, n, wire) = (world_size as usize, self.count(), self.coder.wire());
+        let (vectors, messages) = match (self.method, wire) {
+            (SparseMethod::Union, _) => (3 + ranks, ranks),
+            (SparseMethod::Global(_), Wire::Pairs) => (6, 0),
+            (SparseMethod::Global(_), Wire::Coded(_)) => (8, 1),
+        };
+        let messages = wire.most_bytes(n, k).saturating_mul(messages);
+        let selecting = 24_usize.saturating_mul(k).min(8 * n);
+        (8 * vectors).saturating_mul(k).saturating_add(messages).saturating_add(selecting)
+    }
+}
+
+impl Part {
+    fn new(tensor: usize, range: Range<usize>, k: usize) -> std::result::Result<Self, Lacking> {
+        let residual = Residual::try_new(range.len()).map_err(|error| room::lacking(&error))?;
+        let selected = SparseVec::new(range.len());
+        Ok(Self { tensor, range, k, residual, selected, added: false })
+    }
+
+    /// Adds a gradient and selects. Returns whether all sums are finite.
+    fn accumulate(&mut self, gradient: &[f32], scratch: &mut TopKScratch) -> bool {
+        let fed = self.residual.feed_top_k(gradient, self.k, &mut self.selected, scratch);
+        self.added = fed.is_ok();
+        matches!(fed, Ok(None))
+    }
+
     /// Returns entries to the residual. They have its length, and their sums are finite: the residual is zero
     /// where entries were selected, and a call succeeds only if there is room for what its merges dropped.
-    fn restore(&mut self, what: Restore) {
-        let entries = match what {
-            Restore::PutBack => &self.put_back,
-            Restore::Selected => &self.selected,
-        };
-        let restored = self.residual.put_back(entries.view());
+    fn restore(&mut self, entries: SparseView<'_>) {
+        let restored = self.residual.put_back(entries);
         debug_assert!(restored.is_ok(), "{restored:?}");
         self.selected.clear();
     }
@@ -144,56 +267,64 @@ impl SparseLane {
         let withdrawn = self.residual.withdraw(gradient);
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
     }
+}
 
-    /// How the tensor travels.
-    pub(super) fn travels(&self) -> String {
-        let values = match self.coder.wire() {
-            Wire::Pairs => String::new(),
-            Wire::Coded(values) => format!(", {values} values"),
-        };
-        match self.method {
-            SparseMethod::Union => format!("top {} entries{values}", self.k),
-            SparseMethod::Global(rule) => format!("gtop {} entries, {rule:?}{values}", self.k),
-        }
-    }
-
-    pub(super) fn holds(&self, tensor: usize) -> bool {
-        tensor == self.tensor
-    }
-
-    pub(super) fn write_state(&self, contents: &mut Writer) {
-        contents.part(&self.residual);
-    }
-
-    pub(super) fn read_state(
-        &mut self,
-        contents: &mut Reader<'_>,
-    ) -> std::result::Result<(), brevity_compress::Error> {
-        contents.part(&mut self.residual)
-    }
-
-    pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
-        if self.holds(tensor) {
-            out.copy_from_slice(self.residual.values());
-        }
+/// The entries of a bucket's vector that are in `range`, with indices from its start.
+fn take(entries: SparseView<'_>, range: &Range<usize>, out: &mut SparseVec) {
+    out.reset(range.len());
+    for (index, value) in entries.within(range.clone()).iter() {
+        out.push(index - range.start as u32, value);
     }
 }
 
-/// The least bytes of memory that a full step needs beside the residual of `n` elements: the vectors of `k`
-/// entries that the collective holds at the same time, and the space for selecting.
-fn working_bytes((method, wire): (SparseMethod, Wire), n: usize, k: usize, world_size: u32) -> usize {
-    let ranks = world_size as usize;
-    let (vectors, messages) = match (method, wire) {
-        (SparseMethod::Union, _) => (2 + ranks, ranks),
-        (SparseMethod::Global(_), Wire::Pairs) => (5, 0),
-        (SparseMethod::Global(_), Wire::Coded(_)) => (7, 1),
-    };
-    let messages = wire.most_bytes(n, k).saturating_mul(messages);
-    let selecting = 24_usize.saturating_mul(k).min(8 * n);
-    (8 * vectors).saturating_mul(k).saturating_add(messages).saturating_add(selecting)
+/// Whether the residuals of all tensors can take these entries. The index of an error is the bucket's.
+fn check_put_back(parts: &[Part], entries: SparseView<'_>) -> std::result::Result<(), Compress> {
+    let mut own = SparseVec::new(0);
+    parts.iter().try_for_each(|part| {
+        take(entries, &part.range, &mut own);
+        part.residual.check_put_back(own.view()).map_err(|error| match error {
+            Compress::NonFinite { index, value } => {
+                Compress::NonFinite { index: part.range.start + index, value }
+            }
+            error => error,
+        })
+    })
 }
 
-enum Restore {
-    PutBack,
-    Selected,
+/// Puts tensors that travel the same way into buckets of at most `most` elements, from the last tensor on,
+/// whose gradient is the first to be there. A longer tensor has a bucket of its own.
+pub(super) fn in_buckets(tensors: &[(Way, Member)], most: usize) -> Vec<(Way, Vec<Member>)> {
+    let mut buckets: Vec<(Way, Vec<Member>)> = Vec::new();
+    for &(way, member) in tensors.iter().rev() {
+        // Of the buckets of a way, only the last one takes more.
+        let open = buckets.iter_mut().rfind(|(other, _)| *other == way);
+        let held = |members: &[Member]| members.iter().map(|member| member.count).sum::<usize>();
+        match open {
+            Some((_, members)) if held(members).saturating_add(member.count) <= most => {
+                members.insert(0, member);
+            }
+            _ => buckets.push((way, vec![member])),
+        }
+    }
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_formed_from_the_last_tensor_on() {
+        let exact = Way { method: SparseMethod::Union, values: Values::F32 };
+        let coded = Way { values: Values::Bf16, ..exact };
+        let tensors = [(exact, 3), (coded, 4), (exact, 9), (exact, 2), (coded, 1), (exact, 4)];
+        let list: Vec<_> = tensors.into_iter().enumerate().collect();
+        let list: Vec<_> =
+            list.iter().map(|&(tensor, (way, count))| (way, Member { tensor, count, k: 1 })).collect();
+        let found: Vec<_> = in_buckets(&list, 6)
+            .into_iter()
+            .map(|(way, members)| (way, members.iter().map(|member| member.tensor).collect::<Vec<_>>()))
+            .collect();
+        assert_eq!(found, [(exact, vec![3, 5]), (coded, vec![1, 4]), (exact, vec![2]), (exact, vec![0])]);
+    }
 }

@@ -51,7 +51,7 @@ pub async fn sparse_all_gather(
             gathered.in_rank_order(call, local.dim())
         }
         Wire::Coded(values) => {
-            let local = finite_or_poison(call, local, 0);
+            let local = finite_or_poison(call, local, 0.into());
             let (message, _) = call.computed(coder.encode(local, values))?;
             let room = coded::Room { dim: local.dim(), limit, values };
             let mut gathered = coded::Gathered::new(call, message, room)?;

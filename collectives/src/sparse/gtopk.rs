@@ -12,11 +12,11 @@
 
 use std::mem;
 
-use brevity_compress::feedback::Residual;
 use brevity_compress::merge::{self, MergeScratch};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::message::{Message, Room, invalid};
+use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison};
 use crate::call::Call;
 use crate::data::Element;
@@ -87,8 +87,8 @@ pub(crate) fn names(reduction: u8) -> (Option<&'static str>, Option<&'static str
 /// index.
 ///
 /// `local` has at most `k` entries. `k`, `rule` and the coder's wire are equal on all ranks. The order of
-/// merges depends only on the number of ranks. A value of `local` that is not finite poisons the call, as
-/// tensor `tensor`, and so does a merge with such a sum.
+/// merges depends only on the number of ranks. A value of `local` that is not finite poisons the call as its
+/// tensor's, and so does a merge with such a sum.
 ///
 /// # Errors
 /// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid vector of a peer;
@@ -99,15 +99,16 @@ pub async fn gtopk_all_reduce(
     k: usize,
     rule: PutBack,
     coder: &mut Coder,
-    tensor: u32,
+    tensors: impl Into<Tensors<'_>>,
 ) -> Result<Gtopk> {
-    reduce(call, local, k, rule, coder, tensor, |_| true).await
+    reduce(call, local, k, rule, coder, tensors.into(), |_| Ok(())).await
 }
 
-/// Like [`gtopk_all_reduce`], for entries that were selected from `residual` and are zero there.
+/// Like [`gtopk_all_reduce`], for entries that were selected from a residual and are zero there.
 ///
 /// Poisons the call also if the residual has no room for what this rank's merges drop and its messages round
-/// away, because a sum would not be finite. Later, when the result shows which of it [comes
+/// away, because a sum would not be finite: `check_room` says so
+/// ([`Residual::check_put_back`](brevity_compress::feedback::Residual::check_put_back)). Later, when the result shows which of it [comes
 /// back](Gtopk::put_back), the other ranks could not be told any more. So if no rank has poisoned the call,
 /// the residual can take all that comes back.
 ///
@@ -116,29 +117,28 @@ pub async fn gtopk_all_reduce(
 pub async fn gtopk_all_reduce_with_feedback(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
-    residual: &Residual,
     k: usize,
     rule: PutBack,
     coder: &mut Coder,
-    tensor: u32,
+    tensors: impl Into<Tensors<'_>>,
+    check_room: impl FnOnce(SparseView<'_>) -> Result<(), brevity_compress::Error>,
 ) -> Result<Gtopk> {
-    let has_room = |kept: SparseView<'_>| residual.check_put_back(kept).is_ok();
-    reduce(call, local, k, rule, coder, tensor, has_room).await
+    reduce(call, local, k, rule, coder, tensors.into(), check_room).await
 }
 
-/// Poisons the call unless this rank `has_room` for what its merges drop and its messages round away, as far
-/// as it may have to keep that.
+/// Poisons the call unless this rank has room for what its merges drop and its messages round away, as far as
+/// it may have to keep that.
 async fn reduce(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
     k: usize,
     rule: PutBack,
     coder: &mut Coder,
-    tensor: u32,
-    has_room: impl FnOnce(SparseView<'_>) -> bool,
+    tensors: Tensors<'_>,
+    check_room: impl FnOnce(SparseView<'_>) -> Result<(), brevity_compress::Error>,
 ) -> Result<Gtopk> {
     call.check_open()?;
-    let local = finite_or_poison(call, local, tensor);
+    let local = finite_or_poison(call, local, tensors);
     let dim = local.dim();
     // No vector has more entries than elements.
     let (wire, limit) = (coder.wire(), k.min(dim));
@@ -152,20 +152,18 @@ async fn reduce(
         let memory = coder.memory().unwrap_or_else(|| merger.take_spare());
         let message = memory.receive(call, child, round, room).await?;
         let incoming = coder.read(message, room).map_err(|error| invalid(call, child, error))?;
-        if in_standard_float_mode(|| merger.merge(incoming)).is_err() {
-            call.set_poison(tensor);
+        if let Err(error) = in_standard_float_mode(|| merger.merge(incoming)) {
+            call.set_poison(tensors.of(&error));
         }
     }
     let own = if merger.has_merged { sum } else { contribution };
     let (message, rounded) = call.computed(coder.message(mem::take(&mut merger.kept), own.wire))?;
     let kept = in_standard_float_mode(|| Kept::new(rule, merger.dropped, rounded));
-    let kept = match kept {
-        Ok(kept) if in_standard_float_mode(|| has_room(kept.most.view())) => kept,
-        _ => {
-            call.set_poison(tensor);
-            Kept { rule, most: SparseVec::new(dim) }
-        }
-    };
+    let kept = kept.and_then(|kept| in_standard_float_mode(|| check_room(kept.most.view())).map(|()| kept));
+    let kept = kept.unwrap_or_else(|error| {
+        call.set_poison(tensors.of(&error));
+        Kept { rule, most: SparseVec::new(dim) }
+    });
     let rounds = doubling_rounds(call.world_size());
     let (message, from, room) = match tree.parent() {
         None => (message, call.rank(), own),
@@ -189,7 +187,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(rule: PutBack, dropped: SparseVec, rounded: SparseVec) -> Result<Self> {
+    fn new(rule: PutBack, dropped: SparseVec, rounded: SparseVec) -> Result<Self, brevity_compress::Error> {
         let most = match rule {
             PutBack::Published => rounded,
             _ if rounded.is_empty() => dropped,
@@ -254,7 +252,7 @@ impl Merger {
         Message::Pairs(mem::take(&mut self.spare))
     }
 
-    fn merge(&mut self, incoming: SparseVec) -> Result<()> {
+    fn merge(&mut self, incoming: SparseVec) -> Result<(), brevity_compress::Error> {
         let Self { k, kept, dropped, next_kept, next_dropped, spare, scratch, .. } = self;
         self.has_merged = true;
         merge::top_k_sum(kept.view(), incoming.view(), *k, next_kept, next_dropped, scratch)?;

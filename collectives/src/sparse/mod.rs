@@ -5,6 +5,7 @@ mod calls;
 mod gtopk;
 mod message;
 mod reduce_scatter;
+mod tensors;
 mod topk;
 mod wire;
 
@@ -15,5 +16,6 @@ pub use gtopk::{
     Gtopk, PutBack, describe as describe_gtopk, gtopk_all_reduce, gtopk_all_reduce_with_feedback,
 };
 pub use reduce_scatter::{Scattered, describe as describe_reduce_scatter, owned, sparse_reduce_scatter};
+pub use tensors::{TensorEnd, Tensors};
 pub use topk::{TopK, describe as describe_topk, topk_all_reduce, topk_all_reduce_by};
 pub use wire::{Coder, Wire};

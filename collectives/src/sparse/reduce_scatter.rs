@@ -12,6 +12,7 @@ use brevity_compress::merge::{OrderedScratch, sum_in_order};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::message::{Message, Room, invalid};
+use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison};
 use crate::all_pairs::all_pairs;
 use crate::call::Call;
@@ -46,8 +47,8 @@ pub fn describe(dim: usize, limit: usize, wire: Wire) -> Description {
 /// Sums the sparse vectors of all ranks; each gets the sum at the indices that it [owns](owned).
 ///
 /// `local` has at most `limit` entries; `limit` and the coder's wire are equal on all ranks. A value of
-/// `local` that is not finite poisons the call, as tensor `tensor`, and so does a sum: at its end all ranks
-/// know of it.
+/// `local` that is not finite poisons the call as its tensor's, and so does a sum: at its end all ranks know
+/// of it.
 ///
 /// # Errors
 /// Errors of the transport; [`Error::Payload`](crate::Error::Payload) for an invalid vector of a peer.
@@ -57,10 +58,11 @@ pub async fn sparse_reduce_scatter(
     local: SparseView<'_>,
     limit: usize,
     coder: &mut Coder,
-    tensor: u32,
+    tensors: impl Into<Tensors<'_>>,
 ) -> Result<Scattered> {
+    let tensors = tensors.into();
     call.check_open()?;
-    let scattered = scatter(call, finite_or_poison(call, local, tensor), limit, coder, tensor).await?;
+    let scattered = scatter(call, finite_or_poison(call, local, tensors), limit, coder, tensors).await?;
     // Nobody else hears of a sum that is not finite.
     barrier(call).await?;
     Ok(scattered)
@@ -72,7 +74,7 @@ pub(super) async fn scatter(
     local: SparseView<'_>,
     limit: usize,
     coder: &mut Coder,
-    tensor: u32,
+    tensors: Tensors<'_>,
 ) -> Result<Scattered> {
     let (rank, world_size, dim, wire) = (call.rank(), call.world_size(), local.dim(), coder.wire());
     let place = owned(dim, world_size, rank);
@@ -113,8 +115,8 @@ pub(super) async fn scatter(
     let views: Vec<_> = pieces.iter().map(SparseVec::view).collect();
     let mut sum = SparseVec::new(dim);
     let summed = in_standard_float_mode(|| sum_in_order(&views, &mut sum, &mut OrderedScratch::new()));
-    if summed.is_err() {
-        call.set_poison(tensor);
+    if let Err(error) = summed {
+        call.set_poison(tensors.of(&error));
     }
     Ok(Scattered { sum, kept })
 }

@@ -15,6 +15,7 @@ use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::all_gather::sparse_all_gather;
 use super::reduce_scatter::{Scattered, owned, scatter};
+use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison, rounded_away};
 use crate::call::Call;
 use crate::data::Element;
@@ -89,21 +90,21 @@ fn union(work: &Work, ground: &Ground) -> f64 {
 /// to be the fastest. Every rank gets the whole sum.
 ///
 /// `local` has at most `limit` entries; `limit` and the coder's wire are equal on all ranks. A value of
-/// `local` that is not finite poisons the call, as tensor `tensor`.
+/// `local` that is not finite poisons the call as its tensor's.
 ///
 /// # Errors
-/// As for [`sparse_all_gather`]; [`Error::Overflow`] of tensor `tensor`, on all ranks, unless the call is
+/// As for [`sparse_all_gather`]; [`Error::Overflow`] of a tensor, on all ranks, unless the call is
 /// poisoned for that. `local` is unchanged.
 pub async fn topk_all_reduce(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
     limit: usize,
     coder: &mut Coder,
-    tensor: u32,
+    tensors: impl Into<Tensors<'_>>,
 ) -> Result<TopK> {
     let work = work(local.dim(), limit, coder.wire());
     let algorithm = call.plan().choose(Operation::TOPK_ALL_REDUCE, ROWS, &work);
-    topk_all_reduce_by(call, algorithm, local, limit, coder, tensor).await
+    topk_all_reduce_by(call, algorithm, local, limit, coder, tensors).await
 }
 
 /// Likewise, by an algorithm of the caller's choice, which is equal on all ranks:
@@ -117,17 +118,18 @@ pub async fn topk_all_reduce_by(
     local: SparseView<'_>,
     limit: usize,
     coder: &mut Coder,
-    tensor: u32,
+    tensors: impl Into<Tensors<'_>>,
 ) -> Result<TopK> {
-    let local = finite_or_poison(call, local, tensor);
+    let tensors = tensors.into();
+    let local = finite_or_poison(call, local, tensors);
     if algorithm == Algorithm::Direct && call.world_size() > 1 {
-        return direct(call, local, limit, coder, tensor).await;
+        return direct(call, local, limit, coder, tensors).await;
     }
     let gathered = sparse_all_gather(call, local, limit, coder).await?;
     let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();
     let mut sum = SparseVec::new(local.dim());
     let summed = in_standard_float_mode(|| sum_in_order(&views, &mut sum, &mut OrderedScratch::new()));
-    summed.map_err(|_| Error::Overflow { tensor })?;
+    summed.map_err(|error| Error::Overflow { tensor: tensors.of(&error) })?;
     let kept = match views.get(call.rank() as usize) {
         Some(own) if !coder.wire().is_exact() => rounded_away(local, *own)?,
         _ => SparseVec::new(local.dim()),
@@ -141,10 +143,10 @@ async fn direct(
     local: SparseView<'_>,
     limit: usize,
     coder: &mut Coder,
-    tensor: u32,
+    tensors: Tensors<'_>,
 ) -> Result<TopK> {
     let (dim, world_size, rank) = (local.dim(), call.world_size(), call.rank());
-    let Scattered { sum, kept } = scatter(call, local, limit, coder, tensor).await?;
+    let Scattered { sum, kept } = scatter(call, local, limit, coder, tensors).await?;
     let mut of_sums = Coder::new(coder.wire().of_sums());
     let most = limit.min(dim).saturating_mul(world_size as usize).min(owned(dim, world_size, 0).len());
     let gathered = sparse_all_gather(call, sum.view(), most, &mut of_sums).await?;

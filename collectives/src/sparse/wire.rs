@@ -7,6 +7,7 @@ use brevity_compress::quantise::{Format, Values};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
 
 use super::message::{Message, Room};
+use super::tensors::Tensors;
 use crate::call::Call;
 use crate::description::Description;
 use crate::error::Result;
@@ -165,16 +166,16 @@ impl Coder {
     }
 }
 
-/// The entries to send: `local`, or none if a value is not finite, which poisons the call as tensor `tensor`.
+/// The entries to send: `local`, or none if a value is not finite, which poisons the call.
 pub(super) fn finite_or_poison<'a>(
     call: &Call<'_, '_>,
     local: SparseView<'a>,
-    tensor: u32,
+    tensors: Tensors<'_>,
 ) -> SparseView<'a> {
-    if local.values().iter().all(|value| value.is_finite()) {
+    let Some((index, _)) = local.iter().find(|(_, value)| !value.is_finite()) else {
         return local;
-    }
-    call.set_poison(tensor);
+    };
+    call.set_poison(tensors.at(index as usize));
     local.within(0..0)
 }
 

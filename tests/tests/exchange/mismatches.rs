@@ -81,7 +81,10 @@ fn other_seeds_are_a_mismatch() {
 
 /// Three ranks build an exchange and average: each gets the mismatch, or the rank that closed the group for
 /// it.
-fn all_end_with_a_mismatch(what: &str, build: impl Fn(&Group) -> GradientExchange + Clone + Send + 'static) {
+pub(super) fn all_end_with_a_mismatch(
+    what: &str,
+    build: impl Fn(&Group) -> GradientExchange + Clone + Send + 'static,
+) {
     for between in BOTH {
         let build = build.clone();
         let errors = between.run(3, move |group| {
