@@ -45,7 +45,9 @@ pub use data::{Bool, Byte, DataType, Element, ReduceOp, Reducer, Reduction};
 pub use description::{Description, Operation};
 pub use difference::Difference;
 pub use error::{Error, Result};
-pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Settings};
+pub use group::{
+    CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Reserved, Settings,
+};
 pub use join::{Join, Joining};
 pub use messages::Message;
 pub use plan::{

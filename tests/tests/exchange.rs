@@ -2,6 +2,7 @@
 
 mod buckets;
 mod mismatches;
+mod steps;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

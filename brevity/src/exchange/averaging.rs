@@ -50,7 +50,7 @@ impl<G> Averaging<G> {
     /// Resumes the call's own panic, if it panicked.
     pub fn wait(self) -> Averaged<G> {
         let ((parts, gradients), result) = self.handle.wait();
-        ((GradientExchange { group: self.group, parts }, gradients), result)
+        ((GradientExchange { group: self.group, parts, running: None }, gradients), result)
     }
 }
 
@@ -59,6 +59,9 @@ impl<G> Future for Averaging<G> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Averaged<G>> {
         let ((parts, gradients), result) = ready!(Pin::new(&mut self.handle).poll(context));
-        Poll::Ready(((GradientExchange { group: self.group.clone(), parts }, gradients), result))
+        Poll::Ready((
+            (GradientExchange { group: self.group.clone(), parts, running: None }, gradients),
+            result,
+        ))
     }
 }

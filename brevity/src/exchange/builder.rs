@@ -1,20 +1,27 @@
 //! The list of tensors that an exchange is built from.
 
+use std::cmp::Reverse;
+
 use brevity_collectives::Group;
 use brevity_compress::Error as Compress;
 use brevity_compress::low_rank::LowRank;
 
-use super::dense::DenseLane;
-use super::lane::Lane;
-use super::low_rank::LowRankLane;
+use super::bucket::{Bucket, in_buckets};
+use super::dense::DenseBucket;
+use super::low_rank::LowRankBucket;
 use super::room::Lacking;
-use super::sparse::{Member, SparseBucket, Way, in_buckets};
+use super::sparse::{Member, SparseBucket, Way};
 use super::{GradientExchange, Parts, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
 
-/// The gradients of a bucket of sparse tensors, in bytes, unless the caller says otherwise.
-const DEFAULT_BUCKET_BYTES: usize = 128 << 20;
+/// The gradients of a bucket, in bytes, unless the caller says otherwise: of dense tensors, which travel as
+/// they are, and of those that are compressed.
+const DENSE_BUCKET_BYTES: usize = 25 << 20;
+const BUCKET_BYTES: usize = 128 << 20;
+
+/// The elements that 32 bits can tell apart.
+const MOST_INDICES: usize = 1 << 32;
 
 /// The default seed of the shared random numbers.
 const DEFAULT_SEED: u64 = 0x5eed;
@@ -24,7 +31,7 @@ pub struct ExchangeBuilder {
     group: Group,
     seed: u64,
     number: Option<u32>,
-    bucket_bytes: usize,
+    bucket_bytes: Option<usize>,
     tensors: Vec<(String, Vec<usize>, Policy)>,
 }
 
@@ -34,7 +41,7 @@ impl ExchangeBuilder {
             group: group.clone(),
             seed: DEFAULT_SEED,
             number: None,
-            bucket_bytes: DEFAULT_BUCKET_BYTES,
+            bucket_bytes: None,
             tensors: Vec::new(),
         }
     }
@@ -63,15 +70,19 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Sets how many bytes of gradients a bucket holds (128 MiB unless set): sparse tensors with equal policies
-    /// but for the density share one, formed from the last tensor on, and travel as one vector. A larger
-    /// tensor has a bucket of its own; with 0, each has. It must be the same on all ranks.
+    /// Sets how many bytes of gradients a bucket holds. Unless set, that is 25 MiB of dense tensors, and
+    /// 128 MiB of tensors that are compressed. It must be the same on all ranks.
     ///
-    /// In a bucket every rank selects by each tensor's density. gTop-k then keeps the largest of the sums of
-    /// the bucket, as many as are selected of all its tensors together.
+    /// Tensors with equal policies, but for density and rank, share buckets, which are formed from the last
+    /// tensor on. A bucket travels as one vector; a larger tensor has a bucket of its own. In a
+    /// [step](GradientExchange::begin), a bucket leaves as soon as its last gradient is ready: smaller ones
+    /// leave earlier, larger ones wait less for messages. Results depend on it in one way: of a bucket,
+    /// gTop-k delivers the largest of the sums of all its tensors together, as many as are selected of these.
+    ///
+    /// State of low-rank tensors can be loaded only by an exchange with the same buckets.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: usize) -> Self {
-        self.bucket_bytes = bytes;
+        self.bucket_bytes = Some(bytes);
         self
     }
 
@@ -82,9 +93,7 @@ impl ExchangeBuilder {
     /// elements and a sparse policy, or more than memory can address; [`Error::DuplicateName`];
     /// [`Error::Memory`] without memory for the residuals, and for the work of a step.
     pub fn build(self) -> Result<GradientExchange> {
-        let mut dense = DenseLane::default();
-        let mut low_rank = LowRankLane::default();
-        let mut sparse = Vec::new();
+        let mut plan = Plan::default();
         let mut tensors: Vec<Tensor> = Vec::new();
         for (position, (name, shape, policy)) in self.tensors.into_iter().enumerate() {
             if tensors.iter().any(|known| known.name == name) {
@@ -92,41 +101,86 @@ impl ExchangeBuilder {
             }
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
-                Resolved::Dense => dense.add(position, count),
+                Resolved::Dense => plan.dense.push(((), (position, count))),
                 Resolved::Sparse { k, method, values } => {
-                    sparse.push((Way { method, values }, Member { tensor: position, count, k }));
+                    plan.sparse.push((Way { method, values }, Member { tensor: position, count, k }));
                 }
                 Resolved::LowRank { rows, cols, rank } => {
                     let seed = self.seed.wrapping_add(position as u64);
                     let state = LowRank::new(rows, cols, rank, seed);
-                    let added = state.and_then(|state| low_rank.add(position, state));
-                    added.map_err(|error| match error {
-                        Compress::Memory { bytes } => lacking(named(&name), bytes),
-                        error => brevity_collectives::Error::from(error).into(),
-                    })?;
+                    let state = state.map_err(|error| refused(&name, error))?;
+                    plan.low_rank.push(((), (position, state)));
                 }
             }
             tensors.push(Tensor { name, count });
         }
-        let mut lanes = Vec::new();
-        if !dense.is_empty() {
-            dense.allocate().map_err(|bytes| lacking("all dense tensors".into(), bytes))?;
-            lanes.push(Lane::Dense(dense));
-        }
-        if !low_rank.is_empty() {
-            low_rank.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
-            lanes.push(Lane::LowRank(low_rank));
-        }
-        for (way, members) in in_buckets(&sparse, self.bucket_bytes / size_of::<f32>()) {
-            let bucket = SparseBucket::new(way, &members, self.group.world_size());
-            let what = || match &members[..] {
-                [member] => named(&tensors[member.tensor].name),
-                _ => format!("{} sparse tensors", members.len()),
-            };
-            lanes.push(Lane::Sparse(bucket.map_err(|bytes| lacking(what(), bytes))?));
-        }
+        let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size())?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
-        Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, lanes, number) })
+        Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, buckets, number), running: None })
+    }
+}
+
+/// The tensors of each kind.
+#[derive(Default)]
+struct Plan {
+    dense: Vec<((), (usize, usize))>,
+    low_rank: Vec<((), (usize, LowRank))>,
+    sparse: Vec<(Way, Member)>,
+}
+
+impl Plan {
+    /// Puts the tensors into buckets of so many bytes of gradients. A bucket is in front of those that are
+    /// complete after it, if gradients become ready from the last tensor on.
+    fn buckets(self, bytes: Option<usize>, tensors: &[Tensor], world_size: u32) -> Result<Vec<Bucket>> {
+        let most = |default: usize| bytes.unwrap_or(default) / size_of::<f32>();
+        let mut buckets = Vec::new();
+        for ((), members) in in_buckets(self.dense, |(_, count)| *count, most(DENSE_BUCKET_BYTES)) {
+            let mut bucket = DenseBucket::default();
+            members.into_iter().for_each(|(tensor, count)| bucket.add(tensor, count));
+            let allocated = bucket.allocate();
+            allocated.map_err(|bytes| lacking(words("dense", bucket.tensors(), tensors), bytes))?;
+            buckets.push(Bucket::Dense(bucket));
+        }
+        let matrices =
+            in_buckets(self.low_rank, |(_, state)| state.rows() * state.cols(), most(BUCKET_BYTES));
+        let has_several = matrices.len() > 1;
+        for (number, ((), members)) in matrices.into_iter().enumerate() {
+            let mut bucket = LowRankBucket::default();
+            for (tensor, state) in members {
+                bucket.add(tensor, state).map_err(|error| refused(&tensors[tensor].name, error))?;
+            }
+            if has_several {
+                bucket.name(number);
+            }
+            bucket.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
+            buckets.push(Bucket::LowRank(bucket));
+        }
+        for (way, members) in
+            in_buckets(self.sparse, |member| member.count, most(BUCKET_BYTES).min(MOST_INDICES))
+        {
+            let of = || words("sparse", members.iter().map(|member| member.tensor), tensors);
+            let bucket =
+                SparseBucket::new(way, &members, world_size).map_err(|bytes| lacking(of(), bytes))?;
+            buckets.push(Bucket::Sparse(bucket));
+        }
+        buckets.sort_by_key(|bucket| Reverse(bucket.tensors().first().copied()));
+        Ok(buckets)
+    }
+}
+
+/// The tensors of a bucket in words.
+fn words(kind: &str, members: impl Iterator<Item = usize>, tensors: &[Tensor]) -> String {
+    let members: Vec<usize> = members.collect();
+    match members[..] {
+        [tensor] => named(&tensors[tensor].name),
+        _ => format!("{} {kind} tensors", members.len()),
+    }
+}
+
+fn refused(tensor: &str, error: Compress) -> Error {
+    match error {
+        Compress::Memory { bytes } => lacking(named(tensor), bytes),
+        error => brevity_collectives::Error::from(error).into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tensors that travel uncompressed, all packed into one all-reduce.
+//! Tensors that travel uncompressed, packed into one all-reduce for each bucket.
 
 use std::mem;
 use std::ops::Range;
@@ -7,12 +7,13 @@ use brevity_collectives::dense::{all_reduce, describe_all_reduce};
 use brevity_collectives::{Call, Chunk, Description, Error, ReduceOp, Result};
 use brevity_compress::state::{Reader, Writer};
 
+use super::bucket::add_finite;
 use super::room::Lacking;
-use super::{Ending, add_finite, room};
+use super::{Ending, room};
 
-/// All dense tensors of an exchange.
+/// Dense tensors that travel together.
 #[derive(Default)]
-pub(super) struct DenseLane {
+pub(super) struct DenseBucket {
     tensors: Vec<Packed>,
     /// What is sent: the gradients, plus those of earlier steps that failed.
     pending: Vec<f32>,
@@ -29,7 +30,7 @@ struct Packed {
     added: bool,
 }
 
-impl DenseLane {
+impl DenseBucket {
     /// Adds a tensor. [`allocate`](Self::allocate) makes room for it.
     pub(super) fn add(&mut self, tensor: usize, count: usize) {
         let start = self.count();
@@ -48,19 +49,17 @@ impl DenseLane {
         self.tensors.last().map_or(0, |packed| packed.range.end)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.tensors.is_empty()
+    pub(super) fn tensors(&self) -> impl Iterator<Item = usize> {
+        self.tensors.iter().map(|packed| packed.tensor)
     }
 
-    pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
-        let mut bad = None;
-        for packed in &mut self.tensors {
-            packed.added = add_finite(&mut self.pending[packed.range.clone()], gradients[packed.tensor]);
-            if !packed.added {
-                bad = bad.or(Some(packed.tensor as u32));
-            }
-        }
-        bad
+    /// Adds the gradient of a tensor of the bucket. Returns whether all sums are finite; if not, nothing is
+    /// added.
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+        let Self { tensors, pending, .. } = self;
+        let Some(packed) = tensors.iter_mut().find(|packed| packed.tensor == tensor) else { return true };
+        packed.added = add_finite(&mut pending[packed.range.clone()], gradient);
+        packed.added
     }
 
     pub(super) fn describe(&self) -> Description {
@@ -94,9 +93,10 @@ impl DenseLane {
                 self.pending.fill(0.0);
                 self.waiting = false;
             }
-            Ending::Failed => self.waiting = true,
+            Ending::Failed => self.waiting |= self.tensors.iter().any(|packed| packed.added),
             Ending::Poisoned => self.withdraw(gradients),
         }
+        self.tensors.iter_mut().for_each(|packed| packed.added = false);
     }
 
     /// Takes this step's gradients out of `pending` again.
@@ -118,16 +118,22 @@ impl DenseLane {
         self.tensors.iter().any(|packed| packed.tensor == tensor)
     }
 
-    pub(super) fn write_state(&self, contents: &mut Writer) {
-        contents.f32s(&self.pending);
+    pub(super) fn write_state(&self, tensor: usize, contents: &mut Writer) {
+        if let Some(packed) = self.tensors.iter().find(|packed| packed.tensor == tensor) {
+            contents.f32s(&self.pending[packed.range.clone()]);
+        }
     }
 
     pub(super) fn read_state(
         &mut self,
+        tensor: usize,
         contents: &mut Reader<'_>,
     ) -> std::result::Result<(), brevity_compress::Error> {
-        contents.f32s(&mut self.pending)?;
-        self.waiting = self.pending.iter().any(|&value| value != 0.0);
+        if let Some(packed) = self.tensors.iter().find(|packed| packed.tensor == tensor) {
+            let pending = &mut self.pending[packed.range.clone()];
+            contents.f32s(pending)?;
+            self.waiting |= pending.iter().any(|&value| value != 0.0);
+        }
         Ok(())
     }
 
@@ -145,13 +151,13 @@ mod tests {
     /// The sum rounds down, so the exact difference would be half a unit above the largest number.
     #[test]
     fn what_waits_is_finite_after_a_gradient_was_taken_out() {
-        let mut lane = DenseLane::default();
+        let mut lane = DenseBucket::default();
         lane.add(0, 2);
         lane.allocate().unwrap();
         lane.pending.copy_from_slice(&[f32::MAX, 1.0]);
         lane.waiting = true;
         let mut gradient = [-1.5 * 2.0_f32.powi(104), 2.0];
-        assert_eq!(lane.accumulate(&[&mut gradient]), None);
+        assert!(lane.accumulate(0, &gradient));
         lane.finish(Ending::Poisoned, &mut [&mut gradient]);
         assert_eq!(lane.pending, [f32::MAX, 1.0]);
     }

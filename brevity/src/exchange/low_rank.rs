@@ -8,9 +8,9 @@ use brevity_compress::state::{Reader, Writer};
 use super::room::Lacking;
 use super::{Ending, room};
 
-/// All low-rank tensors of an exchange.
+/// Low-rank tensors that travel together.
 #[derive(Default)]
-pub(super) struct LowRankLane {
+pub(super) struct LowRankBucket {
     tensors: Vec<usize>,
     /// The tensors' numbers, for errors.
     numbers: Vec<u32>,
@@ -18,9 +18,11 @@ pub(super) struct LowRankLane {
     /// Whether this step's gradient has been accumulated.
     added: Vec<bool>,
     factors: Factors,
+    /// Which bucket it is, in words; nothing if there is no other.
+    name: String,
 }
 
-impl LowRankLane {
+impl LowRankBucket {
     pub(super) fn add(
         &mut self,
         tensor: usize,
@@ -33,6 +35,11 @@ impl LowRankLane {
         Ok(())
     }
 
+    /// Names the bucket, where there are several: what is saved of it fits no other.
+    pub(super) fn name(&mut self, number: usize) {
+        self.name = format!(" in bucket {number}");
+    }
+
     /// Makes room for the factors of all tensors, and checks that there is as much to work with.
     pub(super) fn allocate(&mut self) -> std::result::Result<(), Lacking> {
         let (p, q) = (self.powersgd.batch().p_len(), self.powersgd.batch().q_len());
@@ -42,26 +49,19 @@ impl LowRankLane {
         room::check(4 * (factors.p.capacity() + factors.own_q.capacity() + factors.q.capacity()))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.tensors.is_empty()
-    }
-
     /// Forgets the warm start of all tensors.
     pub(super) fn restart(&mut self) {
         self.powersgd.restart();
     }
 
-    pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
-        let Self { tensors, numbers, powersgd, added, factors } = self;
+    /// Adds the gradient of a tensor of the bucket and projects it. Returns whether all sums are finite; if
+    /// not, nothing is added.
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+        let Some(position) = self.position(tensor) else { return true };
+        let Self { powersgd, factors, .. } = self;
         factors.p.resize(powersgd.batch().p_len(), 0.0);
-        let mut bad = None;
-        for (position, (&tensor, added)) in tensors.iter().zip(added).enumerate() {
-            *added = powersgd.accumulate(position, &*gradients[tensor], &mut factors.p).is_ok();
-            if !*added {
-                bad = bad.or(Some(numbers[position]));
-            }
-        }
-        bad
+        self.added[position] = powersgd.accumulate(position, gradient, &mut factors.p).is_ok();
+        self.added[position]
     }
 
     pub(super) fn describe(&self) -> Description {
@@ -83,6 +83,11 @@ impl LowRankLane {
             Ending::Failed => {}
             Ending::Poisoned => self.withdraw(gradients),
         }
+        self.added.fill(false);
+    }
+
+    pub(super) fn tensors(&self) -> &[usize] {
+        &self.tensors
     }
 
     /// Writes the approximation of the mean, and keeps in the residual what this rank's own projection misses
@@ -108,7 +113,7 @@ impl LowRankLane {
 
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
         let state = &self.powersgd.batch().states()[self.position(tensor)?];
-        Some(format!("rank {} of {} x {}", state.rank(), state.rows(), state.cols()))
+        Some(format!("rank {} of {} x {}{}", state.rank(), state.rows(), state.cols(), self.name))
     }
 
     pub(super) fn write_state(&self, contents: &mut Writer) {

@@ -1,30 +1,36 @@
 //! Averages the gradients of a model's tensors over all ranks, each tensor by its policy.
 //!
 //! A step has three parts. First, every gradient is added to its tensor's residual and checked. Then the
-//! collectives run; they leave everything that a failed step needs untouched. Last, the step is committed. If
-//! a collective failed, the gradients stay in the residuals instead; if a rank had a value that is not
-//! finite, they are taken out of the residuals again.
+//! collectives run, one for each bucket of tensors; they leave everything that a failed step needs untouched.
+//! Last, the step is committed. If a collective failed, the gradients stay in the residuals instead; if a
+//! rank had a value that is not finite, they are taken out of the residuals again.
 
 mod averaging;
+mod bucket;
 mod builder;
 mod dense;
-mod lane;
 mod low_rank;
+mod report;
 mod room;
 mod saved;
 mod sparse;
+mod step;
 
 use std::time::Duration;
 
+use brevity_collectives::dense::barrier;
 use brevity_collectives::{Call, Description, Error as Collective, Group, Operation};
 use brevity_compress::{Density, in_standard_float_mode};
 
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
+pub use report::{BucketReport, StepReport};
+pub use step::Step;
 
 use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
-use lane::{Lane, add_finite};
+use bucket::Bucket;
+use step::Running;
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
 ///
@@ -48,16 +54,20 @@ use lane::{Lane, add_finite};
 pub struct GradientExchange {
     group: Group,
     parts: Parts,
+    /// A step that has begun.
+    running: Option<Running>,
 }
 
 /// The exchange without its group.
 struct Parts {
     tensors: Vec<Tensor>,
-    lanes: Vec<Lane>,
+    buckets: Vec<Bucket>,
     /// Its number among the objects of the group.
     number: u32,
     /// What all ranks must have built alike.
     description: Description,
+    /// The same of a bucket that travels by itself.
+    of_buckets: Vec<Description>,
 }
 
 /// A tensor as given to the builder.
@@ -93,6 +103,7 @@ impl GradientExchange {
     /// same error and the step is left out. [`Error::Collective`]: the gradients are unchanged and are also
     /// in the residuals; do not hand them in again.
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
+        self.settle();
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
         self.parts.average(&self.group, &mut slices)
@@ -103,6 +114,7 @@ impl GradientExchange {
     /// # Errors
     /// As for [`average`](Self::average).
     pub fn average_within<G: AsMut<[f32]>>(&mut self, gradients: &mut [G], timeout: Duration) -> Result<()> {
+        self.settle();
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
         self.parts.average(&self.group.with_timeout(timeout), &mut slices)
@@ -132,22 +144,23 @@ impl GradientExchange {
     }
 
     /// Starts an average with the timeout of this handle of the group.
-    fn start_on<G>(self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
+    fn start_on<G>(mut self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
     where
         G: AsMut<[f32]> + Send + 'static,
     {
+        self.settle();
         let slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         let checked = self.check(&slices);
-        let Self { group, parts } = self;
+        let Self { group, parts, .. } = self;
         if let Err(error) = checked {
             return Averaging { handle: group.ended(((parts, gradients), Err(error))), group };
         }
-        note_plan(&group, &parts.description, &parts.tensors, &parts.lanes);
+        note_plan(&group, &parts.description, &parts.tensors, &parts.buckets);
         let handle =
             timed.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
                 Box::pin(async move {
                     let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
-                    step(call, &parts.tensors, &mut parts.lanes, &mut slices).await
+                    all_at_once(call, &parts.tensors, &mut parts.buckets, &mut slices).await
                 })
             });
         Averaging { handle, group }
@@ -158,11 +171,12 @@ impl GradientExchange {
     /// survivors may be a step apart. Every rank of the new group must call this or have just built its
     /// exchange.
     pub fn rejoin(&mut self, group: &Group) {
+        self.settle();
         self.group = group.clone();
         self.parts.number = group.number_object();
-        for lane in &mut self.parts.lanes {
-            if let Lane::LowRank(lane) = lane {
-                lane.restart();
+        for bucket in &mut self.parts.buckets {
+            if let Bucket::LowRank(bucket) = bucket {
+                bucket.restart();
             }
         }
         self.parts.describe_anew();
@@ -182,7 +196,8 @@ impl GradientExchange {
         };
         let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
         let (position, _) = self.position(tensor)?;
-        let bucket = self.parts.lanes.iter_mut().find_map(|lane| lane.as_sparse_mut(position));
+        self.settle();
+        let bucket = self.parts.buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
         let bucket = bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk"))?;
         let set = bucket.set_density(position, checked, self.group.world_size());
         set.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
@@ -227,7 +242,8 @@ impl GradientExchange {
         if found != expected {
             return Err(Error::Shape { what: format!("the residual of {tensor:?}"), found, expected });
         }
-        self.parts.lanes.iter().for_each(|lane| lane.residual_to(position, out));
+        self.check_settled()?;
+        self.parts.buckets.iter().for_each(|bucket| bucket.residual_to(position, out));
         Ok(())
     }
 
@@ -253,79 +269,93 @@ impl GradientExchange {
 }
 
 impl Parts {
-    fn new(tensors: Vec<Tensor>, lanes: Vec<Lane>, number: u32) -> Self {
-        let description = describe(&tensors, &lanes, number);
-        Self { tensors, lanes, number, description }
+    fn new(tensors: Vec<Tensor>, buckets: Vec<Bucket>, number: u32) -> Self {
+        let description = Description::of_plan(Operation::EXCHANGE, &[]);
+        let mut parts = Self { tensors, buckets, number, description, of_buckets: Vec::new() };
+        parts.describe_anew();
+        parts
     }
 
     /// Averages gradients whose lengths were checked.
     fn average(&mut self, group: &Group, slices: &mut [&mut [f32]]) -> Result<()> {
-        let Self { tensors, lanes, description, .. } = self;
-        note_plan(group, description, tensors, lanes);
-        group.run_in_order(*description, async |call| step(call, tensors, lanes, slices).await)
+        let Self { tensors, buckets, description, .. } = self;
+        note_plan(group, description, tensors, buckets);
+        group.run_in_order(*description, async |call| all_at_once(call, tensors, buckets, slices).await)
     }
 
-    /// Must be called whenever a lane's own description, or the exchange's number, has changed.
+    /// Describes what must be the same on all ranks: the tensors in their order and what the buckets do, in
+    /// sequence, and which of the group's exchanges it is. Every message carries a digest of it, so ranks
+    /// that use different exchanges find out in the first step.
+    ///
+    /// Must be called whenever a bucket's own description, or the exchange's number, has changed.
     fn describe_anew(&mut self) {
-        self.description = describe(&self.tensors, &self.lanes, self.number);
-    }
-}
-
-/// Describes what must be the same on all ranks: the tensors in their order and what the lanes do, in
-/// sequence, and which of the group's exchanges it is. Every message of a lane carries a digest of it, so
-/// ranks that use different exchanges find out in the first step.
-fn describe(tensors: &[Tensor], lanes: &[Lane], number: u32) -> Description {
-    let mut plan = Vec::new();
-    for text in texts(tensors, lanes) {
-        plan.extend_from_slice(&(text.len() as u64).to_le_bytes());
-        plan.extend_from_slice(text.as_bytes());
-    }
-    for lane in lanes {
-        plan.extend_from_slice(&lane.describe().encode().0);
-        if let Lane::Sparse(bucket) = lane {
-            bucket.tensors().for_each(|tensor| plan.extend_from_slice(&(tensor as u64).to_le_bytes()));
+        let mut plan = Vec::new();
+        for text in texts(&self.tensors, &self.buckets) {
+            plan.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            plan.extend_from_slice(text.as_bytes());
         }
+        for bucket in &self.buckets {
+            plan.extend_from_slice(&bucket.describe().encode().0);
+            bucket
+                .tensors()
+                .iter()
+                .for_each(|&tensor| plan.extend_from_slice(&(tensor as u64).to_le_bytes()));
+        }
+        let mut of = |bucket: u64| {
+            let length = plan.len();
+            plan.extend_from_slice(&bucket.to_le_bytes());
+            let description = Description::of_plan(Operation::EXCHANGE, &plan);
+            plan.truncate(length);
+            description.with_detail(u64::from(self.number))
+        };
+        self.of_buckets = (0..self.buckets.len() as u64).map(&mut of).collect();
+        self.description = of(u64::MAX);
     }
-    Description::of_plan(Operation::EXCHANGE, &plan).with_detail(u64::from(number))
 }
 
 /// Lets ranks whose tensors differ be told which.
-fn note_plan(group: &Group, description: &Description, tensors: &[Tensor], lanes: &[Lane]) {
-    group.note_plan(description, texts(tensors, lanes));
+fn note_plan(group: &Group, description: &Description, tensors: &[Tensor], buckets: &[Bucket]) {
+    group.note_plan(description, texts(tensors, buckets));
 }
 
 /// Each tensor in words: name, length, and how it travels, with all settings.
-fn texts(tensors: &[Tensor], lanes: &[Lane]) -> impl Iterator<Item = String> {
-    texts_by(tensors, lanes, Lane::travels)
+fn texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
+    texts_by(tensors, buckets, Bucket::travels)
 }
 
-/// Each tensor in words, with what `of` says of the lane that holds it.
+/// Each tensor in words, with what `of` says of the bucket that holds it.
 fn texts_by(
     tensors: &[Tensor],
-    lanes: &[Lane],
-    of: fn(&Lane, usize) -> Option<String>,
+    buckets: &[Bucket],
+    of: fn(&Bucket, usize) -> Option<String>,
 ) -> impl Iterator<Item = String> {
     tensors.iter().enumerate().map(move |(position, tensor)| {
-        let words = lanes.iter().find_map(|lane| of(lane, position)).unwrap_or_default();
+        let words = buckets.iter().find_map(|bucket| of(bucket, position)).unwrap_or_default();
         format!("tensor {:?} of {} elements, {words}", tensor.name, tensor.count)
     })
 }
 
-/// One step on one rank.
-async fn step(
+/// One step on one rank, of which all gradients are there.
+async fn all_at_once(
     call: &Call<'_, '_>,
     tensors: &[Tensor],
-    lanes: &mut [Lane],
+    buckets: &mut [Bucket],
     gradients: &mut [&mut [f32]],
 ) -> Result<()> {
-    let accumulate = || lanes.iter_mut().filter_map(|lane| lane.accumulate(gradients)).min();
-    let bad = in_standard_float_mode(accumulate);
+    let bad = in_standard_float_mode(|| {
+        let all = buckets.iter_mut().filter_map(|bucket| {
+            let tensors = bucket.tensors().into_iter();
+            tensors.filter(|&tensor| !bucket.accumulate(tensor, gradients[tensor])).min()
+        });
+        all.min()
+    });
     if let Some(tensor) = bad {
-        call.set_poison(tensor);
+        call.set_poison(tensor as u32);
     }
-    let mut outcome = Ok(());
-    for lane in lanes.iter_mut() {
-        outcome = lane.exchange(call, bad.is_some()).await.and_then(|()| call.check_poison());
+    // Without tensors too, so that ranks that have some find out.
+    let mut outcome = if buckets.is_empty() { barrier(call).await } else { Ok(()) };
+    for bucket in buckets.iter_mut() {
+        outcome = bucket.exchange(call, bad.is_some()).await;
         // After a collective every rank knows of the value that is not finite, so all ranks stop here
         // together.
         if outcome.is_err() {
@@ -334,7 +364,7 @@ async fn step(
     }
     let ending = Ending::of(&outcome);
     in_standard_float_mode(|| {
-        lanes.iter_mut().for_each(|lane| lane.finish(ending, gradients, call.world_size()));
+        buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, call.world_size()));
     });
     outcome.map_err(|error| named(error, tensors))
 }

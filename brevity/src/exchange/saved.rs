@@ -1,7 +1,7 @@
 //! Saves and loads an exchange, so that training continues after a restart as if it had not stopped.
 //!
 //! The file has two saved states in sequence (see [`brevity_compress::state`]). The first is the plan: it
-//! says which rank and which tensors the state belongs to. The second is what the tensors' lanes keep. The
+//! says which rank and which tensors the state belongs to. The second is what the tensors' buckets keep. The
 //! plan has the rank in 8 bytes, then 128 bytes for each tensor: its description, cut to 120 bytes, and a
 //! digest of the whole description.
 
@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use brevity_collectives::{Description, Operation};
 use brevity_compress::state::{self, Fault, Reader, State, Writer};
 
-use super::lane::Lane;
+use super::bucket::Bucket;
 use super::{GradientExchange, Parts, texts_by};
 use crate::error::Result;
 
@@ -45,6 +45,7 @@ impl GradientExchange {
     /// # Errors
     /// [`Error::State`](crate::Error::State) if writing fails, and without memory for the copy.
     pub fn save(&self, to: &mut impl Write) -> Result<()> {
+        self.check_settled()?;
         state::save(&self.plan(), to)?;
         Ok(state::save(&self.parts, to)?)
     }
@@ -81,6 +82,7 @@ impl GradientExchange {
     /// # Errors
     /// Like [`load`](Self::load).
     pub fn load_of(&mut self, rank: u32, from: &mut impl Read) -> Result<()> {
+        self.settle();
         state::load(&mut Plan { rank, ..self.plan() }, from)?;
         state::load(&mut self.parts, from)?;
         self.parts.describe_anew();
@@ -88,8 +90,8 @@ impl GradientExchange {
     }
 
     fn plan(&self) -> Plan {
-        let Parts { tensors, lanes, .. } = &self.parts;
-        Plan { rank: self.group.rank(), texts: texts_by(tensors, lanes, Lane::keeps).collect() }
+        let Parts { tensors, buckets, .. } = &self.parts;
+        Plan { rank: self.group.rank(), texts: texts_by(tensors, buckets, Bucket::keeps).collect() }
     }
 }
 
@@ -144,7 +146,8 @@ fn digest(text: &str) -> u64 {
     Description::of_plan(Operation::EXCHANGE, text.as_bytes()).count
 }
 
-/// What the lanes keep from step to step: sparse tensors last and in their order, whatever their buckets.
+/// What the buckets keep from step to step: dense tensors in their order, all matrices, and sparse tensors in
+/// their order, whatever their buckets.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
         *b"exch"
@@ -155,27 +158,24 @@ impl State for Parts {
     }
 
     fn write_contents(&self, contents: &mut Writer) {
-        self.lanes.iter().for_each(|lane| match lane {
-            Lane::Dense(lane) => lane.write_state(contents),
-            Lane::Sparse(_) => {}
-            Lane::LowRank(lane) => lane.write_state(contents),
+        let buckets = &self.buckets;
+        (0..self.tensors.len()).for_each(|tensor| {
+            buckets.iter().for_each(|bucket| bucket.write_dense(tensor, contents));
         });
-        for tensor in 0..self.tensors.len() {
-            if let Some(bucket) = self.lanes.iter().find_map(|lane| lane.as_sparse(tensor)) {
-                bucket.write_state(tensor, contents);
-            }
-        }
+        buckets.iter().for_each(|bucket| bucket.write_matrices(contents));
+        (0..self.tensors.len()).for_each(|tensor| {
+            buckets.iter().for_each(|bucket| bucket.write_sparse(tensor, contents));
+        });
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
-        self.lanes.iter_mut().try_for_each(|lane| match lane {
-            Lane::Dense(lane) => lane.read_state(contents),
-            Lane::Sparse(_) => Ok(()),
-            Lane::LowRank(lane) => lane.read_state(contents),
+        let (tensors, buckets) = (0..self.tensors.len(), &mut self.buckets);
+        tensors.clone().try_for_each(|tensor| {
+            buckets.iter_mut().try_for_each(|bucket| bucket.read_dense(tensor, contents))
         })?;
-        (0..self.tensors.len()).try_for_each(|tensor| {
-            let bucket = self.lanes.iter_mut().find_map(|lane| lane.as_sparse_mut(tensor));
-            bucket.map_or(Ok(()), |bucket| bucket.read_state(tensor, contents))
+        buckets.iter_mut().try_for_each(|bucket| bucket.read_matrices(contents))?;
+        tensors.clone().try_for_each(|tensor| {
+            buckets.iter_mut().try_for_each(|bucket| bucket.read_sparse(tensor, contents))
         })
     }
 }

@@ -119,18 +119,11 @@ impl SparseBucket {
         Ok(())
     }
 
-    pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
-        let Self { parts, selected, scratch, .. } = self;
-        selected.clear();
-        let mut bad = None;
-        for part in parts {
-            if !part.accumulate(gradients[part.tensor], scratch) {
-                bad = bad.or(Some(part.tensor as u32));
-            }
-            let start = part.range.start as u32;
-            part.selected.iter().for_each(|(index, value)| selected.push(start + index, value));
-        }
-        bad
+    /// Adds the gradient of a tensor of the bucket and selects. Returns whether all sums are finite.
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+        let Self { parts, scratch, .. } = self;
+        let part = parts.iter_mut().find(|part| part.tensor == tensor);
+        part.is_none_or(|part| part.accumulate(gradient, scratch))
     }
 
     pub(super) fn describe(&self) -> Description {
@@ -142,8 +135,10 @@ impl SparseBucket {
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
-        if poisoned {
-            self.selected.clear();
+        self.selected.clear();
+        for part in self.parts.iter().filter(|_| !poisoned) {
+            let start = part.range.start as u32;
+            part.selected.iter().for_each(|(index, value)| self.selected.push(start + index, value));
         }
         let (local, k, tensors) = (self.selected.view(), self.k, Tensors::from(&self.ends[..]));
         let (coder, parts) = (&mut self.coder, &self.parts);
@@ -165,9 +160,9 @@ impl SparseBucket {
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
         let mut own = SparseVec::new(0);
         for part in &mut self.parts {
-            let gradient = &mut *gradients[part.tensor];
             match ending {
                 Ending::Done => {
+                    let gradient = &mut *gradients[part.tensor];
                     take(self.put_back.view(), &part.range, &mut own);
                     part.restore(own.view());
                     gradient.fill(0.0);
@@ -180,10 +175,11 @@ impl SparseBucket {
                     std::mem::swap(&mut own, &mut part.selected);
                     part.restore(own.view());
                     if part.added && matches!(ending, Ending::Poisoned) {
-                        part.withdraw(gradient);
+                        part.withdraw(gradients[part.tensor]);
                     }
                 }
             }
+            part.added = false;
         }
     }
 
@@ -289,42 +285,4 @@ fn check_put_back(parts: &[Part], entries: SparseView<'_>) -> std::result::Resul
             error => error,
         })
     })
-}
-
-/// Puts tensors that travel the same way into buckets of at most `most` elements, from the last tensor on,
-/// whose gradient is the first to be there. A longer tensor has a bucket of its own.
-pub(super) fn in_buckets(tensors: &[(Way, Member)], most: usize) -> Vec<(Way, Vec<Member>)> {
-    let mut buckets: Vec<(Way, Vec<Member>)> = Vec::new();
-    for &(way, member) in tensors.iter().rev() {
-        // Of the buckets of a way, only the last one takes more.
-        let open = buckets.iter_mut().rfind(|(other, _)| *other == way);
-        let held = |members: &[Member]| members.iter().map(|member| member.count).sum::<usize>();
-        match open {
-            Some((_, members)) if held(members).saturating_add(member.count) <= most => {
-                members.insert(0, member);
-            }
-            _ => buckets.push((way, vec![member])),
-        }
-    }
-    buckets
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_formed_from_the_last_tensor_on() {
-        let exact = Way { method: SparseMethod::Union, values: Values::F32 };
-        let coded = Way { values: Values::Bf16, ..exact };
-        let tensors = [(exact, 3), (coded, 4), (exact, 9), (exact, 2), (coded, 1), (exact, 4)];
-        let list: Vec<_> = tensors.into_iter().enumerate().collect();
-        let list: Vec<_> =
-            list.iter().map(|&(tensor, (way, count))| (way, Member { tensor, count, k: 1 })).collect();
-        let found: Vec<_> = in_buckets(&list, 6)
-            .into_iter()
-            .map(|(way, members)| (way, members.iter().map(|member| member.tensor).collect::<Vec<_>>()))
-            .collect();
-        assert_eq!(found, [(exact, vec![3, 5]), (coded, vec![1, 4]), (exact, vec![2]), (exact, vec![0])]);
-    }
 }

@@ -50,7 +50,7 @@ pub(crate) enum SparseMethod {
 }
 
 impl Policy {
-    /// The whole tensor, uncompressed. All dense tensors of an exchange share one message.
+    /// The whole tensor, uncompressed.
     #[must_use]
     pub const fn dense() -> Self {
         Self(Kind::Dense)

@@ -108,9 +108,9 @@ pub async fn gtopk_all_reduce(
 ///
 /// Poisons the call also if the residual has no room for what this rank's merges drop and its messages round
 /// away, because a sum would not be finite: `check_room` says so
-/// ([`Residual::check_put_back`](brevity_compress::feedback::Residual::check_put_back)). Later, when the result shows which of it [comes
-/// back](Gtopk::put_back), the other ranks could not be told any more. So if no rank has poisoned the call,
-/// the residual can take all that comes back.
+/// ([`Residual::check_put_back`](brevity_compress::feedback::Residual::check_put_back)). Later, when the
+/// result shows which of it [comes back](Gtopk::put_back), the other ranks could not be told any more. So if
+/// no rank has poisoned the call, the residual can take all that comes back.
 ///
 /// # Errors
 /// As for [`gtopk_all_reduce`].

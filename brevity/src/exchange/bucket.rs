@@ -1,0 +1,203 @@
+//! The buckets of an exchange: tensors that travel together, in one collective.
+
+use brevity_collectives::{Call, Description, Error as Collective};
+use brevity_compress::state::{Reader, Writer};
+
+use super::Ending;
+use super::dense::DenseBucket;
+use super::low_rank::LowRankBucket;
+use super::sparse::SparseBucket;
+
+/// Tensors that travel together.
+pub(super) enum Bucket {
+    Dense(DenseBucket),
+    Sparse(SparseBucket),
+    LowRank(LowRankBucket),
+}
+
+impl Bucket {
+    /// The numbers of its tensors.
+    pub(super) fn tensors(&self) -> Vec<usize> {
+        match self {
+            Self::Dense(bucket) => bucket.tensors().collect(),
+            Self::Sparse(bucket) => bucket.tensors().collect(),
+            Self::LowRank(bucket) => bucket.tensors().to_vec(),
+        }
+    }
+
+    /// Whether its collective may go over the slots of the host.
+    pub(super) fn uses_slots(&self) -> bool {
+        !matches!(self, Self::Sparse(_))
+    }
+
+    /// Adds the gradient of one of its tensors to what is kept of it. Returns whether all sums are finite.
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+        match self {
+            Self::Dense(bucket) => bucket.accumulate(tensor, gradient),
+            Self::Sparse(bucket) => bucket.accumulate(tensor, gradient),
+            Self::LowRank(bucket) => bucket.accumulate(tensor, gradient),
+        }
+    }
+
+    /// What all ranks must agree on for this bucket.
+    pub(super) fn describe(&self) -> Description {
+        match self {
+            Self::Dense(bucket) => bucket.describe(),
+            Self::Sparse(bucket) => bucket.describe(),
+            Self::LowRank(bucket) => bucket.describe(),
+        }
+    }
+
+    /// Runs the collective. A poisoned rank contributes nothing.
+    pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<(), Collective> {
+        match self {
+            Self::Dense(bucket) => bucket.exchange(call, poisoned).await?,
+            Self::Sparse(bucket) => bucket.exchange(call, poisoned).await?,
+            Self::LowRank(bucket) => bucket.exchange(call, poisoned).await?,
+        }
+        call.check_poison()
+    }
+
+    /// Updates what is kept, and the gradients, by the outcome. The gradients are read if the step is left
+    /// out, and written if it is done.
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
+        match self {
+            Self::Dense(bucket) => bucket.finish(ending, gradients),
+            Self::Sparse(bucket) => bucket.finish(ending, gradients, world_size),
+            Self::LowRank(bucket) => bucket.finish(ending, gradients),
+        }
+    }
+
+    /// How one of its tensors travels, with all settings.
+    pub(super) fn travels(&self, tensor: usize) -> Option<String> {
+        match self {
+            Self::Sparse(bucket) => bucket.travels(tensor),
+            other => other.keeps(tensor),
+        }
+    }
+
+    /// What is kept of one of its tensors from step to step: whatever has the same words can be loaded.
+    pub(super) fn keeps(&self, tensor: usize) -> Option<String> {
+        match self {
+            Self::Dense(bucket) => bucket.holds(tensor).then(|| "dense".into()),
+            Self::Sparse(bucket) => bucket.holds(tensor).then(|| "sparse".into()),
+            Self::LowRank(bucket) => bucket.travels(tensor),
+        }
+    }
+
+    /// The bucket of a sparse tensor, if it is this one.
+    pub(super) fn as_sparse_mut(&mut self, tensor: usize) -> Option<&mut SparseBucket> {
+        if let Self::Sparse(bucket) = self {
+            Some(bucket).filter(|bucket| bucket.holds(tensor))
+        } else {
+            None
+        }
+    }
+
+    /// Copies a tensor's residual to `out`, which is as long, if the tensor is of this bucket.
+    pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
+        match self {
+            Self::Dense(bucket) => bucket.residual_to(tensor, out),
+            Self::Sparse(bucket) => bucket.residual_to(tensor, out),
+            Self::LowRank(bucket) => bucket.residual_to(tensor, out),
+        }
+    }
+
+    /// Writes what is kept of a dense tensor, if it is of this bucket.
+    pub(super) fn write_dense(&self, tensor: usize, contents: &mut Writer) {
+        if let Self::Dense(bucket) = self {
+            bucket.write_state(tensor, contents);
+        }
+    }
+
+    pub(super) fn read_dense(
+        &mut self,
+        tensor: usize,
+        contents: &mut Reader<'_>,
+    ) -> Result<(), brevity_compress::Error> {
+        if let Self::Dense(bucket) = self { bucket.read_state(tensor, contents) } else { Ok(()) }
+    }
+
+    /// Writes what is kept of a sparse tensor, if it is of this bucket.
+    pub(super) fn write_sparse(&self, tensor: usize, contents: &mut Writer) {
+        if let Self::Sparse(bucket) = self {
+            bucket.write_state(tensor, contents);
+        }
+    }
+
+    pub(super) fn read_sparse(
+        &mut self,
+        tensor: usize,
+        contents: &mut Reader<'_>,
+    ) -> Result<(), brevity_compress::Error> {
+        if let Self::Sparse(bucket) = self { bucket.read_state(tensor, contents) } else { Ok(()) }
+    }
+
+    /// Writes what is kept of all its matrices.
+    pub(super) fn write_matrices(&self, contents: &mut Writer) {
+        if let Self::LowRank(bucket) = self {
+            bucket.write_state(contents);
+        }
+    }
+
+    pub(super) fn read_matrices(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
+        if let Self::LowRank(bucket) = self { bucket.read_state(contents) } else { Ok(()) }
+    }
+}
+
+/// Puts tensors that have a key in common into buckets of at most `most` elements, from the last tensor on,
+/// whose gradient is the first to be there. A longer tensor has a bucket of its own.
+pub(super) fn in_buckets<K: Copy + PartialEq, T>(
+    tensors: Vec<(K, T)>,
+    count: impl Fn(&T) -> usize,
+    most: usize,
+) -> Vec<(K, Vec<T>)> {
+    let mut buckets: Vec<(K, Vec<T>)> = Vec::new();
+    for (key, tensor) in tensors.into_iter().rev() {
+        let held = |tensors: &[T]| tensors.iter().map(&count).sum::<usize>();
+        // Of the buckets of a key, only the last one takes more.
+        match buckets.iter_mut().rfind(|(other, _)| *other == key) {
+            Some((_, tensors)) if held(tensors).saturating_add(count(&tensor)) <= most => {
+                tensors.push(tensor)
+            }
+            _ => buckets.push((key, vec![tensor])),
+        }
+    }
+    buckets.iter_mut().for_each(|(_, tensors)| tensors.reverse());
+    buckets
+}
+
+/// Adds `gradient` to `sum` and returns true. If any sum would not be finite, leaves `sum` unchanged and
+/// returns false.
+pub(super) fn add_finite(sum: &mut [f32], gradient: &[f32]) -> bool {
+    let finite = sum.iter().zip(gradient).all(|(sum, gradient)| (sum + gradient).is_finite());
+    if finite {
+        for (sum, gradient) in sum.iter_mut().zip(gradient) {
+            *sum += gradient;
+        }
+    }
+    finite
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_that_is_not_finite_is_not_stored() {
+        let mut sum = [1.0, f32::MAX];
+        assert!(!add_finite(&mut sum, &[1.0, f32::MAX]));
+        assert_eq!(sum, [1.0, f32::MAX]);
+        assert!(add_finite(&mut sum, &[1.0, 0.0]));
+        assert_eq!(sum, [2.0, f32::MAX]);
+    }
+
+    #[test]
+    fn buckets_are_formed_from_the_last_tensor_on() {
+        let tensors = vec![('a', 3), ('b', 4), ('a', 9), ('a', 2), ('b', 1), ('a', 4)];
+        let found = in_buckets(tensors, |&count| count, 6);
+        assert_eq!(found, [('a', vec![2, 4]), ('b', vec![4, 1]), ('a', vec![9]), ('a', vec![3])]);
+        let alone = in_buckets(vec![('a', 0), ('a', 0), ('a', 1)], |&count| count, 0);
+        assert_eq!(alone, [('a', vec![1]), ('a', vec![0, 0])]);
+    }
+}

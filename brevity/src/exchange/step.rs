@@ -1,0 +1,337 @@
+//! A step whose gradients become ready one after the other.
+
+use std::time::{Duration, Instant};
+
+use brevity_collectives::dense::barrier;
+use brevity_collectives::engine::Handle;
+use brevity_collectives::{Call, Error as Collective, Group, Reserved};
+use brevity_compress::in_standard_float_mode;
+
+use super::bucket::Bucket;
+use super::report::{BucketReport, StepReport};
+use super::{Ending, GradientExchange, Parts, named, note_plan};
+use crate::error::{Error, Result};
+
+/// A step that has begun: hand in each gradient when it is [ready](Self::ready), then
+/// [finish](Self::finish). The tensors of a bucket leave as soon as the last of them is ready, so that they
+/// travel while other gradients are computed.
+///
+/// A step that is dropped closes the group ([`Group::abort`]), because other ranks wait for it; the gradients
+/// that were handed in stay in the residuals.
+#[must_use = "a step that is not finished closes the group"]
+pub struct Step<'a> {
+    exchange: &'a mut GradientExchange,
+}
+
+/// What a step has of the exchange while it runs.
+pub(super) struct Running {
+    buckets: Vec<Flight>,
+    /// The bucket of each tensor, and whether its gradient is there.
+    tensors: Vec<(usize, bool)>,
+}
+
+/// A bucket in a step.
+struct Flight {
+    state: State,
+    /// The tensors that are not ready.
+    left: usize,
+    /// The first tensor with a value that is not finite.
+    bad: Option<usize>,
+    report: BucketReport,
+}
+
+enum State {
+    /// Before its collective.
+    Ready(Bucket, Reserved),
+    /// Its collective has started. Returns how long it took.
+    Away(Handle<(Bucket, (Duration, Result<(), Collective>))>),
+    /// It has ended.
+    Back(Bucket, Result<(), Collective>),
+    /// Between two others.
+    Moving,
+}
+
+impl GradientExchange {
+    /// Begins a step whose gradients are handed in one by one, while others are computed. The results have the
+    /// bits of [`average`](Self::average). All ranks make their steps the same way; in a step they may hand in
+    /// tensors in any order.
+    ///
+    /// Until it is finished, make no other call on the group that may go over shared memory: it would wait for
+    /// the step. Buckets travel while this rank is in a call on the group (also in
+    /// [`ready`](Step::ready)), or by its [progress thread](brevity_collectives::Settings).
+    ///
+    /// ```
+    /// use brevity::{GradientExchange, Group, Policy};
+    ///
+    /// let group = Group::solo();
+    /// let mut exchange = GradientExchange::builder(&group)
+    ///     .tensor("first", [3], Policy::dense())
+    ///     .tensor("last", [2], Policy::dense())
+    ///     .build()?;
+    /// let mut gradients = [vec![1.0f32; 3], vec![2.0; 2]];
+    /// let mut step = exchange.begin()?;
+    /// for tensor in [1, 0] {
+    ///     step.ready(tensor, &gradients[tensor])?; // computed just now, from the last layer on
+    /// }
+    /// step.finish(&mut gradients)?;
+    /// # Ok::<(), brevity::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Collective`] in a forked child.
+    pub fn begin(&mut self) -> Result<Step<'_>> {
+        self.group.check_process()?;
+        self.settle();
+        let Parts { tensors, buckets, of_buckets, .. } = &mut self.parts;
+        let mut places = vec![(0, false); tensors.len()];
+        for description in of_buckets.iter() {
+            note_plan(&self.group, description, tensors, buckets);
+        }
+        let flights = std::mem::take(buckets).into_iter().zip(of_buckets).enumerate();
+        let flights = flights.map(|(place, (bucket, description))| {
+            let members = bucket.tensors();
+            members.iter().for_each(|&tensor| places[tensor].0 = place);
+            let reserved = self.group.reserve(*description, bucket.uses_slots());
+            Flight {
+                left: members.len(),
+                bad: None,
+                report: BucketReport { tensors: members, ..BucketReport::default() },
+                state: State::Ready(bucket, reserved),
+            }
+        });
+        self.running = Some(Running { buckets: flights.collect(), tensors: places });
+        Ok(Step { exchange: self })
+    }
+
+    /// Ends a step that was dropped or forgotten: its gradients stay in the residuals.
+    pub(super) fn settle(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        self.group.abort();
+        let ended = running.end();
+        self.put_back(ended, |bucket, world_size| bucket.finish(Ending::Failed, &mut [], world_size));
+    }
+
+    /// Fails if the exchange's buckets are in a step.
+    pub(super) fn check_settled(&self) -> Result<()> {
+        match self.running {
+            None => Ok(()),
+            Some(_) => Err(Error::Order {
+                what: "an exchange whose step was forgotten",
+                remedy: "finish a step, or drop it, before anything else",
+            }),
+        }
+    }
+
+    /// Takes back the buckets of a step, after `finish`.
+    fn put_back(&mut self, flights: Vec<Flight>, mut finish: impl FnMut(&mut Bucket, u32)) -> StepReport {
+        let world_size = self.group.world_size();
+        let mut report = StepReport::default();
+        for mut flight in flights {
+            let (State::Ready(mut bucket, _) | State::Back(mut bucket, _)) = flight.state else { continue };
+            let begun = Instant::now();
+            in_standard_float_mode(|| finish(&mut bucket, world_size));
+            flight.report.apply = begun.elapsed();
+            self.parts.buckets.push(bucket);
+            report.buckets.push(flight.report);
+        }
+        report
+    }
+}
+
+impl Step<'_> {
+    /// Hands in the gradient of a tensor, by its number in the builder's order. It is copied into what the
+    /// exchange keeps of the tensor, and the bucket's last one starts its collective. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a number or a length that is not a tensor's; [`Error::Order`] for one that is
+    /// ready already. Nothing has changed then.
+    pub fn ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<()> {
+        let GradientExchange { group, parts, running } = &mut *self.exchange;
+        let shape = |what, found, expected| Err(Error::Shape { what, found, expected });
+        let Some(known) = parts.tensors.get(tensor) else {
+            return shape(format!("the list up to tensor {tensor}"), tensor.saturating_add(1), parts.tensors.len());
+        };
+        if gradient.len() != known.count {
+            return shape(format!("the gradient of {:?}", known.name), gradient.len(), known.count);
+        }
+        running.as_mut().map_or(Ok(()), |running| running.ready(group, tensor, gradient))
+    }
+
+    /// Waits until all buckets have arrived, and replaces the gradients by their averages; see
+    /// [`average`](GradientExchange::average). Gradients must hold what was handed in: a step that is left out
+    /// takes it out of the residuals. Tensors that are not ready yet are so now.
+    ///
+    /// # Errors
+    /// As for [`average`](GradientExchange::average): the outcome is the same for all buckets. With
+    /// [`Error::Shape`] the step ends as if it were dropped.
+    pub fn finish<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
+        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+        self.all_ready(&slices)?;
+        let flights = self.exchange.running.take().map(Running::end).unwrap_or_default();
+        if flights.is_empty() {
+            let GradientExchange { group, parts, .. } = &mut *self.exchange;
+            parts.average(group, &mut slices)?;
+        }
+        self.commit(flights, &mut slices)
+    }
+
+    /// Like [`finish`](Self::finish), without blocking. If the future is dropped, the step ends as if it were
+    /// dropped.
+    ///
+    /// # Errors
+    /// As for [`finish`](Self::finish).
+    pub async fn finish_async<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
+        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+        self.all_ready(&slices)?;
+        for flight in self.exchange.running.iter_mut().flat_map(|running| &mut running.buckets) {
+            if let State::Away(handle) = &mut flight.state {
+                let begun = Instant::now();
+                let ended = handle.await;
+                flight.back(ended, begun);
+            }
+        }
+        let flights = self.exchange.running.take().map(Running::end).unwrap_or_default();
+        if flights.is_empty() {
+            let GradientExchange { group, parts, .. } = &*self.exchange;
+            group.start(parts.description, (), |call, ()| Box::pin(barrier(call))).await.1?;
+        }
+        self.commit(flights, &mut slices)
+    }
+
+    /// Checks the gradients, and hands in those that are not ready.
+    fn all_ready(&mut self, gradients: &[&mut [f32]]) -> Result<()> {
+        self.exchange.check(gradients)?;
+        for (tensor, gradient) in gradients.iter().enumerate() {
+            let running = self.exchange.running.as_ref();
+            if running.is_some_and(|running| !running.tensors[tensor].1) {
+                self.ready(tensor, gradient)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One decision for all buckets, of which all ranks have the same outcomes.
+    fn commit(&mut self, flights: Vec<Flight>, gradients: &mut [&mut [f32]]) -> Result<StepReport> {
+        let outcome = outcome(&flights);
+        let ending = Ending::of(&outcome);
+        let finish = |bucket: &mut Bucket, world_size| bucket.finish(ending, gradients, world_size);
+        let report = self.exchange.put_back(flights, finish);
+        match outcome {
+            Ok(()) => Ok(report),
+            Err(error) => Err(named(error, &self.exchange.parts.tensors)),
+        }
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        if self.exchange.running.is_none() {
+            return;
+        }
+        if std::thread::panicking() {
+            // Waiting could panic again: the next use of the exchange does the rest.
+            self.exchange.group.abort();
+        } else {
+            self.exchange.settle();
+        }
+    }
+}
+
+/// What a step of these buckets comes to. What leaves it out comes first, in the order in which a single call
+/// would have told it.
+fn outcome(flights: &[Flight]) -> Result<(), Collective> {
+    let errors = || {
+        flights.iter().filter_map(|flight| match &flight.state {
+            State::Back(_, Err(error)) => Some(error),
+            _ => None,
+        })
+    };
+    let not_finite = errors().filter_map(|error| match error {
+        Collective::NonFinite { rank, tensor } => Some((*rank, *tensor)),
+        _ => None,
+    });
+    let overflow = errors().filter_map(|error| match error {
+        Collective::Overflow { tensor } => Some(*tensor),
+        _ => None,
+    });
+    if let Some((rank, tensor)) = not_finite.min() {
+        return Err(Collective::NonFinite { rank, tensor });
+    }
+    if let Some(tensor) = overflow.min() {
+        return Err(Collective::Overflow { tensor });
+    }
+    errors().next().map_or(Ok(()), |error| Err(error.clone()))
+}
+
+impl Running {
+    fn ready(&mut self, group: &Group, tensor: usize, gradient: &[f32]) -> Result<()> {
+        let (place, is_ready) = &mut self.tensors[tensor];
+        if *is_ready {
+            return Err(Error::Order {
+                what: "a tensor that is ready twice in a step",
+                remedy: "hand in each gradient once",
+            });
+        }
+        *is_ready = true;
+        let flight = &mut self.buckets[*place];
+        let begun = Instant::now();
+        if let State::Ready(bucket, _) = &mut flight.state {
+            if !in_standard_float_mode(|| bucket.accumulate(tensor, gradient)) {
+                flight.bad = Some(flight.bad.map_or(tensor, |bad| bad.min(tensor)));
+            }
+        }
+        flight.report.select += begun.elapsed();
+        flight.left -= 1;
+        if flight.left == 0 {
+            flight.start();
+        }
+        group.progress();
+        Ok(())
+    }
+
+    /// Waits for the buckets that are away. One that has not started ends here: its call is dropped.
+    fn end(self) -> Vec<Flight> {
+        let mut flights = self.buckets;
+        for flight in &mut flights {
+            let begun = Instant::now();
+            match std::mem::replace(&mut flight.state, State::Moving) {
+                State::Away(handle) => flight.back(handle.wait(), begun),
+                other => flight.state = other,
+            }
+        }
+        flights
+    }
+}
+
+impl Flight {
+    /// Starts the collective.
+    fn start(&mut self) {
+        let bad = self.bad;
+        self.state = match std::mem::replace(&mut self.state, State::Moving) {
+            State::Ready(bucket, reserved) => State::Away(reserved.start(bucket, move |call, bucket| {
+                Box::pin(async move {
+                    let begun = Instant::now();
+                    let result = exchange(call, bucket, bad).await;
+                    (begun.elapsed(), result)
+                })
+            })),
+            other => other,
+        };
+    }
+
+    /// Takes the bucket back.
+    fn back(&mut self, ended: (Bucket, (Duration, Result<(), Collective>)), begun: Instant) {
+        let (bucket, (communicate, result)) = ended;
+        self.report.communicate = communicate;
+        self.report.wait += begun.elapsed();
+        self.state = State::Back(bucket, result);
+    }
+}
+
+/// The collective of a bucket, which is poisoned if one of its tensors has a value that is not finite.
+async fn exchange(call: &Call<'_, '_>, bucket: &mut Bucket, bad: Option<usize>) -> Result<(), Collective> {
+    if let Some(tensor) = bad {
+        call.set_poison(tensor as u32);
+    }
+    bucket.exchange(call, bad.is_some()).await
+}
