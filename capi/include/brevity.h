@@ -1024,6 +1024,52 @@ brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients,
 brv_status brv_iexchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors,
                                  brv_request **request, const brv_options *options);
 
+/* Sets how many bytes of gradients a bucket holds: tensors with equal policies, but for density and rank,
+ * travel as one vector up to that size, from the last tensor on. Unless set, that is 25 MiB of dense tensors
+ * and 128 MiB of tensors that are compressed; 0 gives each tensor a bucket of its own. All ranks set the
+ * same, before the first call with the exchange. Sends nothing. */
+brv_status brv_exchange_set_bucket_bytes(brv_exchange *exchange, size_t bytes);
+
+/* A step whose gradients are handed in one after the other, so that they travel while others are computed:
+ *
+ *     brv_exchange_begin(exchange);
+ *     for (tensor = TENSORS; tensor-- > 0;) {
+ *         backward(tensor, gradients[tensor]);
+ *         brv_exchange_ready(exchange, tensor, gradients[tensor], lengths[tensor]);
+ *     }
+ *     brv_exchange_finish(exchange, gradients, TENSORS);
+ *
+ * ready copies the gradient of a tensor of the list, by its number from 0, and does not wait; the last one of
+ * a bucket starts its messages. Ranks may hand in tensors in different orders. finish waits, and replaces all
+ * gradients by their averages; what was not handed in before is so then. The gradients must still hold what
+ * was handed in. All ranks do the same: a step and brv_exchange_average are different calls.
+ *
+ * Between begin and finish no other call on the exchange makes sense: BRV_ERR_ARGUMENT. Nor should there be
+ * other collectives on its group, which would wait for the step; those of another group go on. An exchange
+ * that is freed in the middle of a step aborts its group, because other ranks wait for it. Errors of finish
+ * are as for brv_exchange_average; BRV_ERR_ARGUMENT changes nothing. */
+brv_status brv_exchange_begin(brv_exchange *exchange);
+brv_status brv_exchange_ready(brv_exchange *exchange, size_t tensor, const float *gradient, size_t n);
+brv_status brv_exchange_finish(brv_exchange *exchange, float *const *gradients, size_t tensors);
+
+/* What one bucket of a step took on this rank, in seconds. */
+typedef struct brv_bucket_report {
+    uint64_t size;         /* sizeof(brv_bucket_report) */
+    uint64_t tensors;      /* how many it has */
+    uint64_t first_tensor; /* the number of the first of them */
+    double select;         /* adding to the residuals, and selecting or projecting */
+    double communicate;    /* from the start of its messages to the end, with waiting for slower ranks */
+    double wait;           /* how much of that finish waited for */
+    double apply;          /* writing averages, and what comes back to the residuals */
+    uint64_t reserved[5];
+} brv_bucket_report;
+
+#define BRV_BUCKET_REPORT_INIT {sizeof(brv_bucket_report), 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0}}
+
+/* Stores what a bucket of the last finished step took in *report, which must have been initialised. Buckets
+ * are numbered from 0; BRV_ERR_ARGUMENT if there is no such bucket. Sends nothing. */
+brv_status brv_exchange_report(brv_exchange *exchange, size_t bucket, brv_bucket_report *report);
+
 /* Changes the density of the topk or gtopk tensor of that name from the next average on, for instance during
  * warm-up. All ranks call it before the same average. BRV_ERR_ARGUMENT for a density out of range, and if
  * there is no such tensor: nothing has changed then. Sends nothing. */

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use brevity::{GradientExchange, Policy};
+use brevity::{GradientExchange, Policy, StepReport};
 
 use crate::averages_started::{Away, Sent};
 use crate::boundary::{check, free, guard, hand_out, object};
@@ -27,6 +27,10 @@ pub(crate) struct Plan {
     pub(crate) exchange: Option<GradientExchange>,
     /// The call that has the exchange.
     away: Option<Away>,
+    /// The bytes of gradients of a bucket, if they were set.
+    bucket_bytes: Option<usize>,
+    /// What the last step took.
+    pub(crate) report: StepReport,
 }
 
 struct Tensor {
@@ -51,7 +55,15 @@ pub unsafe extern "C" fn brv_exchange_new(
         // SAFETY: the caller in C guarantees a live group.
         let group = Arc::clone(unsafe { group_of(group) }?.shared());
         let number = group.group.number_object();
-        let plan = Plan { group, number, tensors: Vec::new(), exchange: None, away: None };
+        let plan = Plan {
+            group,
+            number,
+            tensors: Vec::new(),
+            exchange: None,
+            away: None,
+            bucket_bytes: None,
+            report: StepReport::default(),
+        };
         Ok(Some(brv_exchange(Mutex::new(plan))))
     };
     // SAFETY: the caller in C guarantees what `hand_out` demands.
@@ -265,6 +277,15 @@ impl Plan {
         Ok(())
     }
 
+    pub(crate) fn set_bucket_bytes(&mut self, bytes: usize) -> Result<(), Failure> {
+        if self.exchange.is_some() {
+            let what = "exchange is in use: set the bytes of its buckets before the first call with it";
+            return Err(Failure::argument(what));
+        }
+        self.bucket_bytes = Some(bytes);
+        Ok(())
+    }
+
     /// The exchange. The first call builds it.
     pub(crate) fn exchange(&mut self) -> Result<&mut GradientExchange, Failure> {
         let exchange = match self.exchange.take() {
@@ -278,6 +299,9 @@ impl Plan {
     pub(crate) fn build(&mut self) -> Result<GradientExchange, Failure> {
         let group = &self.group.group;
         let mut builder = GradientExchange::builder(group).number(self.number);
+        if let Some(bytes) = self.bucket_bytes {
+            builder = builder.bucket_bytes(bytes);
+        }
         for tensor in &self.tensors {
             builder = builder.tensor(&tensor.name, &tensor.shape, tensor.policy);
         }

@@ -17,6 +17,7 @@ mod dense;
 mod element;
 mod exchange;
 mod exchange_state;
+mod exchange_steps;
 mod failure;
 mod feedback;
 mod group;
@@ -51,6 +52,10 @@ pub use exchange::{
 };
 pub use exchange_state::{
     brv_exchange_load, brv_exchange_load_of, brv_exchange_rejoin, brv_exchange_save, brv_exchange_saved_size,
+};
+pub use exchange_steps::{
+    brv_bucket_report, brv_exchange_begin, brv_exchange_finish, brv_exchange_ready, brv_exchange_report,
+    brv_exchange_set_bucket_bytes,
 };
 pub use failure::{brv_last_error, brv_last_error_rank};
 pub use feedback::{

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use brevity_collectives::Group;
 use brevity_collectives::engine::Handle;
 
+use super::step::Running;
 use super::{GradientExchange, Parts};
 use crate::error::Result;
 
@@ -24,6 +25,8 @@ type AveragedParts<G> = ((Parts, Vec<G>), Result<()>);
 pub struct Averaging<G = Vec<f32>> {
     pub(super) handle: Handle<AveragedParts<G>>,
     pub(super) group: Group,
+    /// A step in the middle of which the average was refused.
+    pub(super) running: Option<Running>,
 }
 
 impl<G> Averaging<G> {
@@ -50,7 +53,7 @@ impl<G> Averaging<G> {
     /// Resumes the call's own panic, if it panicked.
     pub fn wait(self) -> Averaged<G> {
         let ((parts, gradients), result) = self.handle.wait();
-        ((GradientExchange { group: self.group, parts, running: None }, gradients), result)
+        ((GradientExchange { group: self.group, parts, running: self.running }, gradients), result)
     }
 }
 
@@ -60,7 +63,7 @@ impl<G> Future for Averaging<G> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Averaged<G>> {
         let ((parts, gradients), result) = ready!(Pin::new(&mut self.handle).poll(context));
         Poll::Ready((
-            (GradientExchange { group: self.group.clone(), parts, running: None }, gradients),
+            (GradientExchange { group: self.group.clone(), parts, running: self.running.take() }, gradients),
             result,
         ))
     }

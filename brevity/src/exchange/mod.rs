@@ -103,7 +103,6 @@ impl GradientExchange {
     /// same error and the step is left out. [`Error::Collective`]: the gradients are unchanged and are also
     /// in the residuals; do not hand them in again.
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
-        self.settle();
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
         self.parts.average(&self.group, &mut slices)
@@ -114,7 +113,6 @@ impl GradientExchange {
     /// # Errors
     /// As for [`average`](Self::average).
     pub fn average_within<G: AsMut<[f32]>>(&mut self, gradients: &mut [G], timeout: Duration) -> Result<()> {
-        self.settle();
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
         self.parts.average(&self.group.with_timeout(timeout), &mut slices)
@@ -144,16 +142,15 @@ impl GradientExchange {
     }
 
     /// Starts an average with the timeout of this handle of the group.
-    fn start_on<G>(mut self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
+    fn start_on<G>(self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
     where
         G: AsMut<[f32]> + Send + 'static,
     {
-        self.settle();
         let slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         let checked = self.check(&slices);
-        let Self { group, parts, .. } = self;
+        let Self { group, parts, running } = self;
         if let Err(error) = checked {
-            return Averaging { handle: group.ended(((parts, gradients), Err(error))), group };
+            return Averaging { handle: group.ended(((parts, gradients), Err(error))), group, running };
         }
         note_plan(&group, &parts.description, &parts.tensors, &parts.buckets);
         let handle =
@@ -163,7 +160,7 @@ impl GradientExchange {
                     all_at_once(call, &parts.tensors, &mut parts.buckets, &mut slices).await
                 })
             });
-        Averaging { handle, group }
+        Averaging { handle, group, running: None }
     }
 
     /// Moves the exchange to another group, with all residuals. After a rank is lost, the survivors make a
@@ -196,7 +193,7 @@ impl GradientExchange {
         };
         let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
         let (position, _) = self.position(tensor)?;
-        self.settle();
+        self.check_settled()?;
         let bucket = self.parts.buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
         let bucket = bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk"))?;
         let set = bucket.set_density(position, checked, self.group.world_size());
@@ -256,6 +253,11 @@ impl GradientExchange {
     }
 
     fn check(&self, gradients: &[&mut [f32]]) -> Result<()> {
+        self.check_settled()?;
+        self.check_shapes(gradients)
+    }
+
+    fn check_shapes(&self, gradients: &[&mut [f32]]) -> Result<()> {
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };

@@ -82,7 +82,7 @@ impl GradientExchange {
     /// # Errors
     /// Like [`load`](Self::load).
     pub fn load_of(&mut self, rank: u32, from: &mut impl Read) -> Result<()> {
-        self.settle();
+        self.check_settled()?;
         state::load(&mut Plan { rank, ..self.plan() }, from)?;
         state::load(&mut self.parts, from)?;
         self.parts.describe_anew();

@@ -52,12 +52,12 @@ enum State {
 }
 
 impl GradientExchange {
-    /// Begins a step whose gradients are handed in one by one, while others are computed. The results have the
-    /// bits of [`average`](Self::average). All ranks make their steps the same way; in a step they may hand in
-    /// tensors in any order.
+    /// Begins a step whose gradients are handed in one by one, while others are computed. The results have
+    /// the bits of [`average`](Self::average). All ranks make their steps the same way; in a step they may
+    /// hand in tensors in any order.
     ///
-    /// Until it is finished, make no other call on the group that may go over shared memory: it would wait for
-    /// the step. Buckets travel while this rank is in a call on the group (also in
+    /// Until it is finished, make no other call on the group that may go over shared memory: it would wait
+    /// for the step. Buckets travel while this rank is in a call on the group (also in
     /// [`ready`](Step::ready)), or by its [progress thread](brevity_collectives::Settings).
     ///
     /// ```
@@ -78,10 +78,10 @@ impl GradientExchange {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Collective`] in a forked child.
+    /// [`Error::Collective`] in a forked child; [`Error::Order`] if a step was [left](Step::leave).
     pub fn begin(&mut self) -> Result<Step<'_>> {
         self.group.check_process()?;
-        self.settle();
+        self.check_settled()?;
         let Parts { tensors, buckets, of_buckets, .. } = &mut self.parts;
         let mut places = vec![(0, false); tensors.len()];
         for description in of_buckets.iter() {
@@ -103,7 +103,12 @@ impl GradientExchange {
         Ok(Step { exchange: self })
     }
 
-    /// Ends a step that was dropped or forgotten: its gradients stay in the residuals.
+    /// Takes up a step that was [left](Step::leave).
+    pub fn resume(&mut self) -> Option<Step<'_>> {
+        if self.running.is_some() { Some(Step { exchange: self }) } else { None }
+    }
+
+    /// Ends a step that was dropped: its gradients stay in the residuals.
     pub(super) fn settle(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.group.abort();
@@ -116,8 +121,8 @@ impl GradientExchange {
         match self.running {
             None => Ok(()),
             Some(_) => Err(Error::Order {
-                what: "an exchange whose step was forgotten",
-                remedy: "finish a step, or drop it, before anything else",
+                what: "an exchange in the middle of a step",
+                remedy: "resume the step, and finish or drop it, before anything else",
             }),
         }
     }
@@ -149,7 +154,11 @@ impl Step<'_> {
         let GradientExchange { group, parts, running } = &mut *self.exchange;
         let shape = |what, found, expected| Err(Error::Shape { what, found, expected });
         let Some(known) = parts.tensors.get(tensor) else {
-            return shape(format!("the list up to tensor {tensor}"), tensor.saturating_add(1), parts.tensors.len());
+            return shape(
+                format!("the list up to tensor {tensor}"),
+                tensor.saturating_add(1),
+                parts.tensors.len(),
+            );
         };
         if gradient.len() != known.count {
             return shape(format!("the gradient of {:?}", known.name), gradient.len(), known.count);
@@ -158,8 +167,8 @@ impl Step<'_> {
     }
 
     /// Waits until all buckets have arrived, and replaces the gradients by their averages; see
-    /// [`average`](GradientExchange::average). Gradients must hold what was handed in: a step that is left out
-    /// takes it out of the residuals. Tensors that are not ready yet are so now.
+    /// [`average`](GradientExchange::average). Gradients must hold what was handed in: a step that is left
+    /// out takes it out of the residuals. Tensors that are not ready yet are so now.
     ///
     /// # Errors
     /// As for [`average`](GradientExchange::average): the outcome is the same for all buckets. With
@@ -198,9 +207,15 @@ impl Step<'_> {
         self.commit(flights, &mut slices)
     }
 
+    /// Lets go of the exchange in the middle of the step, which goes on. Until it is
+    /// [resumed](GradientExchange::resume) and ended, the exchange is good for nothing else.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
     /// Checks the gradients, and hands in those that are not ready.
     fn all_ready(&mut self, gradients: &[&mut [f32]]) -> Result<()> {
-        self.exchange.check(gradients)?;
+        self.exchange.check_shapes(gradients)?;
         for (tensor, gradient) in gradients.iter().enumerate() {
             let running = self.exchange.running.as_ref();
             if running.is_some_and(|running| !running.tensors[tensor].1) {
@@ -229,7 +244,7 @@ impl Drop for Step<'_> {
             return;
         }
         if std::thread::panicking() {
-            // Waiting could panic again: the next use of the exchange does the rest.
+            // Waiting could panic again. The exchange stays in the middle of the step.
             self.exchange.group.abort();
         } else {
             self.exchange.settle();

@@ -179,6 +179,16 @@ fn an_exchange_averages_each_tensor_as_its_own_call() {
 }
 
 #[test]
+fn steps_have_the_bits_of_averages() {
+    succeeds("steps.c", &[1, 2, 3], &[]);
+}
+
+#[test]
+fn steps_run_under_valgrind() {
+    under_valgrind("steps.c", &[], 2);
+}
+
+#[test]
 fn a_rank_in_another_float_mode_gets_the_same_bits() {
     succeeds("float_modes.c", &[1, 2, 3], &[]);
 }

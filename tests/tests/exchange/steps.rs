@@ -188,19 +188,33 @@ fn what_makes_no_sense_in_a_step_is_refused() {
     assert!(matches!(group.barrier(), Err(Collective::Aborted { .. })), "others would wait");
 }
 
-/// A step that was forgotten is ended by what comes next.
+/// A step that was left goes on where it was; nothing else does meanwhile.
 #[test]
-fn a_forgotten_step_is_kept_in_the_residuals() {
+fn a_step_may_be_left_and_resumed() {
     let group = Group::solo();
     let mut exchange = built(&group, 1200);
-    let gradients = inputs(0, 0);
+    let mut gradients = inputs(0, 0);
     let mut step = exchange.begin().unwrap();
     step.ready(3, &gradients[3]).unwrap();
-    std::mem::forget(step);
+    step.leave();
     assert_eq!(exchange.residual("third"), None);
-    assert!(matches!(exchange.save(&mut Vec::new()), Err(Error::Order { .. })));
+    let refused = [
+        exchange.save(&mut Vec::new()),
+        exchange.load(&mut &[][..]),
+        exchange.set_density("third", 0.5),
+        exchange.average(&mut gradients.clone()),
+        exchange.begin().map(drop),
+    ];
+    assert!(refused.iter().all(|result| matches!(result, Err(Error::Order { .. }))), "{refused:?}");
+    let ((mut exchange, _), result) = exchange.start(gradients.clone()).wait();
+    assert!(matches!(result, Err(Error::Order { .. })), "{result:?}");
+    exchange.resume().unwrap().finish(&mut gradients).unwrap();
+    assert!(exchange.resume().is_none());
+    let mut step = exchange.begin().unwrap();
+    step.ready(3, &inputs(0, 1)[3]).unwrap();
+    step.leave();
     exchange.rejoin(&Group::solo());
-    assert_eq!(exchange.residual("third").unwrap(), gradients[3]);
+    assert!(exchange.residual("third").unwrap().iter().any(|&value| value != 0.0));
 }
 
 /// A step and an average are not the same call.
