@@ -2,6 +2,7 @@
 
 mod buckets;
 mod mismatches;
+mod momentum;
 mod steps;
 
 use std::sync::{Arc, Mutex};

@@ -80,7 +80,7 @@ impl Bucket {
     pub(super) fn keeps(&self, tensor: usize) -> Option<String> {
         match self {
             Self::Dense(bucket) => bucket.holds(tensor).then(|| "dense".into()),
-            Self::Sparse(bucket) => bucket.holds(tensor).then(|| "sparse".into()),
+            Self::Sparse(bucket) => bucket.keeps(tensor),
             Self::LowRank(bucket) => bucket.travels(tensor),
         }
     }

@@ -102,8 +102,9 @@ impl ExchangeBuilder {
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => plan.dense.push(((), (position, count))),
-                Resolved::Sparse { k, method, values } => {
-                    plan.sparse.push((Way { method, values }, Member { tensor: position, count, k }));
+                Resolved::Sparse { k, method, values, momentum } => {
+                    let member = Member { tensor: position, count, k, momentum };
+                    plan.sparse.push((Way { method, values }, member));
                 }
                 Resolved::LowRank { rows, cols, rank } => {
                     let seed = self.seed.wrapping_add(position as u64);

@@ -9,6 +9,7 @@ mod averaging;
 mod bucket;
 mod builder;
 mod dense;
+mod kept;
 mod low_rank;
 mod report;
 mod room;

@@ -4,18 +4,19 @@
 use std::ops::Range;
 
 use brevity_collectives::sparse::{
-    self, Coder, TensorEnd, Tensors, Wire, gtopk_all_reduce_with_feedback, topk_all_reduce,
+    self, Coder, PutBack, TensorEnd, Tensors, Wire, gtopk_all_reduce_with_feedback, topk_all_reduce,
 };
 use brevity_collectives::{Call, Description, Result};
-use brevity_compress::feedback::Residual;
+use brevity_compress::merge::split_by;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Density, Error as Compress, SparseVec, SparseView};
 
+use super::kept::{Fed, Kept};
 use super::room::Lacking;
 use super::{Ending, room};
-use crate::policy::SparseMethod;
+use crate::policy::{Momentum, SparseMethod};
 
 /// What tensors of one bucket have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,6 +32,7 @@ pub(super) struct Member {
     pub(super) count: usize,
     /// The most entries that a rank selects of it.
     pub(super) k: usize,
+    pub(super) momentum: Momentum,
 }
 
 /// Sparse tensors that travel together, as one vector of their elements.
@@ -56,10 +58,11 @@ struct Part {
     tensor: usize,
     range: Range<usize>,
     k: usize,
-    residual: Residual,
+    momentum: Momentum,
+    kept: Kept,
     /// What was taken out of the residual in this step.
     selected: SparseVec,
-    /// Whether this step's gradient is in the residual. False if a sum would not have been finite.
+    /// Whether this step's gradient is in what is kept. False if it was refused.
     added: bool,
 }
 
@@ -67,11 +70,11 @@ impl SparseBucket {
     pub(super) fn new(way: Way, members: &[Member], world_size: u32) -> std::result::Result<Self, Lacking> {
         let wire = if way.values.is_exact() { Wire::Pairs } else { Wire::Coded(way.values) };
         let (mut parts, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
-        for &Member { tensor, count, k } in members {
-            let range = end..end + count;
+        for member in members {
+            let range = end..end + member.count;
             end = range.end;
-            ends.push(TensorEnd { end, tensor: tensor as u32 });
-            parts.push(Part::new(tensor, range, k)?);
+            ends.push(TensorEnd { end, tensor: member.tensor as u32 });
+            parts.push(Part::new(member, range, world_size)?);
         }
         let k = members.iter().map(|member| member.k).sum();
         let bucket = Self {
@@ -110,7 +113,7 @@ impl SparseBucket {
         world_size: u32,
     ) -> std::result::Result<(), Lacking> {
         let Some(part) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
-        let found = density.entries(self.parts[part].residual.len());
+        let found = density.entries(self.parts[part].range.len());
         let k = self.k - self.parts[part].k + found;
         if k > self.k {
             room::check(self.working_bytes(k, world_size))?;
@@ -158,42 +161,51 @@ impl SparseBucket {
     }
 
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
-        let mut own = SparseVec::new(0);
+        let (mut own, mut result) = (SparseVec::new(0), SparseVec::new(0));
+        let all_delivered =
+            matches!(self.method, SparseMethod::Union | SparseMethod::Global(PutBack::MergerKeeps));
         for part in &mut self.parts {
             match ending {
                 Ending::Done => {
-                    let gradient = &mut *gradients[part.tensor];
                     take(self.put_back.view(), &part.range, &mut own);
-                    part.restore(own.view());
+                    take(self.sum.view(), &part.range, &mut result);
+                    part.settle(&own, Some(&result).filter(|_| !all_delivered));
+                    let gradient = &mut *gradients[part.tensor];
                     gradient.fill(0.0);
-                    for (index, sum) in self.sum.view().within(part.range.clone()).iter() {
+                    for (index, sum) in result.iter() {
                         // Divided like a dense average, so that both have the same bits.
-                        gradient[index as usize - part.range.start] = sum / world_size as f32;
+                        gradient[index as usize] = sum / world_size as f32;
                     }
                 }
-                Ending::Failed | Ending::Poisoned => {
-                    std::mem::swap(&mut own, &mut part.selected);
-                    part.restore(own.view());
-                    if part.added && matches!(ending, Ending::Poisoned) {
+                Ending::Failed => part.restore(),
+                Ending::Poisoned => {
+                    part.restore();
+                    if part.added {
                         part.withdraw(gradients[part.tensor]);
                     }
                 }
             }
+            part.selected.clear();
             part.added = false;
         }
     }
 
     /// How a tensor of the bucket travels.
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
-        let k = self.part(tensor)?.k;
+        let Part { k, momentum, .. } = self.part(tensor)?;
         let values = match self.coder.wire() {
             Wire::Pairs => String::new(),
             Wire::Coded(values) => format!(", {values} values"),
         };
         Some(match self.method {
-            SparseMethod::Union => format!("top {k} entries{values}"),
-            SparseMethod::Global(rule) => format!("gtop {k} entries, {rule:?}{values}"),
+            SparseMethod::Union => format!("top {k} entries{values}{momentum}"),
+            SparseMethod::Global(rule) => format!("gtop {k} entries, {rule:?}{values}{momentum}"),
         })
+    }
+
+    /// What is kept of a tensor of the bucket, in words.
+    pub(super) fn keeps(&self, tensor: usize) -> Option<String> {
+        Some(format!("sparse{}", self.part(tensor)?.momentum.kept()))
     }
 
     pub(super) fn holds(&self, tensor: usize) -> bool {
@@ -202,7 +214,7 @@ impl SparseBucket {
 
     pub(super) fn write_state(&self, tensor: usize, contents: &mut Writer) {
         if let Some(part) = self.part(tensor) {
-            contents.part(&part.residual);
+            part.kept.write_state(contents);
         }
     }
 
@@ -212,12 +224,12 @@ impl SparseBucket {
         contents: &mut Reader<'_>,
     ) -> std::result::Result<(), Compress> {
         let part = self.parts.iter_mut().find(|part| part.tensor == tensor);
-        part.map_or(Ok(()), |part| contents.part(&mut part.residual))
+        part.map_or(Ok(()), |part| part.kept.read_state(contents))
     }
 
     pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
         if let Some(part) = self.part(tensor) {
-            out.copy_from_slice(part.residual.values());
+            out.copy_from_slice(part.kept.values());
         }
     }
 
@@ -237,30 +249,45 @@ impl SparseBucket {
 }
 
 impl Part {
-    fn new(tensor: usize, range: Range<usize>, k: usize) -> std::result::Result<Self, Lacking> {
-        let residual = Residual::try_new(range.len()).map_err(|error| room::lacking(&error))?;
+    fn new(member: &Member, range: Range<usize>, world_size: u32) -> std::result::Result<Self, Lacking> {
+        let &Member { tensor, k, momentum, .. } = member;
+        let kept = Kept::new(range.len(), momentum, world_size).map_err(|error| room::lacking(&error))?;
         let selected = SparseVec::new(range.len());
-        Ok(Self { tensor, range, k, residual, selected, added: false })
+        Ok(Self { tensor, range, k, momentum, kept, selected, added: false })
     }
 
     /// Adds a gradient and selects. Returns whether all sums are finite.
     fn accumulate(&mut self, gradient: &[f32], scratch: &mut TopKScratch) -> bool {
-        let fed = self.residual.feed_top_k(gradient, self.k, &mut self.selected, scratch);
-        self.added = fed.is_ok();
-        matches!(fed, Ok(None))
+        let fed = self.kept.feed(gradient, self.k, &mut self.selected, scratch);
+        self.added = fed != Fed::Refused;
+        fed == Fed::Whole
     }
 
-    /// Returns entries to the residual. They have its length, and their sums are finite: the residual is zero
-    /// where entries were selected, and a call succeeds only if there is room for what its merges dropped.
-    fn restore(&mut self, entries: SparseView<'_>) {
-        let restored = self.residual.put_back(entries);
+    /// Takes back what the collective returns. What is not in the `result` was not delivered; without one,
+    /// all was, and this is what rounding and merging have taken away. All sums are finite: what is kept is
+    /// zero, or smaller, where entries were selected, and a call succeeds only if there is room for what its
+    /// merges dropped.
+    fn settle(&mut self, returned: &SparseVec, result: Option<&SparseVec>) {
+        let settled = match result {
+            None => self.kept.keep_error(returned),
+            Some(result) => {
+                let (mut errors, mut others) = (SparseVec::new(0), SparseVec::new(0));
+                split_by(returned.view(), result.indices(), &mut errors, &mut others);
+                self.kept.put_back(&others).and_then(|()| self.kept.keep_error(&errors))
+            }
+        };
+        debug_assert!(settled.is_ok(), "{settled:?}");
+    }
+
+    /// Takes back all that was selected.
+    fn restore(&mut self) {
+        let restored = self.kept.put_back(&self.selected);
         debug_assert!(restored.is_ok(), "{restored:?}");
-        self.selected.clear();
     }
 
-    /// Takes this step's gradient out of the residual again. Its length was checked when it was added.
+    /// Takes this step's gradient out of what is kept again. Its length was checked when it was added.
     fn withdraw(&mut self, gradient: &[f32]) {
-        let withdrawn = self.residual.withdraw(gradient);
+        let withdrawn = self.kept.withdraw(gradient);
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
     }
 }
@@ -278,7 +305,7 @@ fn check_put_back(parts: &[Part], entries: SparseView<'_>) -> std::result::Resul
     let mut own = SparseVec::new(0);
     parts.iter().try_for_each(|part| {
         take(entries, &part.range, &mut own);
-        part.residual.check_put_back(own.view()).map_err(|error| match error {
+        part.kept.check_put_back(own.view()).map_err(|error| match error {
             Compress::NonFinite { index, value } => {
                 Compress::NonFinite { index: part.range.start + index, value }
             }

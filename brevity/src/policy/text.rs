@@ -7,7 +7,7 @@ use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 
-use super::{DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, Policy, SparseMethod, SparsePolicy};
+use super::{DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, Momentum, Policy, SparseMethod, SparsePolicy};
 use crate::error::{Error, Result};
 
 /// The names of the rules of gTop-k.
@@ -23,7 +23,7 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
-            Kind::Sparse(SparsePolicy { density, method, values }) => {
+            Kind::Sparse(SparsePolicy { density, method, values, momentum }) => {
                 match method {
                     SparseMethod::Union => write!(f, "topk:{density}")?,
                     SparseMethod::Global(_) => write!(f, "gtopk:{density}")?,
@@ -31,12 +31,13 @@ impl fmt::Display for Policy {
                 if values != Values::default() {
                     write!(f, ",values={values}")?;
                 }
-                let SparseMethod::Global(rule) = method else { return Ok(()) };
-                let name = PUT_BACKS.iter().find(|(_, other)| *other == rule).map(|(name, _)| name);
-                match name.filter(|_| rule != PutBack::default()) {
-                    Some(name) => write!(f, ",put-back={name}"),
-                    None => Ok(()),
+                if let SparseMethod::Global(rule) = method
+                    && let Some((name, _)) = PUT_BACKS.iter().find(|(_, other)| *other == rule)
+                    && rule != PutBack::default()
+                {
+                    write!(f, ",put-back={name}")?;
                 }
+                write!(f, "{momentum}")
             }
             Kind::LowRank { rank, min_compression } => {
                 write!(f, "low-rank:{rank}")?;
@@ -55,8 +56,8 @@ impl fmt::Display for Policy {
 /// | method | number | settings |
 /// | --- | --- | --- |
 /// | `dense` | none | none |
-/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values) |
-/// | `gtopk` | [density](Policy::gtopk) | `values`, as for `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
+/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
+/// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression): a factor |
 impl FromStr for Policy {
     type Err = Error;
@@ -118,6 +119,10 @@ impl Policy {
                     format!("values=FORMAT, with one of {names}")
                 })
             }
+            (
+                Kind::Sparse(SparsePolicy { momentum, .. }),
+                "momentum" | "nesterov" | "clip" | "samomentum",
+            ) => self.with_momentum(momentum, key, value),
             (Kind::LowRank { .. }, "min") => {
                 let factor = value.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
                 factor
@@ -126,15 +131,48 @@ impl Policy {
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
-                    "only values=FORMAT and put-back=RULE"
+                    "only values=FORMAT, put-back=RULE, momentum=FACTOR, nesterov=yes, clip=NORM and \
+                     samomentum=FACTOR"
                 }
-                Kind::Sparse(_) => "only values=FORMAT",
+                Kind::Sparse(_) => {
+                    "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR"
+                }
                 Kind::LowRank { .. } => "only min=FACTOR",
                 Kind::Dense => "nothing",
             }
             .to_owned()
                 + " after the method"),
         }
+    }
+
+    /// With a setting of its momentum.
+    fn with_momentum(self, momentum: Momentum, key: &str, value: &str) -> Result<Self, String> {
+        let is_aware = matches!(momentum, Momentum::Aware { .. });
+        let number = || value.parse::<f64>().ok();
+        let set = match key {
+            "momentum" if !is_aware => number().map(|factor| self.momentum(factor as f32)),
+            "nesterov" if matches!(momentum, Momentum::Corrected { .. }) && value == "yes" => {
+                Some(self.nesterov())
+            }
+            "clip" if !is_aware => number().map(|limit| self.clip(limit)),
+            "samomentum" if momentum == Momentum::None => {
+                number().map(|factor| self.samomentum(factor as f32))
+            }
+            _ => None,
+        };
+        let valid = set.filter(|policy| match policy.0 {
+            Kind::Sparse(SparsePolicy { momentum, .. }) => momentum.check().is_ok(),
+            _ => false,
+        });
+        valid.ok_or_else(|| {
+            match key {
+                "momentum" => "momentum=FACTOR, at least 0 and less than 1, without samomentum",
+                "nesterov" => "nesterov=yes, after momentum=FACTOR",
+                "clip" => "clip=NORM, above 0, without samomentum",
+                _ => "samomentum=FACTOR, more than 0 and less than 1, without momentum and clip",
+            }
+            .to_owned()
+        })
     }
 }
 
@@ -157,6 +195,13 @@ mod tests {
                 "gtopk:0.5,values=one-bit-mean,put-back=published",
                 Policy::gtopk(0.5).values(Values::OneBit(Magnitude::Mean)).put_back(PutBack::Published),
             ),
+            ("topk:0.001,momentum=0.9", Policy::topk(0.001).momentum(0.9)),
+            (
+                "gtopk:0.001,put-back=published,momentum=0.9,nesterov=yes,clip=2.5",
+                Policy::gtopk(0.001).put_back(PutBack::Published).momentum(0.9).nesterov().clip(2.5),
+            ),
+            ("topk:0.01,momentum=0,clip=1", Policy::topk(0.01).clip(1.0)),
+            ("topk:0.01,values=f16,samomentum=0.7", Policy::topk(0.01).values(Values::F16).samomentum(0.7)),
             ("low-rank:4", Policy::low_rank(4)),
             ("low-rank:1,min=3.5", Policy::low_rank(1).min_compression(3.5)),
         ] {
@@ -183,9 +228,31 @@ mod tests {
             ("low-rank:2,min", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,put-back=published", "only min=FACTOR after the method"),
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
-            ("gtopk:0.1,min=2", "only values=FORMAT and put-back=RULE after the method"),
+            (
+                "gtopk:0.1,min=2",
+                "only values=FORMAT, put-back=RULE, momentum=FACTOR, nesterov=yes, clip=NORM and \
+                 samomentum=FACTOR after the method",
+            ),
+            ("topk:0.1,momentum=1", "momentum=FACTOR, at least 0 and less than 1, without samomentum"),
+            (
+                "topk:0.1,samomentum=0.5,momentum=0.5",
+                "momentum=FACTOR, at least 0 and less than 1, without samomentum",
+            ),
+            ("topk:0.1,nesterov=yes", "nesterov=yes, after momentum=FACTOR"),
+            ("topk:0.1,momentum=0.5,nesterov=no", "nesterov=yes, after momentum=FACTOR"),
+            ("topk:0.1,clip=0", "clip=NORM, above 0, without samomentum"),
+            ("topk:0.1,clip=NaN", "clip=NORM, above 0, without samomentum"),
+            (
+                "topk:0.1,samomentum=0",
+                "samomentum=FACTOR, more than 0 and less than 1, without momentum and clip",
+            ),
+            ("dense,momentum=0.5", "nothing after the method"),
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
-            ("topk:0.1,put-back=published", "only values=FORMAT after the method"),
+            (
+                "topk:0.1,put-back=published",
+                "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR after the \
+                 method",
+            ),
             (
                 "topk:0.1,values=bf17",
                 "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \

@@ -1,5 +1,5 @@
-/* Steps of an exchange: gradients that are handed in one by one come back with the bits of an average, and what
- * makes no sense is refused. */
+/* Steps of an exchange: gradients that are handed in one by one come back with the bits of an average, and
+ * what makes no sense is refused. */
 #include "check.h"
 
 enum { TENSORS = 5, MOST = 400, STEPS = 3 };

@@ -1,12 +1,12 @@
 //! Momentum correction.
 
-use super::{Clip, check_momentum, for_blocks, largest_finite, squared_norm};
+use super::{Clip, check_momentum, check_sums, for_blocks, largest_finite, squared_norm};
 use crate::bits::{check_finite, magnitude};
 use crate::error::check_length;
 use crate::feedback::{Compressor, Gradient, add_entries};
 use crate::simd::{Level, momentum};
 use crate::state::{Reader, State, Writer};
-use crate::{Error, SparseVec, SparseView};
+use crate::{Error, SparseVec, SparseView, room};
 
 /// Momentum correction: `u = m u + g; v += u`, selection from `v`. Where an entry is sent, `u` and `v` are
 /// reset to zero, so that old momentum has no further effect (*masking*; Lin et al., ICLR 2018, 3.1 and 3.3).
@@ -43,10 +43,10 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
     /// For a tensor of `n` elements; `momentum` is `m`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] unless `0 <= momentum < 1`.
+    /// [`Error::OutOfRange`] unless `0 <= momentum < 1`; [`Error::Memory`].
     pub fn new(n: usize, compressor: C, momentum: f32) -> Result<Self, Error> {
         check_momentum(momentum, false)?;
-        let (u, v) = (vec![0.0; n], vec![0.0; n]);
+        let (u, v) = (room::zeros(n)?, room::zeros(n)?);
         let masked = SparseVec::new(n);
         Ok(Self { compressor, momentum, nesterov: false, clip: None, u, v, ceilings: [0.0; 2], masked })
     }
@@ -152,6 +152,39 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         add_entries(errors, 1.0, &mut self.v)?;
         self.raise_ceiling(errors.indices());
         Ok(())
+    }
+
+    /// Whether [`add_error`](Self::add_error) and [`put_back`](Self::put_back) of these entries would
+    /// succeed.
+    ///
+    /// # Errors
+    /// As for [`put_back`](Self::put_back).
+    pub fn check_put_back(&self, entries: SparseView<'_>) -> Result<(), Error> {
+        check_sums(entries, &self.v, |v, value| v + value)
+    }
+
+    /// Takes the gradient of the last step out of `u` and `v` again, as if it had not been made. Its message
+    /// must have been [put back](Self::put_back) before. Each element is restored up to a few roundings; with
+    /// a momentum of 0, `u` becomes 0, which no later step depends on. Not for hot paths.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]; nothing has changed then. [`Error::NonFinite`] for a gradient that the step
+    /// has refused.
+    pub fn withdraw<'a>(&mut self, gradient: impl Into<Gradient<'a>>) -> Result<(), Error> {
+        let gradient = gradient.into();
+        check_length(self.u.len(), gradient.len())?;
+        let squares = squared_norm(gradient)?;
+        let factor = self.clip.map_or(1.0, |clip| clip.factor(squares));
+        let m = self.momentum;
+        for (index, (u, v)) in self.u.iter_mut().zip(&mut self.v).enumerate() {
+            let g = factor * gradient.at(index);
+            let added = if self.nesterov { m * *u + g } else { *u };
+            // Rounded sums, and a division: the differences may exceed the largest number a little.
+            let within = |value: f32| value.clamp(f32::MIN, f32::MAX);
+            *v = within(*v - added);
+            *u = if m > 0.0 { within((*u - g) / m) } else { 0.0 };
+        }
+        self.reset_ceilings()
     }
 
     fn step(

@@ -23,10 +23,11 @@ pub use correction::MomentumCorrection;
 pub use post_compression::PostCompression;
 pub use sparsification_aware::SparsificationAware;
 
-use crate::Error;
 use crate::bits::INFINITE;
+use crate::error::check_length;
 use crate::feedback::Gradient;
 use crate::simd::{Level, dense};
+use crate::{Error, SparseView};
 
 /// Elements that are checked before they are written; they stay in the first-level cache in between.
 const BLOCK: usize = 1024;
@@ -61,6 +62,14 @@ fn largest_finite(values: &[f32]) -> Result<f64, Error> {
     Ok(f64::from(f32::from_bits(largest)))
 }
 
+/// Fails for the first entry that, with the value at its place, comes to a `sum` that is not finite.
+fn check_sums(entries: SparseView<'_>, values: &[f32], sum: impl Fn(f32, f32) -> f32) -> Result<(), Error> {
+    check_length(entries.dim(), values.len())?;
+    let sums = entries.iter().map(|(index, value)| (index as usize, sum(values[index as usize], value)));
+    let bad = sums.into_iter().find(|(_, sum)| !sum.is_finite());
+    bad.map_or(Ok(()), |(index, value)| Err(Error::NonFinite { index, value }))
+}
+
 /// Fails unless `0 <= momentum < 1`; if `positive`, 0 fails too.
 fn check_momentum(momentum: f32, positive: bool) -> Result<(), Error> {
     if (0.0..1.0).contains(&momentum) && (momentum > 0.0 || !positive) {
@@ -72,4 +81,69 @@ fn check_momentum(momentum: f32, positive: bool) -> Result<(), Error> {
         "at least 0 and less than 1"
     };
     Err(Error::OutOfRange { what: "momentum", value: f64::from(momentum), expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SparseVec;
+    use crate::feedback::TopK;
+
+    const GRADIENTS: [[f32; 5]; 3] =
+        [[4.0, -1.0, 2.0, 0.5, 8.0], [1.0, 3.0, -6.0, 0.25, 1.0], [-2.0, 5.0, 1.0, 7.0, 0.0]];
+
+    /// All numbers are exact in binary.
+    #[test]
+    fn a_step_that_is_withdrawn_was_not_made() {
+        for (momentum, nesterov) in [(0.5, false), (0.5, true), (0.0, false)] {
+            let mut correction = MomentumCorrection::new(5, TopK::new(2), momentum).unwrap();
+            if nesterov {
+                correction = correction.with_nesterov();
+            }
+            let mut message = SparseVec::new(5);
+            for pair in GRADIENTS.windows(2) {
+                correction.compress(&pair[0][..], &mut message).unwrap();
+                let before = [correction.velocity().to_vec(), correction.accumulated().to_vec()];
+                correction.compress(&pair[1][..], &mut message).unwrap();
+                correction.put_back(message.view()).unwrap();
+                correction.withdraw(&pair[1][..]).unwrap();
+                assert_eq!(correction.accumulated(), before[1], "{momentum} {nesterov}");
+                if momentum > 0.0 {
+                    assert_eq!(correction.velocity(), before[0], "{momentum} {nesterov}");
+                }
+            }
+            let mut aware = SparsificationAware::new(5, TopK::new(2), 0.5).unwrap();
+            for pair in GRADIENTS.windows(2) {
+                aware.compress(&pair[0][..], 1.0, &mut message).unwrap();
+                let before = aware.state().to_vec();
+                aware.compress(&pair[1][..], 1.0, &mut message).unwrap();
+                aware.put_back(&message).unwrap();
+                aware.withdraw(&pair[1][..], 1.0).unwrap();
+                assert_eq!(aware.state(), before);
+            }
+        }
+    }
+
+    #[test]
+    fn what_may_be_put_back_is_known_before() {
+        let entries = |value: f32| SparseVec::from_parts(2, vec![1], vec![value]).unwrap();
+        let mut correction = MomentumCorrection::new(2, TopK::new(1), 0.5).unwrap();
+        correction.load(&[0.0; 2], &[0.0, f32::MAX]).unwrap();
+        let mut aware = SparsificationAware::new(2, TopK::new(1), 0.5).unwrap();
+        aware.load(&[0.0, f32::MAX]).unwrap();
+        for value in [1.0, -f32::MAX, f32::MAX, f32::MAX / 2.0] {
+            let entries = entries(value);
+            let is_right = correction.check_put_back(entries.view()).is_ok();
+            assert_eq!(correction.clone().add_error(entries.view()).is_ok(), is_right, "{value}");
+            let is_right = aware.check_put_back(entries.view()).is_ok();
+            let put_back = aware.clone().put_back(&entries);
+            assert_eq!(put_back.is_ok(), is_right, "{value}: {put_back:?}");
+        }
+        assert!(correction.check_put_back(entries(f32::MAX).view()).is_err());
+        assert!(aware.check_put_back(entries(f32::MAX).view()).is_err());
+        assert!(matches!(
+            correction.check_put_back(SparseVec::new(3).view()),
+            Err(Error::LengthMismatch { .. })
+        ));
+    }
 }

@@ -1,12 +1,12 @@
 //! Sparsification-aware momentum.
 
-use super::{check_momentum, for_blocks};
-use crate::Error;
+use super::{check_momentum, check_sums, for_blocks};
 use crate::bits::INFINITE;
 use crate::error::check_length;
 use crate::feedback::{Compressor, Gradient, Residual};
 use crate::simd::{Level, codes, momentum};
 use crate::state::{Reader, State, Writer};
+use crate::{Error, SparseView};
 
 /// SAMomentum: `u = m u + rate g`; a selection of `u` is sent. The entries that are not sent are divided by
 /// `m`; the sent ones keep their `u` (Yan et al., ICPP 2020). An entry that is not sent for `T` steps then
@@ -41,10 +41,10 @@ impl<C: Compressor> SparsificationAware<C> {
     /// For a tensor of `n` elements; `momentum` is `m`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] unless `0 < momentum < 1`.
+    /// [`Error::OutOfRange`] unless `0 < momentum < 1`; [`Error::Memory`].
     pub fn new(n: usize, compressor: C, momentum: f32) -> Result<Self, Error> {
         check_momentum(momentum, true)?;
-        Ok(Self { compressor, momentum, w: Residual::new(n) })
+        Ok(Self { compressor, momentum, w: Residual::try_new(n)? })
     }
 
     /// The compressor, for changing its settings.
@@ -103,6 +103,33 @@ impl<C: Compressor> SparsificationAware<C> {
         let Self { compressor, momentum, w } = self;
         w.change(|values| compressor.add_decoded(message, -*momentum, values))?;
         w.change(|values| compressor.add_decoded(message, 1.0, values))
+    }
+
+    /// Whether [`put_back`](Self::put_back) of a message with these entries would succeed.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]; [`Error::NonFinite`] for the first sum that is not finite.
+    pub fn check_put_back(&self, entries: SparseView<'_>) -> Result<(), Error> {
+        let taken = |w: f32, value: f32| w - self.momentum * value;
+        check_sums(entries, self.w.values(), taken)?;
+        check_sums(entries, self.w.values(), |w, value| taken(w, value) + value)
+    }
+
+    /// Takes the gradient of the last step, with its rate, out of `w` again. Its message must have been
+    /// [put back](Self::put_back) before. Each element is restored up to rounding.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]; nothing has changed then.
+    pub fn withdraw<'a>(&mut self, gradient: impl Into<Gradient<'a>>, rate: f32) -> Result<(), Error> {
+        let gradient = gradient.into();
+        check_length(self.w.len(), gradient.len())?;
+        self.w.change(|values| {
+            for (index, value) in values.iter_mut().enumerate() {
+                // The sum was rounded, so the difference may exceed the largest number by half a unit.
+                *value = (*value - rate * gradient.at(index)).clamp(f32::MIN, f32::MAX);
+            }
+        });
+        Ok(())
     }
 
     /// Replaces `w`, for example by a saved one.

@@ -1,0 +1,139 @@
+//! What is kept of a sparse tensor from step to step.
+
+use brevity_compress::feedback::{Residual, TopK};
+use brevity_compress::momentum::{Clip, MomentumCorrection, SparsificationAware};
+use brevity_compress::select::TopKScratch;
+use brevity_compress::state::{Reader, Writer};
+use brevity_compress::{Error, SparseVec, SparseView};
+
+use crate::policy::Momentum;
+
+/// What has not been sent of a tensor's gradients, and its momentum.
+pub(super) enum Kept {
+    Residual(Residual),
+    Corrected(MomentumCorrection<TopK>),
+    Aware(SparsificationAware<TopK>),
+}
+
+/// What has become of a gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fed {
+    /// It is in what is kept.
+    Whole,
+    /// It is, but for the sums that are not finite.
+    InPart,
+    /// It was refused: nothing has changed.
+    Refused,
+}
+
+impl Kept {
+    pub(super) fn new(n: usize, momentum: Momentum, world_size: u32) -> Result<Self, Error> {
+        // The entries are set in each step.
+        let top_k = TopK::new(0);
+        Ok(match momentum {
+            Momentum::None => Self::Residual(Residual::try_new(n)?),
+            Momentum::Corrected { factor, nesterov, clip } => {
+                let mut corrected = MomentumCorrection::new(n, top_k, factor)?;
+                if nesterov {
+                    corrected = corrected.with_nesterov();
+                }
+                if let Some(limit) = clip {
+                    corrected = corrected.with_clip(Clip::new(limit, world_size as usize)?);
+                }
+                Self::Corrected(corrected)
+            }
+            Momentum::Aware { factor } => Self::Aware(SparsificationAware::new(n, top_k, factor)?),
+        })
+    }
+
+    /// Adds a gradient and takes out the `k` largest entries.
+    pub(super) fn feed(
+        &mut self,
+        gradient: &[f32],
+        k: usize,
+        out: &mut SparseVec,
+        scratch: &mut TopKScratch,
+    ) -> Fed {
+        let fed = match self {
+            Self::Residual(residual) => match residual.feed_top_k(gradient, k, out, scratch) {
+                Ok(None) => return Fed::Whole,
+                Ok(Some(_)) => return Fed::InPart,
+                Err(error) => Err(error),
+            },
+            Self::Corrected(corrected) => {
+                corrected.compressor_mut().set_k(k);
+                corrected.compress(gradient, out)
+            }
+            Self::Aware(aware) => {
+                aware.compressor_mut().set_k(k);
+                aware.compress(gradient, 1.0, out)
+            }
+        };
+        if fed.is_ok() {
+            return Fed::Whole;
+        }
+        out.clear();
+        Fed::Refused
+    }
+
+    /// Takes back entries that were not delivered.
+    pub(super) fn put_back(&mut self, entries: &SparseVec) -> Result<(), Error> {
+        match self {
+            Self::Residual(residual) => residual.put_back(entries.view()),
+            Self::Corrected(corrected) => corrected.put_back(entries.view()),
+            Self::Aware(aware) => aware.put_back(entries),
+        }
+    }
+
+    /// Keeps what rounding and merging have taken away from entries that were delivered.
+    pub(super) fn keep_error(&mut self, entries: &SparseVec) -> Result<(), Error> {
+        match self {
+            Self::Corrected(corrected) => corrected.add_error(entries.view()),
+            // It counts as not sent.
+            _ => self.put_back(entries),
+        }
+    }
+
+    /// Whether both of them would succeed.
+    pub(super) fn check_put_back(&self, entries: SparseView<'_>) -> Result<(), Error> {
+        match self {
+            Self::Residual(residual) => residual.check_put_back(entries),
+            Self::Corrected(corrected) => corrected.check_put_back(entries),
+            Self::Aware(aware) => aware.check_put_back(entries),
+        }
+    }
+
+    /// Takes the last gradient out again, after what was taken out for it was put back.
+    pub(super) fn withdraw(&mut self, gradient: &[f32]) -> Result<(), Error> {
+        match self {
+            Self::Residual(residual) => residual.withdraw(gradient),
+            Self::Corrected(corrected) => corrected.withdraw(gradient),
+            Self::Aware(aware) => aware.withdraw(gradient, 1.0),
+        }
+    }
+
+    /// What has not been sent.
+    pub(super) fn values(&self) -> &[f32] {
+        match self {
+            Self::Residual(residual) => residual.values(),
+            Self::Corrected(corrected) => corrected.accumulated(),
+            Self::Aware(aware) => aware.state(),
+        }
+    }
+
+    pub(super) fn write_state(&self, contents: &mut Writer) {
+        match self {
+            Self::Residual(residual) => contents.part(residual),
+            Self::Corrected(corrected) => contents.part(corrected),
+            Self::Aware(aware) => contents.part(aware),
+        }
+    }
+
+    pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        match self {
+            Self::Residual(residual) => contents.part(residual),
+            Self::Corrected(corrected) => contents.part(corrected),
+            Self::Aware(aware) => contents.part(aware),
+        }
+    }
+}
