@@ -250,8 +250,8 @@ mod tests {
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
             (
                 "topk:0.1,put-back=published",
-                "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR after the \
-                 method",
+                "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR after \
+                 the method",
             ),
             (
                 "topk:0.1,values=bf17",
