@@ -3,6 +3,7 @@
 mod buckets;
 mod mismatches;
 mod momentum;
+mod participants;
 mod steps;
 
 use std::sync::{Arc, Mutex};

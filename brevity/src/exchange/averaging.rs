@@ -7,8 +7,9 @@ use std::task::{Context, Poll, Waker, ready};
 use brevity_collectives::Group;
 use brevity_collectives::engine::Handle;
 
+use super::GradientExchange;
+use super::parts::Parts;
 use super::step::Running;
-use super::{GradientExchange, Parts};
 use crate::error::Result;
 
 /// What a non-blocking average returns: the exchange, the gradients, and the outcome.

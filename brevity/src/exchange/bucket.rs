@@ -6,6 +6,7 @@ use brevity_compress::state::{Reader, Writer};
 use super::Ending;
 use super::dense::DenseBucket;
 use super::low_rank::LowRankBucket;
+use super::participants::Shares;
 use super::sparse::SparseBucket;
 
 /// Tensors that travel together.
@@ -60,11 +61,11 @@ impl Bucket {
 
     /// Updates what is kept, and the gradients, by the outcome. The gradients are read if the step is left
     /// out, and written if it is done.
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
         match self {
-            Self::Dense(bucket) => bucket.finish(ending, gradients),
-            Self::Sparse(bucket) => bucket.finish(ending, gradients, world_size),
-            Self::LowRank(bucket) => bucket.finish(ending, gradients),
+            Self::Dense(bucket) => bucket.finish(ending, gradients, shares),
+            Self::Sparse(bucket) => bucket.finish(ending, gradients, shares),
+            Self::LowRank(bucket) => bucket.finish(ending, gradients, shares),
         }
     }
 

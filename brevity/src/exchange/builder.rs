@@ -9,9 +9,10 @@ use brevity_compress::low_rank::LowRank;
 use super::bucket::{Bucket, in_buckets};
 use super::dense::DenseBucket;
 use super::low_rank::LowRankBucket;
+use super::parts::Parts;
 use super::room::Lacking;
 use super::sparse::{Member, SparseBucket, Way};
-use super::{GradientExchange, Parts, Tensor};
+use super::{GradientExchange, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
 
@@ -32,6 +33,7 @@ pub struct ExchangeBuilder {
     seed: u64,
     number: Option<u32>,
     bucket_bytes: Option<usize>,
+    over_participants: bool,
     tensors: Vec<(String, Vec<usize>, Policy)>,
 }
 
@@ -42,6 +44,7 @@ impl ExchangeBuilder {
             seed: DEFAULT_SEED,
             number: None,
             bucket_bytes: None,
+            over_participants: false,
             tensors: Vec::new(),
         }
     }
@@ -86,6 +89,15 @@ impl ExchangeBuilder {
         self
     }
 
+    /// Divides averages by the number of ranks that have a gradient in the step, instead of by all: those
+    /// that do not call [`step_empty`](GradientExchange::step_empty). Costs an all-reduce of 4 bytes more. It
+    /// must be the same on all ranks.
+    #[must_use]
+    pub fn average_over_participants(mut self) -> Self {
+        self.over_participants = true;
+        self
+    }
+
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
@@ -117,7 +129,8 @@ impl ExchangeBuilder {
         }
         let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size())?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
-        Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, buckets, number), running: None })
+        let parts = Parts::new(tensors, buckets, number, self.over_participants);
+        Ok(GradientExchange { group: self.group, parts, running: None })
     }
 }
 

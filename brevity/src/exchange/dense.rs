@@ -8,6 +8,7 @@ use brevity_collectives::{Call, Chunk, Description, Error, ReduceOp, Result};
 use brevity_compress::state::{Reader, Writer};
 
 use super::bucket::add_finite;
+use super::participants::Shares;
 use super::room::Lacking;
 use super::{Ending, room};
 
@@ -17,8 +18,8 @@ pub(super) struct DenseBucket {
     tensors: Vec<Packed>,
     /// What is sent: the gradients, plus those of earlier steps that failed.
     pending: Vec<f32>,
-    /// The average, once the all-reduce has succeeded.
-    average: Vec<f32>,
+    /// The sum over all ranks, once the all-reduce has succeeded.
+    sum: Vec<f32>,
     /// Whether `pending` holds gradients of earlier steps that failed.
     waiting: bool,
 }
@@ -40,7 +41,7 @@ impl DenseBucket {
     /// Makes room for all tensors.
     pub(super) fn allocate(&mut self) -> std::result::Result<(), Lacking> {
         // Asked for first, because zeros take memory at once.
-        self.average = room::with_room(self.count())?;
+        self.sum = room::with_room(self.count())?;
         self.pending = room::zeros(self.count())?;
         Ok(())
     }
@@ -63,32 +64,35 @@ impl DenseBucket {
     }
 
     pub(super) fn describe(&self) -> Description {
-        describe_all_reduce::<f32>(self.pending.len(), ReduceOp::Average)
+        describe_all_reduce::<f32>(self.pending.len(), ReduceOp::Sum)
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
-        let mut sum = mem::take(&mut self.average);
+        let mut sum = mem::take(&mut self.sum);
         sum.clear();
         // Copied, so that `pending` keeps the gradients if the collective fails.
         sum.extend_from_slice(&self.pending);
         if poisoned {
             sum.fill(0.0);
         }
-        self.average = all_reduce(call, Chunk::from(sum), ReduceOp::Average).await?.into_vec();
+        self.sum = all_reduce(call, Chunk::from(sum), ReduceOp::Sum).await?.into_vec();
         // All ranks have the same bits and so take the same branch.
         let is_finite =
-            |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());
+            |packed: &&Packed| self.sum[packed.range.clone()].iter().all(|value| value.is_finite());
         match self.tensors.iter().find(|packed| !is_finite(packed)) {
             Some(packed) => Err(Error::Overflow { tensor: packed.tensor as u32 }),
             None => Ok(()),
         }
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]]) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
         match ending {
             Ending::Done => {
                 for packed in &self.tensors {
-                    gradients[packed.tensor].copy_from_slice(&self.average[packed.range.clone()]);
+                    let sums = &self.sum[packed.range.clone()];
+                    gradients[packed.tensor].iter_mut().zip(sums).for_each(|(gradient, &sum)| {
+                        *gradient = shares.average(sum);
+                    });
                 }
                 self.pending.fill(0.0);
                 self.waiting = false;
@@ -158,7 +162,7 @@ mod tests {
         lane.waiting = true;
         let mut gradient = [-1.5 * 2.0_f32.powi(104), 2.0];
         assert!(lane.accumulate(0, &gradient));
-        lane.finish(Ending::Poisoned, &mut [&mut gradient]);
+        lane.finish(Ending::Poisoned, &mut [&mut gradient], Shares::all(1));
         assert_eq!(lane.pending, [f32::MAX, 1.0]);
     }
 }

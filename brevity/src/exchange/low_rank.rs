@@ -5,6 +5,7 @@ use brevity_collectives::{Call, Description, Result};
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 use brevity_compress::state::{Reader, Writer};
 
+use super::participants::Shares;
 use super::room::Lacking;
 use super::{Ending, room};
 
@@ -77,9 +78,9 @@ impl LowRankBucket {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]]) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
         match ending {
-            Ending::Done => self.commit(gradients),
+            Ending::Done => self.commit(gradients, shares),
             Ending::Failed => {}
             Ending::Poisoned => self.withdraw(gradients),
         }
@@ -92,11 +93,12 @@ impl LowRankBucket {
 
     /// Writes the approximation of the mean, and keeps in the residual what this rank's own projection misses
     /// (the paper's rule).
-    fn commit(&mut self, gradients: &mut [&mut [f32]]) {
+    fn commit(&mut self, gradients: &mut [&mut [f32]], shares: Shares) {
         let Self { tensors, powersgd, factors, .. } = self;
         for (position, &tensor) in tensors.iter().enumerate() {
             let written = powersgd.reconstruct(position, factors, gradients[tensor]);
             debug_assert!(written.is_ok(), "the factors have their state's shape");
+            shares.correct(gradients[tensor]);
         }
         let committed = powersgd.commit(factors);
         debug_assert!(committed.is_ok(), "the factors are finite and have their state's shape");

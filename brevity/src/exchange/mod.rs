@@ -11,6 +11,8 @@ mod builder;
 mod dense;
 mod kept;
 mod low_rank;
+mod participants;
+mod parts;
 mod report;
 mod room;
 mod saved;
@@ -19,9 +21,8 @@ mod step;
 
 use std::time::Duration;
 
-use brevity_collectives::dense::barrier;
-use brevity_collectives::{Call, Description, Error as Collective, Group, Operation};
-use brevity_compress::{Density, in_standard_float_mode};
+use brevity_collectives::{Error as Collective, Group};
+use brevity_compress::Density;
 
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
@@ -31,6 +32,7 @@ pub use step::Step;
 use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
 use bucket::Bucket;
+use parts::{Parts, all_at_once, note_plan};
 use step::Running;
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
@@ -57,18 +59,6 @@ pub struct GradientExchange {
     parts: Parts,
     /// A step that has begun.
     running: Option<Running>,
-}
-
-/// The exchange without its group.
-struct Parts {
-    tensors: Vec<Tensor>,
-    buckets: Vec<Bucket>,
-    /// Its number among the objects of the group.
-    number: u32,
-    /// What all ranks must have built alike.
-    description: Description,
-    /// The same of a bucket that travels by itself.
-    of_buckets: Vec<Description>,
 }
 
 /// A tensor as given to the builder.
@@ -106,7 +96,7 @@ impl GradientExchange {
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
-        self.parts.average(&self.group, &mut slices)
+        self.parts.average(&self.group, true, &mut slices)
     }
 
     /// Like [`average`](Self::average), with another timeout than that of the group.
@@ -116,7 +106,23 @@ impl GradientExchange {
     pub fn average_within<G: AsMut<[f32]>>(&mut self, gradients: &mut [G], timeout: Duration) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
-        self.parts.average(&self.group.with_timeout(timeout), &mut slices)
+        self.parts.average(&self.group.with_timeout(timeout), true, &mut slices)
+    }
+
+    /// The same call as [`average`](Self::average) on a rank that has no gradient, for instance because its
+    /// data has ended before that of others: as if all values were 0. What its residuals hold is sent as
+    /// always, and it gets the same averages as the others, so that its model stays the same.
+    ///
+    /// Averages are over all ranks nevertheless, unless the exchange [averages over
+    /// participants](ExchangeBuilder::average_over_participants).
+    ///
+    /// # Errors
+    /// As for [`average`](Self::average). `averages` are zeros then.
+    pub fn step_empty<G: AsMut<[f32]>>(&mut self, averages: &mut [G]) -> Result<()> {
+        let mut slices: Vec<&mut [f32]> = averages.iter_mut().map(AsMut::as_mut).collect();
+        self.check(&slices)?;
+        slices.iter_mut().for_each(|slice| slice.fill(0.0));
+        self.parts.average(&self.group, false, &mut slices)
     }
 
     /// Starts an [`average`](Self::average) without blocking. The call owns the exchange and the gradients
@@ -158,7 +164,7 @@ impl GradientExchange {
             timed.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
                 Box::pin(async move {
                     let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
-                    all_at_once(call, &parts.tensors, &mut parts.buckets, &mut slices).await
+                    all_at_once(call, parts, true, &mut slices).await
                 })
             });
         Averaging { handle, group, running: None }
@@ -271,107 +277,6 @@ impl GradientExchange {
     }
 }
 
-impl Parts {
-    fn new(tensors: Vec<Tensor>, buckets: Vec<Bucket>, number: u32) -> Self {
-        let description = Description::of_plan(Operation::EXCHANGE, &[]);
-        let mut parts = Self { tensors, buckets, number, description, of_buckets: Vec::new() };
-        parts.describe_anew();
-        parts
-    }
-
-    /// Averages gradients whose lengths were checked.
-    fn average(&mut self, group: &Group, slices: &mut [&mut [f32]]) -> Result<()> {
-        let Self { tensors, buckets, description, .. } = self;
-        note_plan(group, description, tensors, buckets);
-        group.run_in_order(*description, async |call| all_at_once(call, tensors, buckets, slices).await)
-    }
-
-    /// Describes what must be the same on all ranks: the tensors in their order and what the buckets do, in
-    /// sequence, and which of the group's exchanges it is. Every message carries a digest of it, so ranks
-    /// that use different exchanges find out in the first step.
-    ///
-    /// Must be called whenever a bucket's own description, or the exchange's number, has changed.
-    fn describe_anew(&mut self) {
-        let mut plan = Vec::new();
-        for text in texts(&self.tensors, &self.buckets) {
-            plan.extend_from_slice(&(text.len() as u64).to_le_bytes());
-            plan.extend_from_slice(text.as_bytes());
-        }
-        for bucket in &self.buckets {
-            plan.extend_from_slice(&bucket.describe().encode().0);
-            bucket
-                .tensors()
-                .iter()
-                .for_each(|&tensor| plan.extend_from_slice(&(tensor as u64).to_le_bytes()));
-        }
-        let mut of = |bucket: u64| {
-            let length = plan.len();
-            plan.extend_from_slice(&bucket.to_le_bytes());
-            let description = Description::of_plan(Operation::EXCHANGE, &plan);
-            plan.truncate(length);
-            description.with_detail(u64::from(self.number))
-        };
-        self.of_buckets = (0..self.buckets.len() as u64).map(&mut of).collect();
-        self.description = of(u64::MAX);
-    }
-}
-
-/// Lets ranks whose tensors differ be told which.
-fn note_plan(group: &Group, description: &Description, tensors: &[Tensor], buckets: &[Bucket]) {
-    group.note_plan(description, texts(tensors, buckets));
-}
-
-/// Each tensor in words: name, length, and how it travels, with all settings.
-fn texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
-    texts_by(tensors, buckets, Bucket::travels)
-}
-
-/// Each tensor in words, with what `of` says of the bucket that holds it.
-fn texts_by(
-    tensors: &[Tensor],
-    buckets: &[Bucket],
-    of: fn(&Bucket, usize) -> Option<String>,
-) -> impl Iterator<Item = String> {
-    tensors.iter().enumerate().map(move |(position, tensor)| {
-        let words = buckets.iter().find_map(|bucket| of(bucket, position)).unwrap_or_default();
-        format!("tensor {:?} of {} elements, {words}", tensor.name, tensor.count)
-    })
-}
-
-/// One step on one rank, of which all gradients are there.
-async fn all_at_once(
-    call: &Call<'_, '_>,
-    tensors: &[Tensor],
-    buckets: &mut [Bucket],
-    gradients: &mut [&mut [f32]],
-) -> Result<()> {
-    let bad = in_standard_float_mode(|| {
-        let all = buckets.iter_mut().filter_map(|bucket| {
-            let tensors = bucket.tensors().into_iter();
-            tensors.filter(|&tensor| !bucket.accumulate(tensor, gradients[tensor])).min()
-        });
-        all.min()
-    });
-    if let Some(tensor) = bad {
-        call.set_poison(tensor as u32);
-    }
-    // Without tensors too, so that ranks that have some find out.
-    let mut outcome = if buckets.is_empty() { barrier(call).await } else { Ok(()) };
-    for bucket in buckets.iter_mut() {
-        outcome = bucket.exchange(call, bad.is_some()).await;
-        // After a collective every rank knows of the value that is not finite, so all ranks stop here
-        // together.
-        if outcome.is_err() {
-            break;
-        }
-    }
-    let ending = Ending::of(&outcome);
-    in_standard_float_mode(|| {
-        buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, call.world_size()));
-    });
-    outcome.map_err(|error| named(error, tensors))
-}
-
 /// Converts to the facade's error, which has the tensor's name.
 fn named(error: Collective, tensors: &[Tensor]) -> Error {
     let name = |tensor: u32| {
@@ -385,9 +290,9 @@ fn named(error: Collective, tensors: &[Tensor]) -> Error {
 }
 
 impl Ending {
-    fn of(outcome: &Result<(), Collective>) -> Self {
+    fn of<T>(outcome: &Result<T, Collective>) -> Self {
         match outcome {
-            Ok(()) => Self::Done,
+            Ok(_) => Self::Done,
             Err(Collective::NonFinite { .. } | Collective::Overflow { .. }) => Self::Poisoned,
             Err(_) => Self::Failed,
         }

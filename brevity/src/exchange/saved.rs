@@ -10,8 +10,9 @@ use std::io::{Read, Write};
 use brevity_collectives::{Description, Operation};
 use brevity_compress::state::{self, Fault, Reader, State, Writer};
 
+use super::GradientExchange;
 use super::bucket::Bucket;
-use super::{GradientExchange, Parts, texts_by};
+use super::parts::{Parts, texts_by};
 use crate::error::Result;
 
 /// How many bytes of a tensor's description are stored as text.

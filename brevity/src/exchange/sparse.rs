@@ -14,6 +14,7 @@ use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Density, Error as Compress, SparseVec, SparseView};
 
 use super::kept::{Fed, Kept};
+use super::participants::Shares;
 use super::room::Lacking;
 use super::{Ending, room};
 use crate::policy::{Momentum, SparseMethod};
@@ -160,7 +161,7 @@ impl SparseBucket {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
         let (mut own, mut result) = (SparseVec::new(0), SparseVec::new(0));
         let all_delivered =
             matches!(self.method, SparseMethod::Union | SparseMethod::Global(PutBack::MergerKeeps));
@@ -172,10 +173,7 @@ impl SparseBucket {
                     part.settle(&own, Some(&result).filter(|_| !all_delivered));
                     let gradient = &mut *gradients[part.tensor];
                     gradient.fill(0.0);
-                    for (index, sum) in result.iter() {
-                        // Divided like a dense average, so that both have the same bits.
-                        gradient[index as usize] = sum / world_size as f32;
-                    }
+                    result.iter().for_each(|(index, sum)| gradient[index as usize] = shares.average(sum));
                 }
                 Ending::Failed => part.restore(),
                 Ending::Poisoned => {

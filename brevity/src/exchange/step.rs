@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use brevity_collectives::dense::barrier;
 use brevity_collectives::engine::Handle;
 use brevity_collectives::{Call, Error as Collective, Group, Reserved};
 use brevity_compress::in_standard_float_mode;
 
 use super::bucket::Bucket;
+use super::participants::Shares;
+use super::parts::{Parts, all_buckets, note_plan};
 use super::report::{BucketReport, StepReport};
-use super::{Ending, GradientExchange, Parts, named, note_plan};
+use super::{Ending, GradientExchange, named};
 use crate::error::{Error, Result};
 
 /// A step that has begun: hand in each gradient when it is [ready](Self::ready), then
@@ -25,6 +26,10 @@ pub struct Step<'a> {
 
 /// What a step has of the exchange while it runs.
 pub(super) struct Running {
+    /// Counts the ranks that have gradients, if that matters, and keeps those that have no bucket in step.
+    head: Option<Handle<((), Result<Shares, Collective>)>>,
+    /// Its result, if it has ended.
+    shares: Result<Shares, Collective>,
     buckets: Vec<Flight>,
     /// The bucket of each tensor, and whether its gradient is there.
     tensors: Vec<(usize, bool)>,
@@ -80,13 +85,33 @@ impl GradientExchange {
     /// # Errors
     /// [`Error::Collective`] in a forked child; [`Error::Order`] if a step was [left](Step::leave).
     pub fn begin(&mut self) -> Result<Step<'_>> {
+        self.begin_as(true)
+    }
+
+    /// Begins a step on a rank that has no gradient: as [`step_empty`](Self::step_empty) to
+    /// [`average`](Self::average). Finish it with zeros.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin).
+    pub fn begin_empty(&mut self) -> Result<Step<'_>> {
+        self.begin_as(false)
+    }
+
+    fn begin_as(&mut self, has_gradient: bool) -> Result<Step<'_>> {
         self.group.check_process()?;
         self.check_settled()?;
-        let Parts { tensors, buckets, of_buckets, .. } = &mut self.parts;
+        let Parts { tensors, buckets, of_buckets, of_head, over_participants, .. } = &mut self.parts;
         let mut places = vec![(0, false); tensors.len()];
         for description in of_buckets.iter() {
             note_plan(&self.group, description, tensors, buckets);
         }
+        let counts = over_participants.then_some(has_gradient);
+        let head = (counts.is_some() || buckets.is_empty()).then(|| {
+            note_plan(&self.group, of_head, tensors, buckets);
+            self.group.start_in_order(*of_head, (), move |call, ()| {
+                Box::pin(all_buckets(call, &mut [], false, counts))
+            })
+        });
         let flights = std::mem::take(buckets).into_iter().zip(of_buckets).enumerate();
         let flights = flights.map(|(place, (bucket, description))| {
             let members = bucket.tensors();
@@ -99,7 +124,12 @@ impl GradientExchange {
                 state: State::Ready(bucket, reserved),
             }
         });
-        self.running = Some(Running { buckets: flights.collect(), tensors: places });
+        self.running = Some(Running {
+            head,
+            shares: Ok(Shares::all(self.group.world_size())),
+            buckets: flights.collect(),
+            tensors: places,
+        });
         Ok(Step { exchange: self })
     }
 
@@ -112,8 +142,9 @@ impl GradientExchange {
     pub(super) fn settle(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.group.abort();
-        let ended = running.end();
-        self.put_back(ended, |bucket, world_size| bucket.finish(Ending::Failed, &mut [], world_size));
+        let (flights, _) = running.end();
+        let shares = Shares::all(self.group.world_size());
+        self.put_back(flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));
     }
 
     /// Fails if the exchange's buckets are in a step.
@@ -128,13 +159,12 @@ impl GradientExchange {
     }
 
     /// Takes back the buckets of a step, after `finish`.
-    fn put_back(&mut self, flights: Vec<Flight>, mut finish: impl FnMut(&mut Bucket, u32)) -> StepReport {
-        let world_size = self.group.world_size();
+    fn put_back(&mut self, flights: Vec<Flight>, mut finish: impl FnMut(&mut Bucket)) -> StepReport {
         let mut report = StepReport::default();
         for mut flight in flights {
             let (State::Ready(mut bucket, _) | State::Back(mut bucket, _)) = flight.state else { continue };
             let begun = Instant::now();
-            in_standard_float_mode(|| finish(&mut bucket, world_size));
+            in_standard_float_mode(|| finish(&mut bucket));
             flight.report.apply = begun.elapsed();
             self.parts.buckets.push(bucket);
             report.buckets.push(flight.report);
@@ -176,12 +206,7 @@ impl Step<'_> {
     pub fn finish<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.all_ready(&slices)?;
-        let flights = self.exchange.running.take().map(Running::end).unwrap_or_default();
-        if flights.is_empty() {
-            let GradientExchange { group, parts, .. } = &mut *self.exchange;
-            parts.average(group, &mut slices)?;
-        }
-        self.commit(flights, &mut slices)
+        self.commit(&mut slices)
     }
 
     /// Like [`finish`](Self::finish), without blocking. If the future is dropped, the step ends as if it were
@@ -192,19 +217,20 @@ impl Step<'_> {
     pub async fn finish_async<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.all_ready(&slices)?;
-        for flight in self.exchange.running.iter_mut().flat_map(|running| &mut running.buckets) {
-            if let State::Away(handle) = &mut flight.state {
-                let begun = Instant::now();
-                let ended = handle.await;
-                flight.back(ended, begun);
+        if let Some(running) = &mut self.exchange.running {
+            if let Some(head) = &mut running.head {
+                running.shares = head.await.1;
+                running.head = None;
+            }
+            for flight in &mut running.buckets {
+                if let State::Away(handle) = &mut flight.state {
+                    let begun = Instant::now();
+                    let ended = handle.await;
+                    flight.back(ended, begun);
+                }
             }
         }
-        let flights = self.exchange.running.take().map(Running::end).unwrap_or_default();
-        if flights.is_empty() {
-            let GradientExchange { group, parts, .. } = &*self.exchange;
-            group.start(parts.description, (), |call, ()| Box::pin(barrier(call))).await.1?;
-        }
-        self.commit(flights, &mut slices)
+        self.commit(&mut slices)
     }
 
     /// Lets go of the exchange in the middle of the step, which goes on. Until it is
@@ -225,14 +251,17 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// One decision for all buckets, of which all ranks have the same outcomes.
-    fn commit(&mut self, flights: Vec<Flight>, gradients: &mut [&mut [f32]]) -> Result<StepReport> {
-        let outcome = outcome(&flights);
+    /// Waits for all buckets: one decision for all of them, of which all ranks have the same outcomes.
+    fn commit(&mut self, gradients: &mut [&mut [f32]]) -> Result<StepReport> {
+        let Some(running) = self.exchange.running.take() else { return Ok(StepReport::default()) };
+        let (flights, head) = running.end();
+        let outcome = outcome(&flights, head);
         let ending = Ending::of(&outcome);
-        let finish = |bucket: &mut Bucket, world_size| bucket.finish(ending, gradients, world_size);
-        let report = self.exchange.put_back(flights, finish);
+        let all = Shares::all(self.exchange.group.world_size());
+        let shares = *outcome.as_ref().unwrap_or(&all);
+        let report = self.exchange.put_back(flights, |bucket| bucket.finish(ending, gradients, shares));
         match outcome {
-            Ok(()) => Ok(report),
+            Ok(_) => Ok(report),
             Err(error) => Err(named(error, &self.exchange.parts.tensors)),
         }
     }
@@ -254,13 +283,8 @@ impl Drop for Step<'_> {
 
 /// What a step of these buckets comes to. What leaves it out comes first, in the order in which a single call
 /// would have told it.
-fn outcome(flights: &[Flight]) -> Result<(), Collective> {
-    let errors = || {
-        flights.iter().filter_map(|flight| match &flight.state {
-            State::Back(_, Err(error)) => Some(error),
-            _ => None,
-        })
-    };
+fn outcome(flights: &[Flight], head: Result<Shares, Collective>) -> Result<Shares, Collective> {
+    let errors = || flights.iter().filter_map(|flight| flight.state.error());
     let not_finite = errors().filter_map(|error| match error {
         Collective::NonFinite { rank, tensor } => Some((*rank, *tensor)),
         _ => None,
@@ -275,7 +299,13 @@ fn outcome(flights: &[Flight]) -> Result<(), Collective> {
     if let Some(tensor) = overflow.min() {
         return Err(Collective::Overflow { tensor });
     }
-    errors().next().map_or(Ok(()), |error| Err(error.clone()))
+    errors().next().map_or(head, |error| Err(error.clone()))
+}
+
+impl State {
+    fn error(&self) -> Option<&Collective> {
+        if let Self::Back(_, Err(error)) = self { Some(error) } else { None }
+    }
 }
 
 impl Running {
@@ -305,7 +335,8 @@ impl Running {
     }
 
     /// Waits for the buckets that are away. One that has not started ends here: its call is dropped.
-    fn end(self) -> Vec<Flight> {
+    fn end(self) -> (Vec<Flight>, Result<Shares, Collective>) {
+        let shares = self.head.map_or(self.shares, |head| head.wait().1);
         let mut flights = self.buckets;
         for flight in &mut flights {
             let begun = Instant::now();
@@ -314,7 +345,7 @@ impl Running {
                 other => flight.state = other,
             }
         }
-        flights
+        (flights, shares)
     }
 }
 

@@ -1,0 +1,162 @@
+//! The exchange without its group: what it consists of, and a step of which all gradients are there.
+
+use brevity_collectives::dense::barrier;
+use brevity_collectives::{Call, Description, Error as Collective, Group, Operation};
+use brevity_compress::in_standard_float_mode;
+
+use super::bucket::Bucket;
+use super::participants::Shares;
+use super::{Ending, Tensor, named};
+use crate::error::Result;
+
+/// The exchange without its group.
+pub(super) struct Parts {
+    pub(super) tensors: Vec<Tensor>,
+    pub(super) buckets: Vec<Bucket>,
+    /// Its number among the objects of the group.
+    pub(super) number: u32,
+    /// Whether averages are over the ranks that have gradients in a step.
+    pub(super) over_participants: bool,
+    /// What all ranks must have built alike.
+    pub(super) description: Description,
+    /// The same of a bucket that travels by itself.
+    pub(super) of_buckets: Vec<Description>,
+    /// The same of what a step does beside its buckets.
+    pub(super) of_head: Description,
+}
+
+impl Parts {
+    pub(super) fn new(
+        tensors: Vec<Tensor>,
+        buckets: Vec<Bucket>,
+        number: u32,
+        over_participants: bool,
+    ) -> Self {
+        let description = Description::of_plan(Operation::EXCHANGE, &[]);
+        let mut parts = Self {
+            tensors,
+            buckets,
+            number,
+            over_participants,
+            description,
+            of_buckets: Vec::new(),
+            of_head: description,
+        };
+        parts.describe_anew();
+        parts
+    }
+
+    /// Averages gradients whose lengths were checked.
+    pub(super) fn average(
+        &mut self,
+        group: &Group,
+        has_gradient: bool,
+        slices: &mut [&mut [f32]],
+    ) -> Result<()> {
+        note_plan(group, &self.description, &self.tensors, &self.buckets);
+        let description = self.description;
+        group.run_in_order(description, async |call| all_at_once(call, self, has_gradient, slices).await)
+    }
+
+    /// Describes what must be the same on all ranks: the tensors in their order and what the buckets do, in
+    /// sequence, and which of the group's exchanges it is. Every message carries a digest of it, so ranks
+    /// that use different exchanges find out in the first step.
+    ///
+    /// Must be called whenever a bucket's own description, or the exchange's number, has changed.
+    pub(super) fn describe_anew(&mut self) {
+        let mut plan = Vec::new();
+        for text in texts(&self.tensors, &self.buckets) {
+            plan.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            plan.extend_from_slice(text.as_bytes());
+        }
+        for bucket in &self.buckets {
+            plan.extend_from_slice(&bucket.describe().encode().0);
+            bucket
+                .tensors()
+                .iter()
+                .for_each(|&tensor| plan.extend_from_slice(&(tensor as u64).to_le_bytes()));
+        }
+        let mut of = |bucket: u64| {
+            let length = plan.len();
+            plan.extend_from_slice(&bucket.to_le_bytes());
+            let description = Description::of_plan(Operation::EXCHANGE, &plan);
+            plan.truncate(length);
+            description.with_detail(u64::from(self.number) << 1 | u64::from(self.over_participants))
+        };
+        self.of_buckets = (0..self.buckets.len() as u64).map(&mut of).collect();
+        (self.description, self.of_head) = (of(u64::MAX), of(u64::MAX - 1));
+    }
+}
+
+/// Lets ranks whose tensors differ be told which.
+pub(super) fn note_plan(group: &Group, description: &Description, tensors: &[Tensor], buckets: &[Bucket]) {
+    group.note_plan(description, texts(tensors, buckets));
+}
+
+/// Each tensor in words: name, length, and how it travels, with all settings.
+pub(super) fn texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
+    texts_by(tensors, buckets, Bucket::travels)
+}
+
+/// Each tensor in words, with what `of` says of the bucket that holds it.
+pub(super) fn texts_by(
+    tensors: &[Tensor],
+    buckets: &[Bucket],
+    of: fn(&Bucket, usize) -> Option<String>,
+) -> impl Iterator<Item = String> {
+    tensors.iter().enumerate().map(move |(position, tensor)| {
+        let words = buckets.iter().find_map(|bucket| of(bucket, position)).unwrap_or_default();
+        format!("tensor {:?} of {} elements, {words}", tensor.name, tensor.count)
+    })
+}
+
+/// One step on one rank, of which all gradients are there.
+pub(super) async fn all_at_once(
+    call: &Call<'_, '_>,
+    parts: &mut Parts,
+    has_gradient: bool,
+    gradients: &mut [&mut [f32]],
+) -> Result<()> {
+    let Parts { tensors, buckets, over_participants, .. } = parts;
+    let bad = in_standard_float_mode(|| {
+        let all = buckets.iter_mut().filter_map(|bucket| {
+            let tensors = bucket.tensors().into_iter();
+            tensors.filter(|&tensor| !bucket.accumulate(tensor, gradients[tensor])).min()
+        });
+        all.min()
+    });
+    if let Some(tensor) = bad {
+        call.set_poison(tensor as u32);
+    }
+    let counts = over_participants.then_some(has_gradient);
+    let outcome = all_buckets(call, buckets, bad.is_some(), counts).await;
+    let ending = Ending::of(&outcome);
+    let shares = *outcome.as_ref().unwrap_or(&Shares::all(call.world_size()));
+    in_standard_float_mode(|| {
+        buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, shares));
+    });
+    outcome.map(drop).map_err(|error| named(error, tensors))
+}
+
+/// The collectives of all buckets, one after the other. With `counts`, returns over how many the average is.
+pub(super) async fn all_buckets(
+    call: &Call<'_, '_>,
+    buckets: &mut [Bucket],
+    poisoned: bool,
+    counts: Option<bool>,
+) -> Result<Shares, Collective> {
+    let shares = match counts {
+        Some(has_gradient) => Shares::counted(call, has_gradient).await?,
+        None => Shares::all(call.world_size()),
+    };
+    if buckets.is_empty() {
+        // So that ranks that have some find out.
+        barrier(call).await?;
+    }
+    for bucket in buckets {
+        // After a collective every rank knows of the value that is not finite, so all ranks stop here
+        // together.
+        bucket.exchange(call, poisoned).await?;
+    }
+    Ok(shares)
+}
