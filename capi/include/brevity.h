@@ -1052,6 +1052,16 @@ brv_status brv_exchange_begin(brv_exchange *exchange);
 brv_status brv_exchange_ready(brv_exchange *exchange, size_t tensor, const float *gradient, size_t n);
 brv_status brv_exchange_finish(brv_exchange *exchange, float *const *gradients, size_t tensors);
 
+/* A rank that has no gradient, for instance because its data has ended before that of others, makes the same
+ * call with nothing: step_empty where others call brv_exchange_average, or begin_empty, and zeros, where
+ * others call begin. Its residuals are delivered as always, and it gets the same averages; the memory need
+ * not be set. Averages are over all ranks, unless all have called average_over_participants before the first
+ * call with the exchange: then they are over the ranks that have a gradient, which costs an all-reduce of 4
+ * bytes. */
+brv_status brv_exchange_average_over_participants(brv_exchange *exchange);
+brv_status brv_exchange_step_empty(brv_exchange *exchange, float *const *averages, size_t tensors);
+brv_status brv_exchange_begin_empty(brv_exchange *exchange);
+
 /* What one bucket of a step took on this rank, in seconds. */
 typedef struct brv_bucket_report {
     uint64_t size;         /* sizeof(brv_bucket_report) */

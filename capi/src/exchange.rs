@@ -29,6 +29,7 @@ pub(crate) struct Plan {
     away: Option<Away>,
     /// The bytes of gradients of a bucket, if they were set.
     bucket_bytes: Option<usize>,
+    over_participants: bool,
     /// What the last step took.
     pub(crate) report: StepReport,
 }
@@ -62,6 +63,7 @@ pub unsafe extern "C" fn brv_exchange_new(
             exchange: None,
             away: None,
             bucket_bytes: None,
+            over_participants: false,
             report: StepReport::default(),
         };
         Ok(Some(brv_exchange(Mutex::new(plan))))
@@ -261,11 +263,7 @@ impl Plan {
     }
 
     fn add(&mut self, name: &str, shape: &[usize], policy: Policy) -> Result<(), Failure> {
-        if self.exchange.is_some() {
-            return Err(Failure::argument(format!(
-                "exchange is in use: add tensor {name:?} before the first call with it"
-            )));
-        }
+        self.check_unused(&format!("add tensor {name:?}"))?;
         if self.tensors.iter().any(|tensor| tensor.name == name) {
             return Err(Failure::argument(format!(
                 "there are two tensors named {name:?}: give each its own name"
@@ -278,12 +276,22 @@ impl Plan {
     }
 
     pub(crate) fn set_bucket_bytes(&mut self, bytes: usize) -> Result<(), Failure> {
-        if self.exchange.is_some() {
-            let what = "exchange is in use: set the bytes of its buckets before the first call with it";
-            return Err(Failure::argument(what));
-        }
+        self.check_unused("set the bytes of its buckets")?;
         self.bucket_bytes = Some(bytes);
         Ok(())
+    }
+
+    pub(crate) fn average_over_participants(&mut self) -> Result<(), Failure> {
+        self.check_unused("choose over what it averages")?;
+        self.over_participants = true;
+        Ok(())
+    }
+
+    fn check_unused(&self, what: &str) -> Result<(), Failure> {
+        if self.exchange.is_none() {
+            return Ok(());
+        }
+        Err(Failure::argument(format!("exchange is in use: {what} before the first call with it")))
     }
 
     /// The exchange. The first call builds it.
@@ -301,6 +309,9 @@ impl Plan {
         let mut builder = GradientExchange::builder(group).number(self.number);
         if let Some(bytes) = self.bucket_bytes {
             builder = builder.bucket_bytes(bytes);
+        }
+        if self.over_participants {
+            builder = builder.average_over_participants();
         }
         for tensor in &self.tensors {
             builder = builder.tensor(&tensor.name, &tensor.shape, tensor.policy);

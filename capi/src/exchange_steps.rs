@@ -36,6 +36,41 @@ pub unsafe extern "C" fn brv_exchange_set_bucket_bytes(
     guard(|| unsafe { plan_of(exchange) }?.set_bucket_bytes(bytes))
 }
 
+/// Divides averages by the number of ranks that have a gradient.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_average_over_participants(exchange: *mut brv_exchange) -> brv_status {
+    // SAFETY: the caller in C guarantees a live exchange.
+    guard(|| unsafe { plan_of(exchange) }?.average_over_participants())
+}
+
+/// An average of a rank that has no gradient.
+///
+/// # Safety
+/// As for `brv_exchange_average`; the memory need not be set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_step_empty(
+    exchange: *mut brv_exchange,
+    averages: *const *mut f32,
+    tensors: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        // SAFETY: the caller in C guarantees the pointers.
+        let stretches = unsafe { plan.gradients(averages, tensors) }?;
+        let mut slices: Vec<&mut [f32]> = stretches
+            .into_iter()
+            // SAFETY: the caller in C guarantees memory that nobody else uses; the stretches are apart, as
+            // just checked, and set here.
+            .map(|stretch| unsafe { stretch.zeroed() })
+            .collect();
+        Ok(plan.exchange()?.step_empty(&mut slices)?)
+    })
+}
+
 /// Begins a step.
 ///
 /// # Safety
@@ -46,6 +81,20 @@ pub unsafe extern "C" fn brv_exchange_begin(exchange: *mut brv_exchange) -> brv_
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
         plan.exchange()?.begin()?.leave();
+        Ok(())
+    })
+}
+
+/// Begins a step of a rank that has no gradient.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_begin_empty(exchange: *mut brv_exchange) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        plan.exchange()?.begin_empty()?.leave();
         Ok(())
     })
 }

@@ -54,8 +54,9 @@ pub use exchange_state::{
     brv_exchange_load, brv_exchange_load_of, brv_exchange_rejoin, brv_exchange_save, brv_exchange_saved_size,
 };
 pub use exchange_steps::{
-    brv_bucket_report, brv_exchange_begin, brv_exchange_finish, brv_exchange_ready, brv_exchange_report,
-    brv_exchange_set_bucket_bytes,
+    brv_bucket_report, brv_exchange_average_over_participants, brv_exchange_begin, brv_exchange_begin_empty,
+    brv_exchange_finish, brv_exchange_ready, brv_exchange_report, brv_exchange_set_bucket_bytes,
+    brv_exchange_step_empty,
 };
 pub use failure::{brv_last_error, brv_last_error_rank};
 pub use feedback::{

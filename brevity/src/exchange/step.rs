@@ -45,11 +45,14 @@ struct Flight {
     report: BucketReport,
 }
 
+/// A bucket whose collective has ended, how long that took, and its outcome.
+type Ended = (Bucket, (Duration, Result<(), Collective>));
+
 enum State {
     /// Before its collective.
     Ready(Bucket, Reserved),
-    /// Its collective has started. Returns how long it took.
-    Away(Handle<(Bucket, (Duration, Result<(), Collective>))>),
+    /// Its collective has started.
+    Away(Handle<Ended>),
     /// It has ended.
     Back(Bucket, Result<(), Collective>),
     /// Between two others.
@@ -320,10 +323,10 @@ impl Running {
         *is_ready = true;
         let flight = &mut self.buckets[*place];
         let begun = Instant::now();
-        if let State::Ready(bucket, _) = &mut flight.state {
-            if !in_standard_float_mode(|| bucket.accumulate(tensor, gradient)) {
-                flight.bad = Some(flight.bad.map_or(tensor, |bad| bad.min(tensor)));
-            }
+        if let State::Ready(bucket, _) = &mut flight.state
+            && !in_standard_float_mode(|| bucket.accumulate(tensor, gradient))
+        {
+            flight.bad = Some(flight.bad.map_or(tensor, |bad| bad.min(tensor)));
         }
         flight.report.select += begun.elapsed();
         flight.left -= 1;
@@ -366,7 +369,7 @@ impl Flight {
     }
 
     /// Takes the bucket back.
-    fn back(&mut self, ended: (Bucket, (Duration, Result<(), Collective>)), begun: Instant) {
+    fn back(&mut self, ended: Ended, begun: Instant) {
         let (bucket, (communicate, result)) = ended;
         self.report.communicate = communicate;
         self.report.wait += begun.elapsed();

@@ -68,6 +68,42 @@ static void compare(brv_group *group, size_t bucket_bytes)
     brv_exchange_free(stepped);
 }
 
+/* The last rank has nothing, and the others are averaged over. */
+static void participants(brv_group *group)
+{
+    static gradients values;
+    float *pointers[TENSORS];
+    brv_exchange *exchange = exchange_of(group, 0);
+    int32_t rank = brv_group_rank(group), size = brv_group_size(group), others = size > 1 ? size - 1 : 1;
+    int by_steps;
+
+    CHECK(brv_exchange_average_over_participants(exchange) == BRV_OK);
+    for (by_steps = 0; by_steps < 2; by_steps++) {
+        fill(values, pointers, 0, rank);
+        values[1][0] = 6;
+        if (size > 1 && rank == size - 1) {
+            if (by_steps) {
+                memset(values, 0, sizeof(values));
+                CHECK(brv_exchange_begin_empty(exchange) == BRV_OK);
+                CHECK(brv_exchange_finish(exchange, pointers, TENSORS) == BRV_OK);
+            } else {
+                CHECK(brv_exchange_step_empty(exchange, pointers, TENSORS) == BRV_OK);
+            }
+        } else if (by_steps) {
+            CHECK(brv_exchange_begin(exchange) == BRV_OK);
+            CHECK(brv_exchange_finish(exchange, pointers, TENSORS) == BRV_OK);
+        } else {
+            CHECK(brv_exchange_average(exchange, pointers, TENSORS, NULL) == BRV_OK);
+        }
+        CHECK(values[1][0] == (float)(6 * others) / (float)others);
+    }
+    CHECK_FAILS(brv_exchange_average_over_participants(exchange), BRV_ERR_ARGUMENT, "before the first call");
+    CHECK_FAILS(brv_exchange_average_over_participants(NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK_FAILS(brv_exchange_step_empty(NULL, pointers, TENSORS), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK_FAILS(brv_exchange_begin_empty(NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
+    brv_exchange_free(exchange);
+}
+
 static void refusals(brv_group *group)
 {
     static gradients values;
@@ -117,6 +153,7 @@ int main(void)
 
     compare(group, 0);
     compare(group, 1 << 20);
+    participants(group);
     refusals(group);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
     left(group);
