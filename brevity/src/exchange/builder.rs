@@ -7,8 +7,10 @@ use brevity_compress::low_rank::LowRank;
 use super::dense::DenseLane;
 use super::lane::Lane;
 use super::low_rank::LowRankLane;
+use super::quantised::QuantisedLane;
 use super::room::Lacking;
 use super::sparse::SparseLane;
+use super::vote::VoteLane;
 use super::{GradientExchange, Parts, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
@@ -56,12 +58,15 @@ impl ExchangeBuilder {
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range; [`Error::TooLarge`] for a tensor with more than 2^32
-    /// elements and a sparse policy, or more than memory can address; [`Error::DuplicateName`];
-    /// [`Error::Memory`] without memory for the residuals, and for the work of a step.
+    /// [`Error::Policy`] for a parameter out of range; [`Error::Diverges`] for a quantised tensor whose
+    /// residual would grow without bound; [`Error::TooLarge`] for a tensor with more than 2^32 elements and a
+    /// sparse policy, or more than memory can address; [`Error::DuplicateName`]; [`Error::Memory`] without
+    /// memory for the residuals, and for the work of a step.
     pub fn build(self) -> Result<GradientExchange> {
         let mut dense = DenseLane::default();
         let mut low_rank = LowRankLane::default();
+        let mut quantised = QuantisedLane::default();
+        let mut votes = VoteLane::default();
         let mut lanes = Vec::new();
         let mut tensors: Vec<Tensor> = Vec::new();
         for (position, (name, shape, policy)) in self.tensors.into_iter().enumerate() {
@@ -71,6 +76,8 @@ impl ExchangeBuilder {
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => dense.add(position, count),
+                Resolved::Quantised { values } => quantised.add(position, count, values),
+                Resolved::Signum { momentum } => votes.add(position, count, momentum),
                 Resolved::Sparse { k, method, values } => {
                     let lane = SparseLane::new(position, count, k, (method, values), self.group.world_size());
                     lanes.push(Lane::Sparse(lane.map_err(|bytes| lacking(named(&name), bytes))?));
@@ -94,6 +101,15 @@ impl ExchangeBuilder {
         if !dense.is_empty() {
             dense.allocate().map_err(|bytes| lacking("all dense tensors".into(), bytes))?;
             lanes.insert(0, Lane::Dense(dense));
+        }
+        if !quantised.is_empty() {
+            let allocated = quantised.allocate(self.group.world_size());
+            allocated.map_err(|bytes| lacking("all quantised tensors".into(), bytes))?;
+            lanes.push(Lane::Quantised(quantised));
+        }
+        if !votes.is_empty() {
+            votes.allocate().map_err(|bytes| lacking("all signum tensors".into(), bytes))?;
+            lanes.push(Lane::Vote(votes));
         }
         let number = self.number.unwrap_or_else(|| self.group.number_object());
         Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, lanes, number) })

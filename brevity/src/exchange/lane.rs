@@ -5,13 +5,17 @@ use brevity_collectives::{Call, Description, Error as Collective};
 use super::Ending;
 use super::dense::DenseLane;
 use super::low_rank::LowRankLane;
+use super::quantised::QuantisedLane;
 use super::sparse::SparseLane;
+use super::vote::VoteLane;
 
 /// Tensors that travel together.
 pub(super) enum Lane {
     Dense(DenseLane),
     Sparse(SparseLane),
     LowRank(LowRankLane),
+    Quantised(QuantisedLane),
+    Vote(VoteLane),
 }
 
 impl Lane {
@@ -22,6 +26,8 @@ impl Lane {
             Self::Dense(lane) => lane.accumulate(gradients),
             Self::Sparse(lane) => lane.accumulate(gradients),
             Self::LowRank(lane) => lane.accumulate(gradients),
+            Self::Quantised(lane) => lane.accumulate(gradients),
+            Self::Vote(lane) => lane.accumulate(gradients),
         }
     }
 
@@ -31,6 +37,8 @@ impl Lane {
             Self::Dense(lane) => lane.describe(),
             Self::Sparse(lane) => lane.describe(),
             Self::LowRank(lane) => lane.describe(),
+            Self::Quantised(lane) => lane.describe(),
+            Self::Vote(lane) => lane.describe(),
         }
     }
 
@@ -40,6 +48,8 @@ impl Lane {
             Self::Dense(lane) => lane.exchange(call, poisoned).await,
             Self::Sparse(lane) => lane.exchange(call, poisoned).await,
             Self::LowRank(lane) => lane.exchange(call, poisoned).await,
+            Self::Quantised(lane) => lane.exchange(call, poisoned).await,
+            Self::Vote(lane) => lane.exchange(call, poisoned).await,
         }
     }
 
@@ -49,6 +59,8 @@ impl Lane {
             Self::Dense(lane) => lane.finish(ending, gradients),
             Self::Sparse(lane) => lane.finish(ending, gradients, world_size),
             Self::LowRank(lane) => lane.finish(ending, gradients),
+            Self::Quantised(lane) => lane.finish(ending, gradients, world_size),
+            Self::Vote(lane) => lane.finish(ending, gradients),
         }
     }
 
@@ -56,6 +68,8 @@ impl Lane {
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
         match self {
             Self::Sparse(lane) => lane.holds(tensor).then(|| lane.travels()),
+            Self::Quantised(lane) => lane.travels(tensor),
+            Self::Vote(lane) => lane.travels(tensor),
             other => other.keeps(tensor),
         }
     }
@@ -66,6 +80,8 @@ impl Lane {
             Self::Dense(lane) => lane.holds(tensor).then(|| "dense".into()),
             Self::Sparse(lane) => lane.holds(tensor).then(|| "sparse".into()),
             Self::LowRank(lane) => lane.travels(tensor),
+            Self::Quantised(lane) => lane.holds(tensor).then(|| "quantised".into()),
+            Self::Vote(lane) => lane.holds(tensor).then(|| "vote of signs".into()),
         }
     }
 
@@ -75,6 +91,8 @@ impl Lane {
             Self::Dense(lane) => lane.residual_to(tensor, out),
             Self::Sparse(lane) => lane.residual_to(tensor, out),
             Self::LowRank(lane) => lane.residual_to(tensor, out),
+            Self::Quantised(lane) => lane.residual_to(tensor, out),
+            Self::Vote(lane) => lane.residual_to(tensor, out),
         }
     }
 }

@@ -19,8 +19,8 @@ const TEXT_BYTES: usize = 120;
 
 impl GradientExchange {
     /// Writes everything that this rank needs after a restart: the residuals of all tensors, gradients kept
-    /// after a failure, and the warm start of low-rank tensors. Each rank saves its own state, all after the
-    /// same step. The exchange does not change.
+    /// after a failure, the warm start of low-rank tensors, and the momentum of signum tensors. Each rank
+    /// saves its own state, all after the same step. The exchange does not change.
     ///
     /// Cost: 4 bytes an element, for dense tensors too, and one copy of that in memory.
     ///
@@ -56,9 +56,9 @@ impl GradientExchange {
     }
 
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
-    /// order. All later results have the same bits as without the restart. Densities, put-back rules and
-    /// formats of values may differ from the saved ones: residuals fit all of them. Reads no byte beyond the
-    /// state.
+    /// order. All later results have the same bits as without the restart. Densities, put-back rules, formats
+    /// of values and factors of momentum may differ from the saved ones: what is kept fits all of them. Reads
+    /// no byte beyond the state.
     ///
     /// Either all ranks load what was saved after the same step, or none does. With low-rank tensors, a rank
     /// that has not loaded is found out in the next step. To continue together with ranks that start anew,
@@ -76,7 +76,7 @@ impl GradientExchange {
     /// Like [`load`](Self::load), but for the state that rank `rank` saved. Use it in a job with another
     /// number of ranks or with other rank numbers. Unsent gradients may go into any rank, once: if exactly
     /// one rank loads each saved state, nothing is lost. The residuals in a state that no rank loads are
-    /// lost.
+    /// lost. A momentum may be that of any rank, of several too.
     ///
     /// # Errors
     /// Like [`load`](Self::load).
@@ -159,6 +159,8 @@ impl State for Parts {
             Lane::Dense(lane) => lane.write_state(contents),
             Lane::Sparse(lane) => lane.write_state(contents),
             Lane::LowRank(lane) => lane.write_state(contents),
+            Lane::Quantised(lane) => lane.write_state(contents),
+            Lane::Vote(lane) => lane.write_state(contents),
         });
     }
 
@@ -167,6 +169,8 @@ impl State for Parts {
             Lane::Dense(lane) => lane.read_state(contents),
             Lane::Sparse(lane) => lane.read_state(contents),
             Lane::LowRank(lane) => lane.read_state(contents),
+            Lane::Quantised(lane) => lane.read_state(contents),
+            Lane::Vote(lane) => lane.read_state(contents),
         })
     }
 }
