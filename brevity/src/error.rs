@@ -1,6 +1,7 @@
 //! The errors of the facade.
 
 use brevity_collectives::Error as Collective;
+use brevity_compress::quantise::Values;
 
 /// The result of the facade's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -55,6 +56,18 @@ pub enum Error {
         found: f64,
         /// Its range.
         expected: &'static str,
+    },
+
+    /// A quantised tensor whose format of values has errors too large for a residual.
+    #[error(
+        "tensor {tensor:?}: its residual would grow without bound with {values} values: use the mean in \
+         place of the smallest magnitude, or a topk policy, which selects no zeros"
+    )]
+    Diverges {
+        /// The tensor.
+        tensor: String,
+        /// The format of its values.
+        values: Values,
     },
 
     /// A text is no policy, or no rule for policies.

@@ -17,7 +17,7 @@ use brevity::transport::{Transport, local};
 use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
 
-const POLICIES: [(&str, Policy); 7] = [
+const POLICIES: [(&str, Policy); 9] = [
     ("dense", Policy::dense()),
     ("topk", Policy::topk(0.05)),
     ("gtopk", Policy::gtopk(0.05)),
@@ -25,6 +25,8 @@ const POLICIES: [(&str, Policy); 7] = [
     ("topk bf16", Policy::topk(0.05).values(Values::Bf16)),
     ("topk one bit", Policy::topk(0.05).values(Values::OneBit(Magnitude::Mean))),
     ("low rank", Policy::low_rank(2)),
+    ("quantised bf16", Policy::quantised(Values::Bf16)),
+    ("quantised one bit", Policy::quantised(Values::OneBit(Magnitude::Mean))),
 ];
 
 const SHAPE: [usize; 2] = [33, 65];
@@ -362,6 +364,8 @@ fn an_exchange_that_no_memory_holds_is_refused() {
         (Policy::dense(), vec![1 << 46]),
         (Policy::low_rank(2), vec![1 << 40, 1 << 10]),
         (Policy::low_rank(2), vec![1, 1 << 60]),
+        (Policy::quantised(Values::Bf16), vec![1 << 46]),
+        (Policy::signum(0.9), vec![1 << 46]),
     ];
     for (policy, shape) in huge {
         let refused = on_local(2, move |group| {

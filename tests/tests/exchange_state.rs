@@ -11,7 +11,7 @@ use brevity_tests::{on_local, oracle};
 const SHAPE: [usize; 2] = [9, 17];
 const COUNT: usize = SHAPE[0] * SHAPE[1];
 
-/// All kinds of tensors, two of low rank, and one with rounded values.
+/// All kinds of tensors, two of low rank, and some with rounded values.
 fn exchange(group: &Group, density: f64) -> GradientExchange {
     GradientExchange::builder(group)
         .tensor("topk", SHAPE, Policy::topk(density))
@@ -20,17 +20,23 @@ fn exchange(group: &Group, density: f64) -> GradientExchange {
         .tensor("bias", [7], Policy::dense())
         .tensor("low rank too", SHAPE, Policy::low_rank(2).min_compression(1.0))
         .tensor("rounded", SHAPE, Policy::topk(density).values(Values::TwoBit(Magnitude::Mean)))
+        .tensor("quantised", SHAPE, Policy::quantised(Values::OneBit(Magnitude::Mean)))
+        .tensor("voted on", SHAPE, Policy::signum(0.9))
+        .tensor("quantised too", SHAPE, Policy::quantised(Values::TwoBit(Magnitude::Mean)))
         .build()
         .unwrap()
 }
 
-const TENSORS: [(&str, usize); 6] = [
+const TENSORS: [(&str, usize); 9] = [
     ("topk", COUNT),
     ("low rank", COUNT),
     ("gtopk", COUNT),
     ("bias", 7),
     ("low rank too", COUNT),
     ("rounded", COUNT),
+    ("quantised", COUNT),
+    ("voted on", COUNT),
+    ("quantised too", COUNT),
 ];
 
 fn gradients(rank: u32, step: u32) -> Vec<Vec<f32>> {

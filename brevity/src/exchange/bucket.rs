@@ -8,12 +8,14 @@ use super::dense::DenseBucket;
 use super::low_rank::LowRankBucket;
 use super::participants::Shares;
 use super::sparse::SparseBucket;
+use super::vote::VoteBucket;
 
 /// Tensors that travel together.
 pub(super) enum Bucket {
     Dense(DenseBucket),
     Sparse(SparseBucket),
     LowRank(LowRankBucket),
+    Vote(VoteBucket),
 }
 
 impl Bucket {
@@ -23,12 +25,17 @@ impl Bucket {
             Self::Dense(bucket) => bucket.tensors().collect(),
             Self::Sparse(bucket) => bucket.tensors().collect(),
             Self::LowRank(bucket) => bucket.tensors().to_vec(),
+            Self::Vote(bucket) => bucket.tensors().collect(),
         }
     }
 
     /// Whether its collective may go over the slots of the host.
     pub(super) fn uses_slots(&self) -> bool {
-        !matches!(self, Self::Sparse(_))
+        match self {
+            Self::Dense(bucket) => bucket.uses_slots(),
+            Self::LowRank(_) => true,
+            Self::Sparse(_) | Self::Vote(_) => false,
+        }
     }
 
     /// Adds the gradient of one of its tensors to what is kept of it. Returns whether all sums are finite.
@@ -37,6 +44,7 @@ impl Bucket {
             Self::Dense(bucket) => bucket.accumulate(tensor, gradient),
             Self::Sparse(bucket) => bucket.accumulate(tensor, gradient),
             Self::LowRank(bucket) => bucket.accumulate(tensor, gradient),
+            Self::Vote(bucket) => bucket.accumulate(tensor, gradient),
         }
     }
 
@@ -46,6 +54,7 @@ impl Bucket {
             Self::Dense(bucket) => bucket.describe(),
             Self::Sparse(bucket) => bucket.describe(),
             Self::LowRank(bucket) => bucket.describe(),
+            Self::Vote(bucket) => bucket.describe(),
         }
     }
 
@@ -55,6 +64,7 @@ impl Bucket {
             Self::Dense(bucket) => bucket.exchange(call, poisoned).await?,
             Self::Sparse(bucket) => bucket.exchange(call, poisoned).await?,
             Self::LowRank(bucket) => bucket.exchange(call, poisoned).await?,
+            Self::Vote(bucket) => bucket.exchange(call, poisoned).await?,
         }
         call.check_poison()
     }
@@ -66,23 +76,27 @@ impl Bucket {
             Self::Dense(bucket) => bucket.finish(ending, gradients, shares),
             Self::Sparse(bucket) => bucket.finish(ending, gradients, shares),
             Self::LowRank(bucket) => bucket.finish(ending, gradients, shares),
+            Self::Vote(bucket) => bucket.finish(ending, gradients),
         }
     }
 
     /// How one of its tensors travels, with all settings.
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
         match self {
+            Self::Dense(bucket) => bucket.travels(tensor),
             Self::Sparse(bucket) => bucket.travels(tensor),
-            other => other.keeps(tensor),
+            Self::LowRank(bucket) => bucket.travels(tensor),
+            Self::Vote(bucket) => bucket.travels(tensor),
         }
     }
 
     /// What is kept of one of its tensors from step to step: whatever has the same words can be loaded.
     pub(super) fn keeps(&self, tensor: usize) -> Option<String> {
         match self {
-            Self::Dense(bucket) => bucket.holds(tensor).then(|| "dense".into()),
+            Self::Dense(bucket) => bucket.keeps(tensor),
             Self::Sparse(bucket) => bucket.keeps(tensor),
             Self::LowRank(bucket) => bucket.travels(tensor),
+            Self::Vote(bucket) => bucket.holds(tensor).then(|| "vote of signs".into()),
         }
     }
 
@@ -101,22 +115,29 @@ impl Bucket {
             Self::Dense(bucket) => bucket.residual_to(tensor, out),
             Self::Sparse(bucket) => bucket.residual_to(tensor, out),
             Self::LowRank(bucket) => bucket.residual_to(tensor, out),
+            Self::Vote(bucket) => bucket.residual_to(tensor, out),
         }
     }
 
-    /// Writes what is kept of a dense tensor, if it is of this bucket.
-    pub(super) fn write_dense(&self, tensor: usize, contents: &mut Writer) {
-        if let Self::Dense(bucket) = self {
-            bucket.write_state(tensor, contents);
+    /// Writes what is kept of a tensor of which all values travel, if it is of this bucket.
+    pub(super) fn write_whole(&self, tensor: usize, contents: &mut Writer) {
+        match self {
+            Self::Dense(bucket) => bucket.write_state(tensor, contents),
+            Self::Vote(bucket) => bucket.write_state(tensor, contents),
+            Self::Sparse(_) | Self::LowRank(_) => {}
         }
     }
 
-    pub(super) fn read_dense(
+    pub(super) fn read_whole(
         &mut self,
         tensor: usize,
         contents: &mut Reader<'_>,
     ) -> Result<(), brevity_compress::Error> {
-        if let Self::Dense(bucket) = self { bucket.read_state(tensor, contents) } else { Ok(()) }
+        match self {
+            Self::Dense(bucket) => bucket.read_state(tensor, contents),
+            Self::Vote(bucket) => bucket.read_state(tensor, contents),
+            Self::Sparse(_) | Self::LowRank(_) => Ok(()),
+        }
     }
 
     /// Writes what is kept of a sparse tensor, if it is of this bucket.

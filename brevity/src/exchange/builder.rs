@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use brevity_collectives::Group;
 use brevity_compress::Error as Compress;
 use brevity_compress::low_rank::LowRank;
+use brevity_compress::quantise::Values;
 
 use super::bucket::{Bucket, in_buckets};
 use super::dense::DenseBucket;
@@ -12,6 +13,7 @@ use super::low_rank::LowRankBucket;
 use super::parts::Parts;
 use super::room::Lacking;
 use super::sparse::{Member, SparseBucket, Way};
+use super::vote::VoteBucket;
 use super::{GradientExchange, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
@@ -101,9 +103,10 @@ impl ExchangeBuilder {
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range; [`Error::TooLarge`] for a tensor with more than 2^32
-    /// elements and a sparse policy, or more than memory can address; [`Error::DuplicateName`];
-    /// [`Error::Memory`] without memory for the residuals, and for the work of a step.
+    /// [`Error::Policy`] for a parameter out of range; [`Error::Diverges`] for a quantised tensor whose
+    /// residual would grow without bound; [`Error::TooLarge`] for a tensor with more than 2^32 elements and a
+    /// sparse policy, or more than memory can address; [`Error::DuplicateName`]; [`Error::Memory`] without
+    /// memory for the residuals, and for the work of a step.
     pub fn build(self) -> Result<GradientExchange> {
         let mut plan = Plan::default();
         let mut tensors: Vec<Tensor> = Vec::new();
@@ -113,7 +116,9 @@ impl ExchangeBuilder {
             }
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
-                Resolved::Dense => plan.dense.push(((), (position, count))),
+                Resolved::Dense => plan.dense.push((None, (position, count))),
+                Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
+                Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
                 Resolved::Sparse { k, method, values, momentum } => {
                     let member = Member { tensor: position, count, k, momentum };
                     plan.sparse.push((Way { method, values }, member));
@@ -137,7 +142,8 @@ impl ExchangeBuilder {
 /// The tensors of each kind.
 #[derive(Default)]
 struct Plan {
-    dense: Vec<((), (usize, usize))>,
+    dense: Vec<(Option<Values>, (usize, usize))>,
+    votes: Vec<((), (usize, usize, f32))>,
     low_rank: Vec<((), (usize, LowRank))>,
     sparse: Vec<(Way, Member)>,
 }
@@ -148,12 +154,19 @@ impl Plan {
     fn buckets(self, bytes: Option<usize>, tensors: &[Tensor], world_size: u32) -> Result<Vec<Bucket>> {
         let most = |default: usize| bytes.unwrap_or(default) / size_of::<f32>();
         let mut buckets = Vec::new();
-        for ((), members) in in_buckets(self.dense, |(_, count)| *count, most(DENSE_BUCKET_BYTES)) {
-            let mut bucket = DenseBucket::default();
+        for (values, members) in in_buckets(self.dense, |(_, count)| *count, most(DENSE_BUCKET_BYTES)) {
+            let mut bucket = values.map_or_else(DenseBucket::default, DenseBucket::quantised);
             members.into_iter().for_each(|(tensor, count)| bucket.add(tensor, count));
-            let allocated = bucket.allocate();
-            allocated.map_err(|bytes| lacking(words("dense", bucket.tensors(), tensors), bytes))?;
+            let (allocated, kind) = (bucket.allocate(world_size), values.map_or("dense", |_| "quantised"));
+            allocated.map_err(|bytes| lacking(words(kind, bucket.tensors(), tensors), bytes))?;
             buckets.push(Bucket::Dense(bucket));
+        }
+        for ((), members) in in_buckets(self.votes, |(_, count, _)| *count, most(DENSE_BUCKET_BYTES)) {
+            let mut bucket = VoteBucket::default();
+            members.into_iter().for_each(|(tensor, count, momentum)| bucket.add(tensor, count, momentum));
+            let allocated = bucket.allocate();
+            allocated.map_err(|bytes| lacking(words("signum", bucket.tensors(), tensors), bytes))?;
+            buckets.push(Bucket::Vote(bucket));
         }
         let matrices =
             in_buckets(self.low_rank, |(_, state)| state.rows() * state.cols(), most(BUCKET_BYTES));

@@ -1,10 +1,13 @@
-//! Tensors that travel uncompressed, packed into one all-reduce for each bucket.
+//! Tensors of which all values travel, uncompressed or in few bits: packed into one all-reduce for each
+//! bucket.
 
 use std::mem;
 use std::ops::Range;
 
 use brevity_collectives::dense::{all_reduce, describe_all_reduce};
+use brevity_collectives::quantised::{self, quantised_all_reduce_packed};
 use brevity_collectives::{Call, Chunk, Description, Error, ReduceOp, Result};
+use brevity_compress::quantise::Values;
 use brevity_compress::state::{Reader, Writer};
 
 use super::bucket::add_finite;
@@ -12,16 +15,27 @@ use super::participants::Shares;
 use super::room::Lacking;
 use super::{Ending, room};
 
-/// Dense tensors that travel together.
+/// Dense or quantised tensors that travel together.
 #[derive(Default)]
 pub(super) struct DenseBucket {
     tensors: Vec<Packed>,
-    /// What is sent: the gradients, plus those of earlier steps that failed.
+    /// What is sent: the gradients, plus those of earlier steps that failed and what rounding has left of
+    /// them.
     pending: Vec<f32>,
     /// The sum over all ranks, once the all-reduce has succeeded.
     sum: Vec<f32>,
-    /// Whether `pending` holds gradients of earlier steps that failed.
+    /// Whether `pending` holds something of earlier steps.
     waiting: bool,
+    /// In what the values are rounded, if they are.
+    rounding: Option<Rounding>,
+}
+
+/// Values in few bits.
+struct Rounding {
+    values: Values,
+    packed: Vec<quantised::Packed>,
+    /// What it leaves of this step on this rank.
+    kept: Vec<f32>,
 }
 
 struct Packed {
@@ -32,17 +46,39 @@ struct Packed {
 }
 
 impl DenseBucket {
+    /// A bucket of tensors whose values are written in this format.
+    pub(super) fn quantised(values: Values) -> Self {
+        let rounding = Rounding { values, packed: Vec::new(), kept: Vec::new() };
+        Self { rounding: Some(rounding), ..Self::default() }
+    }
+
+    /// Whether its collective may go over the slots of the host.
+    pub(super) fn uses_slots(&self) -> bool {
+        self.rounding.is_none()
+    }
+
     /// Adds a tensor. [`allocate`](Self::allocate) makes room for it.
     pub(super) fn add(&mut self, tensor: usize, count: usize) {
         let start = self.count();
         self.tensors.push(Packed { tensor, range: start..start.saturating_add(count), added: false });
+        if let Some(rounding) = &mut self.rounding {
+            rounding.packed.push(quantised::Packed { tensor: tensor as u32, count });
+        }
     }
 
-    /// Makes room for all tensors.
-    pub(super) fn allocate(&mut self) -> std::result::Result<(), Lacking> {
+    /// Makes room for all tensors, and checks that there is as much to work with.
+    pub(super) fn allocate(&mut self, world_size: u32) -> std::result::Result<(), Lacking> {
+        let count = self.count();
         // Asked for first, because zeros take memory at once.
-        self.sum = room::with_room(self.count())?;
-        self.pending = room::zeros(self.count())?;
+        self.sum = room::with_room(count)?;
+        if let Some(rounding) = &mut self.rounding {
+            rounding.kept = room::with_room(count)?;
+            // Messages out and in, and what those of the others say of this rank's slice.
+            let message = rounding.values.most_bytes(count);
+            let others = message.saturating_add(count.saturating_mul(4));
+            room::check(message.saturating_add(if world_size > 1 { others } else { 0 }))?;
+        }
+        self.pending = room::zeros(count)?;
         Ok(())
     }
 
@@ -64,7 +100,10 @@ impl DenseBucket {
     }
 
     pub(super) fn describe(&self) -> Description {
-        describe_all_reduce::<f32>(self.pending.len(), ReduceOp::Sum)
+        match &self.rounding {
+            None => describe_all_reduce::<f32>(self.pending.len(), ReduceOp::Sum),
+            Some(rounding) => quantised::describe(self.pending.len(), rounding.values),
+        }
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
@@ -74,6 +113,11 @@ impl DenseBucket {
         sum.extend_from_slice(&self.pending);
         if poisoned {
             sum.fill(0.0);
+        }
+        if let Some(Rounding { values, packed, kept }) = &mut self.rounding {
+            let reduced = quantised_all_reduce_packed(call, &mut sum, packed, *values, kept).await;
+            self.sum = sum;
+            return reduced;
         }
         self.sum = all_reduce(call, Chunk::from(sum), ReduceOp::Sum).await?.into_vec();
         // All ranks have the same bits and so take the same branch.
@@ -94,8 +138,11 @@ impl DenseBucket {
                         *gradient = shares.average(sum);
                     });
                 }
-                self.pending.fill(0.0);
-                self.waiting = false;
+                match &mut self.rounding {
+                    None => self.pending.fill(0.0),
+                    Some(rounding) => mem::swap(&mut self.pending, &mut rounding.kept),
+                }
+                self.waiting = self.rounding.is_some();
             }
             Ending::Failed => self.waiting |= self.tensors.iter().any(|packed| packed.added),
             Ending::Poisoned => self.withdraw(gradients),
@@ -118,7 +165,22 @@ impl DenseBucket {
         }
     }
 
-    pub(super) fn holds(&self, tensor: usize) -> bool {
+    /// How a tensor of the bucket travels.
+    pub(super) fn travels(&self, tensor: usize) -> Option<String> {
+        let words = match &self.rounding {
+            None => "dense".to_owned(),
+            Some(rounding) => format!("quantised, {} values", rounding.values),
+        };
+        self.holds(tensor).then_some(words)
+    }
+
+    /// What is kept of a tensor of the bucket, in words.
+    pub(super) fn keeps(&self, tensor: usize) -> Option<String> {
+        let words = if self.rounding.is_some() { "quantised" } else { "dense" };
+        self.holds(tensor).then(|| words.to_owned())
+    }
+
+    fn holds(&self, tensor: usize) -> bool {
         self.tensors.iter().any(|packed| packed.tensor == tensor)
     }
 
@@ -157,7 +219,7 @@ mod tests {
     fn what_waits_is_finite_after_a_gradient_was_taken_out() {
         let mut lane = DenseBucket::default();
         lane.add(0, 2);
-        lane.allocate().unwrap();
+        lane.allocate(1).unwrap();
         lane.pending.copy_from_slice(&[f32::MAX, 1.0]);
         lane.waiting = true;
         let mut gradient = [-1.5 * 2.0_f32.powi(104), 2.0];

@@ -18,6 +18,7 @@ mod room;
 mod saved;
 mod sparse;
 mod step;
+mod vote;
 
 use std::time::Duration;
 
@@ -92,7 +93,8 @@ impl GradientExchange {
     /// # Errors
     /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: every rank gets the
     /// same error and the step is left out. [`Error::Collective`]: the gradients are unchanged and are also
-    /// in the residuals; do not hand them in again.
+    /// in the residuals; do not hand them in again. A tensor by [signum](crate::Policy::signum) has no
+    /// residual: it forgets the step.
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
@@ -228,7 +230,7 @@ impl GradientExchange {
     }
 
     /// What of a tensor's gradients on this rank has not been sent yet; `None` for an unknown name. A dense
-    /// tensor has a residual only after a failure.
+    /// tensor has a residual only after a failure, a signum tensor never: zeros.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
         let mut residual = vec![0.0; self.position(tensor).ok()?.1];

@@ -20,8 +20,8 @@ const TEXT_BYTES: usize = 120;
 
 impl GradientExchange {
     /// Writes everything that this rank needs after a restart: the residuals of all tensors, gradients kept
-    /// after a failure, and the warm start of low-rank tensors. Each rank saves its own state, all after the
-    /// same step. The exchange does not change.
+    /// after a failure, the warm start of low-rank tensors, and the momentum of signum tensors. Each rank
+    /// saves its own state, all after the same step. The exchange does not change.
     ///
     /// Cost: 4 bytes an element, for dense tensors too, and one copy of that in memory.
     ///
@@ -58,9 +58,9 @@ impl GradientExchange {
     }
 
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
-    /// order. All later results have the same bits as without the restart. Densities, put-back rules and
-    /// formats of values may differ from the saved ones: residuals fit all of them. Reads no byte beyond the
-    /// state.
+    /// order. All later results have the same bits as without the restart. Densities, put-back rules, formats
+    /// of values and factors of momentum may differ from the saved ones: what is kept fits all of them. Reads
+    /// no byte beyond the state.
     ///
     /// Either all ranks load what was saved after the same step, or none does. With low-rank tensors, a rank
     /// that has not loaded is found out in the next step. To continue together with ranks that start anew,
@@ -78,7 +78,7 @@ impl GradientExchange {
     /// Like [`load`](Self::load), but for the state that rank `rank` saved. Use it in a job with another
     /// number of ranks or with other rank numbers. Unsent gradients may go into any rank, once: if exactly
     /// one rank loads each saved state, nothing is lost. The residuals in a state that no rank loads are
-    /// lost.
+    /// lost. A momentum may be that of any rank, of several too.
     ///
     /// # Errors
     /// Like [`load`](Self::load).
@@ -147,7 +147,8 @@ fn digest(text: &str) -> u64 {
     Description::of_plan(Operation::EXCHANGE, text.as_bytes()).count
 }
 
-/// What the buckets keep from step to step: dense tensors in their order, all matrices, and sparse tensors in
+/// What the buckets keep from step to step: those of which all values travel in their
+/// order, all matrices, and sparse tensors in
 /// their order, whatever their buckets.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
@@ -161,7 +162,7 @@ impl State for Parts {
     fn write_contents(&self, contents: &mut Writer) {
         let buckets = &self.buckets;
         (0..self.tensors.len()).for_each(|tensor| {
-            buckets.iter().for_each(|bucket| bucket.write_dense(tensor, contents));
+            buckets.iter().for_each(|bucket| bucket.write_whole(tensor, contents));
         });
         buckets.iter().for_each(|bucket| bucket.write_matrices(contents));
         (0..self.tensors.len()).for_each(|tensor| {
@@ -172,7 +173,7 @@ impl State for Parts {
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
         let (tensors, buckets) = (0..self.tensors.len(), &mut self.buckets);
         tensors.clone().try_for_each(|tensor| {
-            buckets.iter_mut().try_for_each(|bucket| bucket.read_dense(tensor, contents))
+            buckets.iter_mut().try_for_each(|bucket| bucket.read_whole(tensor, contents))
         })?;
         buckets.iter_mut().try_for_each(|bucket| bucket.read_matrices(contents))?;
         tensors.clone().try_for_each(|tensor| {

@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 /// The range of a density, for error messages.
 pub(crate) const DENSITIES: &str = "above 0 and at most 1";
 
+/// The range of a momentum, for error messages.
+const MOMENTA: &str = "at least 0 and below 1";
+
 /// A matrix that compresses by a smaller factor travels uncompressed.
 const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
 
@@ -32,6 +35,8 @@ pub(crate) enum Kind {
     Dense,
     Sparse(SparsePolicy),
     LowRank { rank: usize, min_compression: f64 },
+    Quantised(Values),
+    Signum { momentum: f32 },
 }
 
 /// A sparse policy's parameters.
@@ -87,6 +92,44 @@ impl Policy {
         Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
     }
 
+    /// Every element, rounded to a format of a few bits, with error feedback: a quantised all-reduce. All
+    /// quantised tensors of an exchange that have the same format share one call.
+    ///
+    /// Each rank rounds its gradient and residual, the owner of each slice sums what all ranks sent of it and
+    /// rounds the sum. What both roundings take away stays in residuals (4 bytes an element): the first in
+    /// that of the rank, the second in that of the owner. In the formats of 1 and 2 bits, a scale is that of
+    /// one tensor, or of its part in one of the `P` slices; of 8 bits, of 512 elements of it. Sent: two
+    /// messages to each other rank, together `2 (P - 1) / P` times the bytes of the
+    /// [values](Values::most_bytes).
+    ///
+    /// `f32` rounds nothing; [`dense`](Self::dense) is faster. `f16` delivers at most 65,504 an element and
+    /// step. `one-bit-min` and `two-bit-min` make a zero as large as the smallest magnitude, and residuals
+    /// would grow without bound: tensors of more than one element are refused. With `one-bit-mean` it is
+    /// signSGD with error feedback and norm (Karimireddy et al., ICML 2019). Quantised sums, and feedback for
+    /// both roundings: Seide et al., Interspeech 2014.
+    #[must_use]
+    pub const fn quantised(values: Values) -> Self {
+        Self(Kind::Quantised(values))
+    }
+
+    /// Signum: the majority of all ranks' signs. The "average" of an element is 1, -1, or 0 for a tie, and no
+    /// mean: the learning rate alone says how far a parameter moves. Gradients `g` make the momentum of each
+    /// rank `m = momentum * m + (1 - momentum) * g`, whose sign is the rank's vote; 0 votes for nothing. With
+    /// `momentum` 0 (0 <= momentum < 1) this is signSGD. All signum tensors of an exchange share one call.
+    /// Sent: one or two bits an element, in two messages to each other rank. Don't apply momentum again
+    /// afterwards.
+    ///
+    /// The momentum is all that is kept (4 bytes an element): there is no residual, what a vote ignores is
+    /// gone, and a step that fails leaves the momentum as it was. A momentum votes whatever its size: where
+    /// gradients become 0 for good, its sign stays.
+    ///
+    /// Bernstein et al., "signSGD: compressed optimisation for non-convex problems", ICML 2018, and "signSGD
+    /// with majority vote is communication efficient and fault tolerant", ICLR 2019.
+    #[must_use]
+    pub const fn signum(momentum: f32) -> Self {
+        Self(Kind::Signum { momentum })
+    }
+
     /// Which part of a gTop-k contribution returns to which residual. No effect on other policies.
     #[must_use]
     pub const fn put_back(mut self, rule: PutBack) -> Self {
@@ -98,10 +141,11 @@ impl Policy {
 
     /// How the values of [`topk`](Self::topk) and [`gtopk`](Self::gtopk) are written: exactly (`f32`) unless
     /// this says otherwise. What rounding takes away stays in residuals, and indices are packed. Sums that
-    /// gTop-k passes on are written in the [format for sums](Values::of_sums). No effect on other policies.
+    /// gTop-k passes on are written in the [format for sums](Values::of_sums). Replaces the format of
+    /// [`quantised`](Self::quantised). No effect on other policies.
     #[must_use]
     pub const fn values(mut self, values: Values) -> Self {
-        if let Kind::Sparse(SparsePolicy { values: own, .. }) = &mut self.0 {
+        if let Kind::Sparse(SparsePolicy { values: own, .. }) | Kind::Quantised(own) = &mut self.0 {
             *own = values;
         }
         self
@@ -175,8 +219,8 @@ impl Policy {
     /// returns its number of elements, without allocating memory for it.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range; [`Error::TooLarge`] for more elements than memory or
-    /// indices can address.
+    /// [`Error::Policy`] for a parameter out of range; [`Error::Diverges`]; [`Error::TooLarge`] for more
+    /// elements than memory or indices can address.
     pub fn check(self, tensor: &str, shape: &[usize]) -> Result<usize> {
         self.resolve(tensor, shape)?;
         elements(tensor, shape)
@@ -198,6 +242,14 @@ impl Policy {
                 momentum.check().map_err(|(name, found, expected)| out_of_range(name, found, expected))?;
                 Ok(Resolved::Sparse { k: density.entries(count), method, values, momentum })
             }
+            Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
+                Err(Error::Diverges { tensor: tensor.into(), values })
+            }
+            Kind::Quantised(values) => Ok(Resolved::Quantised { values }),
+            Kind::Signum { momentum } if !(0.0..1.0).contains(&momentum) => {
+                Err(out_of_range("momentum", momentum.into(), MOMENTA))
+            }
+            Kind::Signum { momentum } => Ok(Resolved::Signum { momentum }),
             Kind::LowRank { rank: 0, .. } => Err(out_of_range("rank", 0.0, "at least 1")),
             Kind::LowRank { rank, min_compression } => {
                 let rows = shape.first().copied().unwrap_or(1);
@@ -232,10 +284,14 @@ pub(crate) enum Resolved {
     Dense,
     Sparse { k: usize, method: SparseMethod, values: Values, momentum: Momentum },
     LowRank { rows: usize, cols: usize, rank: usize },
+    Quantised { values: Values },
+    Signum { momentum: f32 },
 }
 
 #[cfg(test)]
 mod tests {
+    use brevity_compress::quantise::Magnitude;
+
     use super::*;
 
     #[test]
@@ -267,7 +323,9 @@ mod tests {
         let refused = |policy: Policy, shape: &[usize]| {
             matches!(policy.resolve("t", shape), Err(Error::TooLarge { .. }))
         };
-        for policy in [Policy::dense(), Policy::topk(0.1), Policy::gtopk(0.1), Policy::low_rank(1)] {
+        let few_bits = [Policy::quantised(Values::Bf16), Policy::signum(0.9)];
+        let others = [Policy::dense(), Policy::topk(0.1), Policy::gtopk(0.1), Policy::low_rank(1)];
+        for policy in others.into_iter().chain(few_bits) {
             assert!(refused(policy, &[usize::MAX, 2]));
             assert!(refused(policy, &[2, usize::MAX / 2 + 1]));
             assert!(refused(policy, &[usize::MAX / 4]));
@@ -294,6 +352,42 @@ mod tests {
         for other in [Policy::dense(), Policy::low_rank(2)] {
             assert_eq!(other.values(Values::Bf16), other);
         }
+    }
+
+    #[test]
+    fn formats_that_residuals_diverge_with_are_refused() {
+        let resolved = |values, shape: &[usize]| Policy::quantised(values).resolve("t", shape);
+        for values in Values::ALL {
+            let is_min = matches!(values, Values::OneBit(Magnitude::Min) | Values::TwoBit(Magnitude::Min));
+            for shape in [&[0][..], &[1], &[]] {
+                assert_eq!(resolved(values, shape).unwrap(), Resolved::Quantised { values });
+            }
+            for shape in [&[2][..], &[1 << 40], &[1000, 1000]] {
+                match resolved(values, shape) {
+                    Err(Error::Diverges { values: found, .. }) => assert!(is_min && found == values),
+                    other => assert!(!is_min && other.is_ok(), "{values}: {other:?}"),
+                }
+            }
+        }
+        let error = resolved(Values::OneBit(Magnitude::Min), &[8]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "tensor \"t\": its residual would grow without bound with one-bit-min values: use the mean in \
+             place of the smallest magnitude, or a topk policy, which selects no zeros"
+        );
+        let replaced = Policy::quantised(Values::F16).values(Values::Bf16);
+        assert_eq!(replaced, Policy::quantised(Values::Bf16));
+    }
+
+    #[test]
+    fn momenta_outside_their_range_are_refused() {
+        for momentum in [-0.1, 1.0, f32::NAN, f32::INFINITY] {
+            let error = Policy::signum(momentum).resolve("t", &[8]).unwrap_err();
+            assert!(matches!(error, Error::Policy { parameter: "momentum", .. }), "{error}");
+        }
+        let resolved = |momentum| Policy::signum(momentum).resolve("t", &[8]).unwrap();
+        assert_eq!(resolved(0.0), Resolved::Signum { momentum: 0.0 });
+        assert_eq!(resolved(0.9), Resolved::Signum { momentum: 0.9 });
     }
 
     #[test]

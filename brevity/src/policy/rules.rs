@@ -181,6 +181,8 @@ impl fmt::Display for PolicyRules {
 
 #[cfg(test)]
 mod tests {
+    use brevity_compress::quantise::Values;
+
     use super::*;
 
     #[test]
@@ -207,8 +209,8 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_fits_decides() {
-        let text =
-            "dims<2=dense;size<1000=dense;embed*&dims>1=gtopk:0.001;size>1000000=topk:0.5;*=low-rank:4";
+        let text = "dims<2=dense;size<1000=dense;embed*&dims>1=gtopk:0.001;*.gate=signum:0.9;\
+                    *.up=quantised:bf16;size>1000000=topk:0.5;*=low-rank:4";
         let rules: PolicyRules = text.parse().unwrap();
         assert_eq!(rules.to_string(), text);
         let policy = |name, shape: &[usize]| rules.policy(name, shape).unwrap();
@@ -216,6 +218,8 @@ mod tests {
         assert_eq!(policy("embedding", &[10, 10]), Policy::dense());
         assert_eq!(policy("embedding", &[100, 10]), Policy::gtopk(0.001));
         assert_eq!(policy("weight", &[1000, 1001]), Policy::topk(0.5));
+        assert_eq!(policy("mlp.gate", &[1000, 10]), Policy::signum(0.9));
+        assert_eq!(policy("mlp.up", &[1000, 10]), Policy::quantised(Values::Bf16));
         assert_eq!(policy("weight", &[1000, 1000]), Policy::low_rank(4));
     }
 

@@ -7,7 +7,9 @@ use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 
-use super::{DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, Momentum, Policy, SparseMethod, SparsePolicy};
+use super::{
+    DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, MOMENTA, Momentum, Policy, SparseMethod, SparsePolicy,
+};
 use crate::error::{Error, Result};
 
 /// The names of the rules of gTop-k.
@@ -17,7 +19,8 @@ const PUT_BACKS: [(&str, PutBack); 3] = [
     ("merger-keeps", PutBack::MergerKeeps),
 ];
 
-const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY or low-rank:RANK";
+const METHODS: &str =
+    "dense, topk:DENSITY, gtopk:DENSITY, low-rank:RANK, quantised:FORMAT or signum:MOMENTUM";
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,6 +49,8 @@ impl fmt::Display for Policy {
                 }
                 write!(f, ",min={min_compression}")
             }
+            Kind::Quantised(values) => write!(f, "quantised:{values}"),
+            Kind::Signum { momentum } => write!(f, "signum:{momentum}"),
         }
     }
 }
@@ -59,6 +64,8 @@ impl fmt::Display for Policy {
 /// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression): a factor |
+/// | `quantised` | [format](Policy::quantised): [`bf16`, `eight-bit`, ...](Values) | none |
+/// | `signum` | [momentum](Policy::signum) | none |
 impl FromStr for Policy {
     type Err = Error;
 
@@ -96,6 +103,20 @@ fn method_of(text: &str) -> Result<Policy, String> {
         "low-rank" => {
             let rank = number.and_then(|number| number.parse().ok()).filter(|&rank| rank > 0);
             rank.map(Policy::low_rank).ok_or_else(|| "low-rank:RANK, with a rank of at least 1".into())
+        }
+        "quantised" => {
+            let values = number.and_then(|number| number.parse().ok());
+            values.map(Policy::quantised).ok_or_else(|| {
+                let sound = Values::ALL.into_iter().filter(|values| values.quantiser().contracts(2, true));
+                let names: Vec<String> = sound.map(|values| values.to_string()).collect();
+                format!("quantised:FORMAT, with one of {}", names.join(", "))
+            })
+        }
+        "signum" => {
+            let momentum = number.and_then(|number| number.parse().ok());
+            let momentum = momentum.filter(|momentum| (0.0..1.0).contains(momentum));
+            let expected = || format!("signum:MOMENTUM, with a momentum of {MOMENTA}");
+            momentum.map(Policy::signum).ok_or_else(expected)
         }
         _ => Err(METHODS.into()),
     }
@@ -138,7 +159,7 @@ impl Policy {
                     "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR"
                 }
                 Kind::LowRank { .. } => "only min=FACTOR",
-                Kind::Dense => "nothing",
+                Kind::Dense | Kind::Quantised(_) | Kind::Signum { .. } => "nothing",
             }
             .to_owned()
                 + " after the method"),
@@ -204,6 +225,10 @@ mod tests {
             ("topk:0.01,values=f16,samomentum=0.7", Policy::topk(0.01).values(Values::F16).samomentum(0.7)),
             ("low-rank:4", Policy::low_rank(4)),
             ("low-rank:1,min=3.5", Policy::low_rank(1).min_compression(3.5)),
+            ("quantised:eight-bit", Policy::quantised(Values::EightBit)),
+            ("quantised:two-bit-mean", Policy::quantised(Values::TwoBit(Magnitude::Mean))),
+            ("signum:0.9", Policy::signum(0.9)),
+            ("signum:0", Policy::signum(0.0)),
         ] {
             assert_eq!(policy.to_string(), text);
             assert_eq!(text.parse::<Policy>().unwrap(), policy, "{text}");
@@ -259,6 +284,16 @@ mod tests {
                  two-bit-mean, two-bit-min",
             ),
             ("dense,", "nothing after the method"),
+            (
+                "quantised",
+                "quantised:FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, two-bit-mean",
+            ),
+            ("quantised:bf16,values=f16", "nothing after the method"),
+            ("signum", "signum:MOMENTUM, with a momentum of at least 0 and below 1"),
+            ("signum:1", "signum:MOMENTUM, with a momentum of at least 0 and below 1"),
+            ("signum:-0.5", "signum:MOMENTUM, with a momentum of at least 0 and below 1"),
+            ("signum:NaN", "signum:MOMENTUM, with a momentum of at least 0 and below 1"),
+            ("signum:0.9,min=2", "nothing after the method"),
         ] {
             let error = text.parse::<Policy>().unwrap_err();
             assert_eq!(error.to_string(), format!("{text:?} is no policy: expected {expected}"));
