@@ -104,13 +104,18 @@ fn many(group: &Group) {
 }
 
 fn late(group: &Group) {
-    block_on(async { assert_sum(sum(group, 1.0).await, 2.0) });
+    late_in(group, || block_on(async { assert_sum(sum(group, 1.0).await, 2.0) }));
+}
+
+/// Rank 1 comes late to a call, for which rank 0 sleeps.
+fn late_in(group: &Group, call: impl Fn()) {
+    call();
     let before = processor_time();
     let begun = Instant::now();
     if group.rank() == 1 {
         thread::sleep(LATE);
     }
-    block_on(async { assert_sum(sum(group, 1.0).await, 2.0) });
+    call();
     // What the other rank, which sleeps, does is counted too, but it does nothing.
     if group.rank() == 0 {
         let used = processor_time() - before;
@@ -129,6 +134,13 @@ fn awaited_calls_end_over_slots() {
 #[test]
 fn waiting_for_a_late_rank_takes_no_processor_over_slots() {
     on_host(2, Settings::default(), late);
+}
+
+#[test]
+fn waiting_in_a_barrier_over_slots_takes_no_processor() {
+    on_host(2, Settings::default(), |group| {
+        late_in(group, || block_on(async { group.start_barrier().await.1.unwrap() }));
+    });
 }
 
 /// A rank may wait longer than a millisecond for several calls in several tasks, of which one is not polled

@@ -32,11 +32,13 @@ const LARGE: &str = "1000000";
 on_every_wire_of_processes! {
     a_killed_rank_is_named_by_all_others => killed;
     a_killed_rank_is_named_by_calls_by_hosts => killed_between_hosts;
+    a_killed_rank_is_named_by_barriers => killed_among_barriers;
     a_killed_rank_is_named_by_calls_that_a_thread_moves => killed_beside_threads;
     a_killed_rank_ends_receives_of_any_rank => killed_beside_receives;
     a_death_while_nobody_calls_is_found_by_the_next_call => killed_in_silence;
     an_owner_killed_under_puts_and_gets_is_named => killed_under_puts;
     a_stopped_rank_ends_calls_by_their_deadline => stopped;
+    a_stopped_rank_ends_barriers_by_their_deadline => stopped_among_barriers;
     the_names_lead_to_a_rank_that_was_stopped_between_calls => stopped_in_silence;
     a_peer_that_never_reads_costs_the_sender_no_memory => deaf;
     an_abort_ends_all_pending_and_later_calls_on_all_ranks => aborted;
@@ -68,6 +70,14 @@ fn killed(wire: Wire) {
         job.ranks()[VICTIM as usize].signal("KILL");
         assert_lost(&job);
     }
+}
+
+fn killed_among_barriers(wire: Wire) {
+    let job = Job::launch(FAULT, &["barrier"], 4, wire, &[("BREVITY_TIMEOUT", FAR)]);
+    job.await_ready();
+    sleep(Duration::from_millis(100));
+    job.ranks()[VICTIM as usize].signal("KILL");
+    assert_lost(&job);
 }
 
 /// Ranks of its host wait at the slots, the other host for messages.
@@ -166,6 +176,12 @@ fn stopped(wire: Wire) {
         job.ranks()[VICTIM as usize].signal("STOP");
         assert_timeouts(&job, wire != Wire::UcxShared);
     }
+}
+
+fn stopped_among_barriers(wire: Wire) {
+    let job = reducing(wire, "barrier", SMALL);
+    job.ranks()[VICTIM as usize].signal("STOP");
+    assert_timeouts(&job, wire != Wire::UcxShared);
 }
 
 /// As above, for a rank that is not in any call.

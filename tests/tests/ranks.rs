@@ -22,6 +22,7 @@ mod groups;
 mod groups_sim;
 mod handles;
 mod host;
+mod host_barriers;
 mod host_bodies;
 mod hosts;
 mod joining;

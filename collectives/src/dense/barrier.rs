@@ -4,6 +4,8 @@
 //! `rank - 2^j`, in `ceil(log2 P)` rounds. Hensgen, Finkel and Manber, "Two algorithms for barrier
 //! synchronization", 1988.
 
+use std::ops::ControlFlow;
+
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::{Collective, Place, by};
@@ -11,7 +13,7 @@ use crate::buffers::{Buffers, Memory, Sizes};
 use crate::call::Call;
 use crate::description::{Description, Operation};
 use crate::error::Result;
-use crate::host::{self, SlotTurn};
+use crate::host::{self, Rest, SlotTurn};
 use crate::pattern::doubling_rounds;
 use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
 
@@ -75,13 +77,18 @@ impl Collective for Barrier {
         1
     }
 
+    #[inline]
+    fn at_once(&self, turn: &mut SlotTurn<'_>, _: &mut Buffers<'_>) -> ControlFlow<Result<()>, Rest> {
+        host::barrier_at_once(turn)
+    }
+
     async fn run_on_host<'a, 'b, 'env>(
         &'a self,
         turn: &'a mut SlotTurn<'b>,
         _: &'a mut Buffers<'env>,
-        _: host::Rest,
+        rest: Rest,
     ) -> Result<()> {
-        host::barrier(turn).await
+        host::barrier_rest(turn, rest).await
     }
 }
 

@@ -51,7 +51,12 @@ impl Group {
 
     /// The algorithm that was chosen for an operation, if one was.
     pub(crate) fn wish(&self, operation: Operation) -> Option<Algorithm> {
-        self.algorithm.or_else(|| self.context.ranks.plan().wishes.of(operation))
+        // A barrier has no vectors, for which other algorithms are meant.
+        let is_meant = |algorithm: &Algorithm| {
+            operation != Operation::BARRIER || Barrier::ROWS.iter().any(|row| row.algorithm == *algorithm)
+        };
+        let chosen = self.algorithm.filter(is_meant);
+        chosen.or_else(|| self.context.ranks.plan().wishes.of(operation))
     }
 
     /// Refuses an algorithm that does not fit.
@@ -113,31 +118,12 @@ impl Group {
     /// When a rank is lost, aborts, makes a different call, or does not call in time;
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn barrier(&self) -> Result<()> {
-        if self.has_choice_of_barriers() {
-            return self.call(&Barrier, Buffers::in_place::<u8>(&mut []));
-        }
-        self.check_process()?;
-        self.run(Description::new(Operation::BARRIER, 0, 0), async |call| dense::barrier(call).await)
-    }
-
-    /// Whether a barrier is more than dissemination. It has no vectors, for which other algorithms are meant.
-    fn has_choice_of_barriers(&self) -> bool {
-        let is_meant = |wish| matches!(wish, Algorithm::Dissemination | Algorithm::Hosts);
-        let is_by_hosts =
-            self.context.ranks.plan().places.is_some() || self.algorithm == Some(Algorithm::Hosts);
-        is_by_hosts && self.algorithm.is_none_or(is_meant)
+        self.call(&Barrier, Buffers::in_place::<u8>(&mut []))
     }
 
     /// Starts a [`barrier`](Self::barrier).
     pub fn start_barrier(&self) -> Handle<((), Result<()>)> {
-        if self.has_choice_of_barriers() {
-            return self.start_call(Ok(Barrier), (), |()| Buffers::in_place::<u8>(&mut []));
-        }
-        if let Err(error) = self.check_process() {
-            return self.ended(((), Err(error)));
-        }
-        let description = Description::new(Operation::BARRIER, 0, 0);
-        self.start(description, (), |call, ()| Box::pin(dense::barrier(call)))
+        self.start_call(Ok(Barrier), (), |()| Buffers::in_place::<u8>(&mut []))
     }
 
     /// Gathers vectors of any lengths, in rank order, where no rank knows those of others.

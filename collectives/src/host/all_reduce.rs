@@ -22,12 +22,12 @@ use crate::error::Result;
 /// Up to this many bytes in total, every rank reduces the whole vector.
 const ALL_BY_ALL_BYTES: usize = 64 << 10;
 
-/// The rest of an all-reduce that was not finished at once.
+/// The rest of an all-reduce or a barrier that was not finished at once.
 #[derive(Clone, Copy)]
 pub enum Rest {
     /// Everything.
     All,
-    /// The reduction; this rank has published its vector in this step.
+    /// What follows this rank's publication, in this step.
     Published(Step),
 }
 

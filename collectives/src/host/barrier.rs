@@ -1,8 +1,11 @@
 //! Barrier over slots: one empty step, which every rank awaits of all others. With several hosts, the first
 //! rank of each awaits it, and publishes a second part when all hosts have come.
 
+use std::ops::ControlFlow;
+
 use ucx_sys_wrap::shm::Step;
 
+use super::all_reduce::Rest;
 use super::turn::SlotTurn;
 use crate::error::Result;
 
@@ -11,19 +14,60 @@ use crate::error::Result;
 /// # Errors
 /// When a rank is lost, aborts, makes a different call, or does not call in time.
 pub async fn barrier(turn: &mut SlotTurn<'_>) -> Result<()> {
-    let step = come(turn).await?;
+    match barrier_at_once(turn) {
+        ControlFlow::Break(result) => result,
+        ControlFlow::Continue(rest) => barrier_rest(turn, rest).await,
+    }
+}
+
+/// Tries a [`barrier`] without the overhead of waiting. Returns what is left if the others do not come soon.
+#[inline]
+pub(crate) fn barrier_at_once(turn: &mut SlotTurn<'_>) -> ControlFlow<Result<()>, Rest> {
+    let step = turn.slots().next_step();
+    if turn.slots().in_the_way(step).is_some() {
+        return ControlFlow::Continue(Rest::All);
+    }
+    let step = turn.take_steps(1);
+    publish(turn, step);
+    for place in 0..turn.slots().places() {
+        if place != turn.slots().own_place() {
+            match turn.is_soon_published(place, step, 0) {
+                Ok(true) => turn.slots().has_come_to(place, step),
+                Ok(false) => return ControlFlow::Continue(Rest::Published(step)),
+                Err(error) => return ControlFlow::Break(Err(error)),
+            }
+        }
+    }
+    end(turn, step);
+    ControlFlow::Break(Ok(()))
+}
+
+/// The rest that [`barrier_at_once`] has left of a [`barrier`].
+pub(crate) async fn barrier_rest(turn: &mut SlotTurn<'_>, rest: Rest) -> Result<()> {
+    let step = match rest {
+        Rest::Published(step) => step,
+        Rest::All => come(turn).await?,
+    };
     turn.until_all_published(step).await?;
+    end(turn, step);
+    Ok(())
+}
+
+fn end(turn: &mut SlotTurn<'_>, step: Step) {
     turn.slots().acknowledge(step);
     turn.finish();
-    Ok(())
+}
+
+fn publish(turn: &mut SlotTurn<'_>, step: Step) {
+    let header = turn.header();
+    turn.slots().publish_inline(step, header, &[]);
 }
 
 /// Says that this rank has come; returns the step. A part of a turn.
 async fn come(turn: &mut SlotTurn<'_>) -> Result<Step> {
     let step = turn.take_steps(1);
-    let header = turn.header();
     turn.until_free(step).await?;
-    turn.slots().publish_inline(step, header, &[]);
+    publish(turn, step);
     Ok(step)
 }
 

@@ -40,7 +40,7 @@ pub use all_reduce::{Rest, all_reduce};
 pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use all_to_all::all_to_all;
 pub use barrier::barrier;
-pub(crate) use barrier::{leave, meet};
+pub(crate) use barrier::{barrier_at_once, barrier_rest, leave, meet};
 pub use broadcast::broadcast;
 pub(crate) use broadcast::broadcast_part;
 pub use gather::gather;

@@ -65,10 +65,10 @@ impl Plan {
         let Ground { machine, topology, world_size, any_order, slice_bytes } = self.ground;
         let Topology { hosts, least, most, is_aligned } = topology;
         let numbers = [hosts, least, most, is_aligned.into(), world_size, any_order.into()].map(u64::from);
-        let wishes = u64::from_le_bytes(self.wishes.encode());
+        let wishes = self.wishes.encode().map(u64::from);
         let machine = machine.encode();
         let words = machine.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        let all = words.chain(numbers).chain([slice_bytes as u64, wishes]);
+        let all = words.chain(numbers).chain([slice_bytes as u64]).chain(wishes);
         all.fold(0, |digest, word| mix(digest.rotate_left(23) ^ word))
     }
 

@@ -29,7 +29,7 @@ impl Terms {
         *settings = Settings { any_order, wishes, segment_bytes, machine, ..*settings };
     }
 
-    /// On the wire: any order 1, segment 8, wishes 8, then the machine, if there is one.
+    /// On the wire: any order 1, segment 8, wishes 1 each, then the machine, if there is one.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![self.any_order.into()];
         bytes.extend((self.segment_bytes as u64).to_le_bytes());

@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use super::{Algorithm, Row};
 use crate::dense::{
-    AllGather, AllReduce, AllToAll, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
 };
 use crate::description::Operation;
 
 /// The operations that have algorithms, by their names.
-pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 8] = [
+pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 9] = [
     ("broadcast", Operation::BROADCAST, Broadcast::ROWS),
     ("reduce", Operation::REDUCE, Reduce::ROWS),
     ("all-reduce", Operation::ALL_REDUCE, AllReduce::ROWS),
@@ -19,6 +19,7 @@ pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 8] = [
     ("gather", Operation::GATHER, Gather::ROWS),
     ("scatter", Operation::SCATTER, Scatter::ROWS),
     ("all-to-all", Operation::ALL_TO_ALL, AllToAll::ROWS),
+    ("barrier", Operation::BARRIER, Barrier::ROWS),
 ];
 
 /// An algorithm for some operations, in place of the cheapest: for tests and measurements.
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(wishes.of(Operation::ALL_REDUCE), Some(Algorithm::Ring));
         assert_eq!(wishes.of(Operation::GATHER), Some(Algorithm::Linear));
         assert_eq!(wishes.of(Operation::SCATTER), None);
-        assert_eq!(wishes.of(Operation::BARRIER), None);
+        assert_eq!(wishes.of(Operation::SPLIT), None);
         assert_eq!(wishes.to_string(), "all-reduce:ring,gather:linear");
         assert_eq!(Wishes::decode(&wishes.encode()), Some(wishes));
         assert_eq!(Wishes::decode(&[Algorithm::Ring.number(); OPERATIONS.len()]), None);
@@ -123,6 +124,7 @@ mod tests {
             ("all-reduce", "a colon"),
             ("allreduce:ring", "one of broadcast, reduce, all-reduce"),
             ("all-reduce:bruck", "one of doubling, halving, direct, ring"),
+            ("barrier:ring", "one of dissemination, hosts"),
             ("all-reduce:ring,", "a colon"),
         ] {
             let message = text.parse::<Wishes>().unwrap_err().to_string();

@@ -2,6 +2,7 @@
 //!
 //! - `reduce`: all-reduces without end;
 //! - `hosts`: likewise by hosts, of two ranks each;
+//! - `barrier`: barriers without end;
 //! - `quiet`: all-reduces once, makes no call until it is told to go on, and then continues like `reduce`;
 //! - `mail`: waits for messages of any rank, two threads at a time, of which one has started its receive;
 //! - `flood`: rank 0 sends to rank 1, which never reads;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     match mode.as_str() {
         "reduce" => reduce(&group, &log, elements),
         "hosts" => reduce(&group.with_algorithm(Some(Algorithm::Hosts)), &log, elements),
+        "barrier" => until_failure(&group, &log, || group.barrier()),
         "quiet" => quiet(&group, &log, elements),
         "mail" => mail(&group, &log),
         "flood" => flood(&group, &log, elements),
@@ -66,16 +68,24 @@ fn placed(join: Join, mode: &str) -> Join {
 /// All-reduces until a call fails, and then once more.
 fn reduce(group: &Group, log: &Log, elements: usize) {
     let mut data = vec![1.0f32; elements];
+    until_failure(group, log, || {
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
+        assert!(data.iter().all(|value| *value == group.world_size() as f32), "a wrong sum");
+        data.fill(1.0);
+        Ok(())
+    });
+}
+
+/// Makes calls until one fails, and then another.
+fn until_failure(group: &Group, log: &Log, mut call: impl FnMut() -> Result<()>) {
     let mut is_ready = false;
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         let start = Instant::now();
-        if let Err(error) = group.all_reduce(&mut data, ReduceOp::Sum) {
+        if let Err(error) = call() {
             log.ended("call", &error, start);
             break;
         }
-        assert!(data.iter().all(|value| *value == group.world_size() as f32), "a wrong sum");
-        data.fill(1.0);
         if !is_ready {
             log.ready();
             is_ready = true;
