@@ -150,15 +150,18 @@ impl GradientExchange {
         self.put_back(flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));
     }
 
-    /// Fails if the exchange's buckets are in a step.
+    /// Fails if the exchange's buckets are in a step, or were lost with one.
     pub(super) fn check_settled(&self) -> Result<()> {
-        match self.running {
-            None => Ok(()),
-            Some(_) => Err(Error::Order {
-                what: "an exchange in the middle of a step",
-                remedy: "resume the step, and finish or drop it, before anything else",
-            }),
-        }
+        let Parts { buckets, of_buckets, .. } = &self.parts;
+        let (what, remedy) = if self.running.is_some() {
+            let remedy = "resume the step, and finish or drop it, before anything else";
+            ("an exchange in the middle of a step", remedy)
+        } else if buckets.len() != of_buckets.len() {
+            ("an exchange that has lost tensors in a panic", "build it anew, and load its last state")
+        } else {
+            return Ok(());
+        };
+        Err(Error::Order { what, remedy })
     }
 
     /// Takes back the buckets of a step, after `finish`.
