@@ -956,6 +956,11 @@ typedef enum brv_method {
     BRV_GTOPK = 3,   /* as in brv_gtopk_average */
     BRV_LOW_RANK = 4, /* as in brv_low_rank_average, of the first dimension by the product of the others;
                          vectors, and matrices that would not shrink enough, travel dense */
+    BRV_QUANTISED = 5, /* every element, rounded to values; what rounding takes away stays in residuals.
+                          BRV_VALUES_ONE_BIT_MIN and BRV_VALUES_TWO_BIT_MIN are refused: residuals would grow
+                          without bound */
+    BRV_SIGNUM = 6, /* the majority of all ranks' signs of their momentum: 1, -1, or 0 for a tie, no mean. No
+                       residual; a failed step leaves the momentum as it was. Bernstein et al., ICLR 2019 */
     BRV_METHOD_MAX = BRV_ENUM_MAX
 } brv_method;
 
@@ -967,8 +972,8 @@ typedef enum brv_put_back {
     BRV_PUT_BACK_MAX = BRV_ENUM_MAX
 } brv_put_back;
 
-/* How values of sparse messages are written; the mean or the smallest magnitude stands for several. What
- * rounding takes away stays in the residual. */
+/* How values of sparse and quantised messages are written; the mean or the smallest magnitude stands for
+ * several. What rounding takes away stays in the residual. */
 typedef enum brv_values {
     BRV_VALUES_F32 = 0,
     BRV_VALUES_F16 = 1,
@@ -989,18 +994,23 @@ typedef struct brv_policy {
     uint32_t rank;          /* 1 or more: BRV_LOW_RANK */
     brv_put_back put_back;  /* BRV_GTOPK */
     double min_compression; /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
-    uint32_t values;        /* brv_values: BRV_TOPK, BRV_GTOPK */
+    uint32_t values;        /* brv_values: BRV_TOPK, BRV_GTOPK, BRV_QUANTISED */
     uint32_t reserved_values;
-    uint64_t reserved[7];
+    double momentum;        /* at least 0 and below 1: BRV_SIGNUM */
+    uint64_t reserved[6];
 } brv_policy;
 
+#define BRV_POLICY_INIT_ALL(method, density, rank, values, momentum) \
+    {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, values, 0, momentum, \
+     {0, 0, 0, 0, 0, 0}}
 #define BRV_POLICY_INIT(method, density, rank) \
-    {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, BRV_VALUES_F32, 0, \
-     {0, 0, 0, 0, 0, 0, 0}}
+    BRV_POLICY_INIT_ALL(method, density, rank, BRV_VALUES_F32, 0.0)
 #define BRV_POLICY_DENSE BRV_POLICY_INIT(BRV_DENSE, 0.0, 0)
 #define BRV_POLICY_TOPK(density) BRV_POLICY_INIT(BRV_TOPK, density, 0)
 #define BRV_POLICY_GTOPK(density) BRV_POLICY_INIT(BRV_GTOPK, density, 0)
 #define BRV_POLICY_LOW_RANK(rank) BRV_POLICY_INIT(BRV_LOW_RANK, 0.0, rank)
+#define BRV_POLICY_QUANTISED(values) BRV_POLICY_INIT_ALL(BRV_QUANTISED, 0.0, 0, values, 0.0)
+#define BRV_POLICY_SIGNUM(momentum) BRV_POLICY_INIT_ALL(BRV_SIGNUM, 0.0, 0, BRV_VALUES_F32, momentum)
 
 /* Adds a tensor to the list: its name (UTF-8, unique in the list; copied), the lengths of its dimensions, and
  * how its gradients travel; NULL for dense.
@@ -1086,8 +1096,8 @@ brv_status brv_exchange_report(brv_exchange *exchange, size_t bucket, brv_bucket
 brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
 
 /* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is
- * the tensor's length. A dense tensor's residual is 0 except after a failure. BRV_ERR_ARGUMENT if n differs,
- * or if there is no such tensor. Sends nothing. */
+ * the tensor's length. A dense tensor's residual is 0 except after a failure, that of BRV_SIGNUM always.
+ * BRV_ERR_ARGUMENT if n differs, or if there is no such tensor. Sends nothing. */
 brv_status brv_exchange_residual(brv_exchange *exchange, const char *name, float *out, size_t n);
 
 /* Like brv_feedback_saved_size, brv_feedback_save, brv_feedback_load and brv_feedback_load_of, for all

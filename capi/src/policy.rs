@@ -18,6 +18,8 @@ const DENSE: brv_method = 1;
 const TOPK: brv_method = 2;
 const GTOPK: brv_method = 3;
 const LOW_RANK: brv_method = 4;
+const QUANTISED: brv_method = 5;
+const SIGNUM: brv_method = 6;
 
 /// A method with its parameters, as in C.
 #[derive(Clone, Copy)]
@@ -31,7 +33,8 @@ pub struct brv_policy {
     min_compression: f64,
     values: brv_values,
     reserved_values: u32,
-    reserved: [u64; 7],
+    momentum: f64,
+    reserved: [u64; 6],
 }
 
 /// Reads a policy; NULL is dense. The fields that its method uses are checked.
@@ -52,7 +55,7 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
     }
     // SAFETY: it has the size of a policy, so the caller of this function guarantees all of it.
     let policy = unsafe { policy.read() };
-    if policy.reserved != [0; 7] || policy.reserved_values != 0 {
+    if policy.reserved != [0; 6] || policy.reserved_values != 0 {
         return Err(Failure::argument(
             "a reserved field of policy is set, expected 0: begin with a macro, as BRV_POLICY_GTOPK",
         ));
@@ -65,7 +68,9 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
             Ok(sparse.values(values_of(&policy)?))
         }
         LOW_RANK => low_rank(&policy),
-        other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {LOW_RANK})"))),
+        QUANTISED => Ok(Policy::quantised(values_of(&policy)?)),
+        SIGNUM => Ok(Policy::signum(momentum(&policy)?)),
+        other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {SIGNUM})"))),
     }
 }
 
@@ -75,6 +80,15 @@ fn density(policy: &brv_policy) -> Result<f64, Failure> {
         return Ok(density);
     }
     Err(refused("density", density, "above 0 and at most 1"))
+}
+
+fn momentum(policy: &brv_policy) -> Result<f32, Failure> {
+    // Rounded first: the nearest `f32` of a number below 1 may be 1.
+    let momentum = policy.momentum as f32;
+    if (0.0..1.0).contains(&momentum) {
+        return Ok(momentum);
+    }
+    Err(refused("momentum", policy.momentum, "at least 0 and below 1"))
 }
 
 fn values_of(policy: &brv_policy) -> Result<Values, Failure> {
@@ -128,7 +142,7 @@ mod tests {
     fn policy(method: brv_method) -> brv_policy {
         let size = size_of::<brv_policy>() as u32;
         let (density, rank, put_back, min_compression) = (0.5, 2, 0, 0.0);
-        let (values, reserved_values, reserved) = (0, 0, [0; 7]);
+        let (values, reserved_values, momentum, reserved) = (0, 0, 0.0, [0; 6]);
         brv_policy {
             size,
             method,
@@ -138,6 +152,7 @@ mod tests {
             min_compression,
             values,
             reserved_values,
+            momentum,
             reserved,
         }
     }
@@ -168,8 +183,13 @@ mod tests {
             let expected = Policy::gtopk(0.5).values(values(number).unwrap());
             assert_eq!(read_with(GTOPK, |policy| policy.values = number).unwrap(), expected);
         }
+        let eight_bit = read_with(QUANTISED, |policy| policy.values = 7).unwrap();
+        assert_eq!(eight_bit, Policy::quantised(Values::EightBit));
+        assert_eq!(read_with(SIGNUM, |_| ()).unwrap(), Policy::signum(0.0));
+        assert_eq!(read_with(SIGNUM, |policy| policy.momentum = 0.9).unwrap(), Policy::signum(0.9));
         let unused = |policy: &mut brv_policy| {
             (policy.density, policy.rank, policy.put_back, policy.values) = (-1.0, 0, 9, 99);
+            policy.momentum = -1.0;
         };
         assert_eq!(read_with(DENSE, unused), Ok(Policy::dense()));
         // SAFETY: NULL may be read.
@@ -184,7 +204,7 @@ mod tests {
         };
         refused(DENSE, "size", |policy| policy.size -= 1);
         refused(0, "method", |_| ());
-        refused(5, "method", |_| ());
+        refused(7, "method", |_| ());
         for method in [TOPK, GTOPK] {
             refused(method, "density", |policy| policy.density = 0.0);
             refused(method, "density", |policy| policy.density = f64::NAN);
@@ -192,11 +212,15 @@ mod tests {
         }
         refused(TOPK, "values", |policy| policy.values = 8);
         refused(GTOPK, "values", |policy| policy.values = 8);
+        refused(QUANTISED, "values", |policy| policy.values = 8);
+        refused(SIGNUM, "momentum", |policy| policy.momentum = 1.0);
+        refused(SIGNUM, "momentum", |policy| policy.momentum = 1.0 - 1e-12);
+        refused(SIGNUM, "momentum", |policy| policy.momentum = f64::NAN);
         refused(GTOPK, "put_back", |policy| policy.put_back = 3);
         refused(LOW_RANK, "rank", |policy| policy.rank = 0);
         refused(LOW_RANK, "min_compression", |policy| policy.min_compression = -2.0);
         refused(LOW_RANK, "min_compression", |policy| policy.min_compression = f64::NAN);
-        assert!(read_with(DENSE, |policy| policy.reserved[6] = 1).unwrap_err().contains("reserved"));
+        assert!(read_with(DENSE, |policy| policy.reserved[5] = 1).unwrap_err().contains("reserved"));
         assert!(read_with(DENSE, |policy| policy.reserved_values = 1).unwrap_err().contains("reserved"));
     }
 }

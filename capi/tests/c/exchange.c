@@ -2,18 +2,20 @@
  * invalid list is refused. */
 #include "check.h"
 
-enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 6, STEPS = 3 };
+enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 8, STEPS = 3 };
 
-/* The gradients of all tensors: a matrix, one by gTop-k, one by top k, a bias, and one by top k and one by
- * gTop-k in 16 bits. */
+/* The gradients of all tensors: a matrix, one by gTop-k, one by top k, a bias, one by top k and one by gTop-k
+ * in 16 bits, one of which all elements are rounded, and one whose signs are voted on. */
 struct gradients {
     float matrix[MATRIX], sparse[SPARSE], all[SPARSE], bias[BIAS], rounded[SPARSE], largest[SPARSE];
+    float quantised[SPARSE], signs[SPARSE];
 };
 
 static brv_exchange *exchange_of(brv_group *group)
 {
     brv_exchange *exchange = NULL;
     brv_policy rounded = BRV_POLICY_TOPK(0.5), largest = BRV_POLICY_GTOPK(0.2);
+    brv_policy quantised = BRV_POLICY_QUANTISED(BRV_VALUES_EIGHT_BIT), signs = BRV_POLICY_SIGNUM(0.5);
     size_t n = SPARSE;
 
     rounded.values = BRV_VALUES_BF16;
@@ -25,6 +27,8 @@ static brv_exchange *exchange_of(brv_group *group)
     CHECK(add_dense(exchange, "bias", BIAS) == BRV_OK);
     CHECK(brv_exchange_add(exchange, "rounded", &n, 1, &rounded) == BRV_OK);
     CHECK(brv_exchange_add(exchange, "largest", &n, 1, &largest) == BRV_OK);
+    CHECK(brv_exchange_add(exchange, "quantised", &n, 1, &quantised) == BRV_OK);
+    CHECK(brv_exchange_add(exchange, "signs", &n, 1, &signs) == BRV_OK);
     return exchange;
 }
 
@@ -45,6 +49,8 @@ static void fill_all(struct gradients *gradients, uint32_t step, int32_t rank)
     fill(gradients->bias, BIAS, 4 * step + 3, rank);
     fill(gradients->rounded, SPARSE, 4 * step + 1, rank);
     fill(gradients->largest, SPARSE, 4 * step + 1, rank);
+    fill(gradients->quantised, SPARSE, 4 * step + 1, rank);
+    fill(gradients->signs, SPARSE, 4 * step + 1, rank);
 }
 
 static brv_status average(brv_exchange *exchange, struct gradients *gradients)
@@ -57,6 +63,8 @@ static brv_status average(brv_exchange *exchange, struct gradients *gradients)
     pointers[3] = gradients->bias;
     pointers[4] = gradients->rounded;
     pointers[5] = gradients->largest;
+    pointers[6] = gradients->quantised;
+    pointers[7] = gradients->signs;
     return brv_exchange_average(exchange, pointers, TENSORS, NULL);
 }
 
@@ -126,7 +134,7 @@ static void is_balanced(brv_group *group, brv_exchange *exchange, const char *te
 static void rounded_values_lose_nothing(brv_group *group)
 {
     static struct gradients gradients;
-    static double rounded[SPARSE], largest[SPARSE];
+    static double rounded[SPARSE], largest[SPARSE], quantised[SPARSE];
     brv_exchange *exchange = exchange_of(group);
     int32_t rank, size = brv_group_size(group);
     uint32_t step;
@@ -134,6 +142,7 @@ static void rounded_values_lose_nothing(brv_group *group)
 
     memset(rounded, 0, sizeof rounded);
     memset(largest, 0, sizeof largest);
+    memset(quantised, 0, sizeof quantised);
     for (step = 0; step < STEPS; step++) {
         fill_all(&gradients, step, brv_group_rank(group));
         CHECK(average(exchange, &gradients) == BRV_OK);
@@ -144,10 +153,45 @@ static void rounded_values_lose_nothing(brv_group *group)
                 given += number(4 * step + 1, rank, i, 1000);
             rounded[i] += given - (double)gradients.rounded[i] * size;
             largest[i] += given - (double)gradients.largest[i] * size;
+            quantised[i] += given - (double)gradients.quantised[i] * size;
         }
     }
     is_balanced(group, exchange, "rounded", rounded);
     is_balanced(group, exchange, "largest", largest);
+    is_balanced(group, exchange, "quantised", quantised);
+    brv_exchange_free(exchange);
+}
+
+/* The momentum of a rank is what it has of all steps, the last one twice the one before. */
+static void signs_are_voted_on(brv_group *group)
+{
+    static struct gradients gradients;
+    static float momenta[64][SPARSE], residual[SPARSE];
+    brv_exchange *exchange = exchange_of(group);
+    int32_t rank, size = brv_group_size(group);
+    uint32_t step;
+    size_t i;
+
+    CHECK(size <= 64);
+    memset(momenta, 0, sizeof momenta);
+    for (step = 0; step < STEPS; step++) {
+        fill_all(&gradients, step, brv_group_rank(group));
+        CHECK(average(exchange, &gradients) == BRV_OK);
+        for (i = 0; i < SPARSE; i++) {
+            int votes = 0;
+
+            for (rank = 0; rank < size; rank++) {
+                float *m = &momenta[rank][i];
+
+                *m = 0.5f * *m + 0.5f * (float)number(4 * step + 1, rank, i, 1000);
+                votes += (*m > 0) - (*m < 0);
+            }
+            CHECK(gradients.signs[i] == (float)((votes > 0) - (votes < 0)));
+        }
+    }
+    CHECK(brv_exchange_residual(exchange, "signs", residual, SPARSE) == BRV_OK);
+    for (i = 0; i < SPARSE; i++)
+        CHECK(residual[i] == 0);
     brv_exchange_free(exchange);
 }
 
@@ -258,7 +302,7 @@ static void wrong_policies(brv_exchange *exchange)
     } while (0)
     REFUSES(policy.size = 88, "policy.size is 88, expected 96");
     REFUSES(policy.method = (brv_method)0, "policy.method is 0");
-    REFUSES(policy.method = (brv_method)5, "policy.method is 5");
+    REFUSES(policy.method = (brv_method)7, "policy.method is 7");
     REFUSES(policy.min_compression = -1, "policy.min_compression is -1");
     REFUSES(policy.reserved[0] = 1, "reserved");
     REFUSES(policy.reserved_values = 1, "reserved");
@@ -269,6 +313,12 @@ static void wrong_policies(brv_exchange *exchange)
     REFUSES(policy.density = 0, "policy.density is 0");
     policy.density = 0.5;
     REFUSES(policy.put_back = (brv_put_back)3, "policy.put_back is 3");
+    policy.method = BRV_QUANTISED;
+    REFUSES(policy.values = 8, "policy.values is 8");
+    REFUSES(policy.values = BRV_VALUES_ONE_BIT_MIN, "would grow without bound");
+    policy.method = BRV_SIGNUM;
+    REFUSES(policy.momentum = 1, "policy.momentum is 1");
+    REFUSES(policy.momentum = NAN, "policy.momentum is NaN");
     CHECK_FAILS(brv_exchange_add(exchange, "x", NULL, 3, &policy), BRV_ERR_ARGUMENT, "shape is NULL");
 #undef REFUSES
 }
@@ -330,6 +380,7 @@ int main(void)
 
     each_as_its_own_call(group);
     rounded_values_lose_nothing(group);
+    signs_are_voted_on(group);
     goes_on(group);
     loading_keeps_densities(group);
     asking_takes_no_turn(group);

@@ -10,7 +10,8 @@ int main()
     brv_config config = BRV_CONFIG_INIT;
     brv_options options = BRV_OPTIONS_INIT;
     brv_policy policies[] = {BRV_POLICY_DENSE, BRV_POLICY_TOPK(0.5), BRV_POLICY_GTOPK(0.5),
-                             BRV_POLICY_LOW_RANK(2)};
+                             BRV_POLICY_LOW_RANK(2), BRV_POLICY_QUANTISED(BRV_VALUES_BF16),
+                             BRV_POLICY_SIGNUM(0.9)};
     config.rank = 0;
     config.world_size = 1;
     if (brv_group_join(&config, &group) != BRV_OK || policies[1].size != sizeof(brv_policy))
