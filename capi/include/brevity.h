@@ -985,24 +985,34 @@ typedef enum brv_values {
     BRV_VALUES_EIGHT_BIT = 7
 } brv_values;
 
+/* Momentum before a sparse selection. The optimiser must not apply momentum again. */
+typedef enum brv_momentum {
+    BRV_MOMENTUM_NONE = 0,
+    BRV_MOMENTUM_CORRECTED = 1, /* Lin et al., ICLR 2018 (DGC): takes 4 bytes an element more */
+    BRV_MOMENTUM_NESTEROV = 2,  /* likewise, in Nesterov's form */
+    BRV_MOMENTUM_AWARE = 3,     /* Yan et al., ICPP 2020 (SAMomentum), with a momentum above 0 */
+    BRV_MOMENTUM_MAX = BRV_ENUM_MAX
+} brv_momentum;
+
 /* A method with its parameters. Set it with one of the macros below; fields that a method does not use are
  * ignored. */
 typedef struct brv_policy {
     uint32_t size; /* sizeof(brv_policy) */
     brv_method method;
-    double density;         /* above 0 and at most 1: BRV_TOPK, BRV_GTOPK */
-    uint32_t rank;          /* 1 or more: BRV_LOW_RANK */
-    brv_put_back put_back;  /* BRV_GTOPK */
-    double min_compression; /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
-    uint32_t values;        /* brv_values: BRV_TOPK, BRV_GTOPK, BRV_QUANTISED */
-    uint32_t reserved_values;
-    double momentum;        /* at least 0 and below 1: BRV_SIGNUM */
-    uint64_t reserved[6];
+    double density;             /* above 0 and at most 1: BRV_TOPK, BRV_GTOPK */
+    uint32_t rank;              /* 1 or more: BRV_LOW_RANK */
+    brv_put_back put_back;      /* BRV_GTOPK */
+    double min_compression;     /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
+    uint32_t values;            /* brv_values: BRV_TOPK, BRV_GTOPK, BRV_QUANTISED */
+    brv_momentum momentum_rule; /* BRV_TOPK, BRV_GTOPK */
+    double momentum;            /* at least 0 and below 1: BRV_SIGNUM, and with a momentum_rule */
+    double clip;                /* BRV_TOPK, BRV_GTOPK: each gradient to this norm over sqrt(ranks); 0: not */
+    uint64_t reserved[5];
 } brv_policy;
 
 #define BRV_POLICY_INIT_ALL(method, density, rank, values, momentum) \
-    {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, values, 0, momentum, \
-     {0, 0, 0, 0, 0, 0}}
+    {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, values, BRV_MOMENTUM_NONE, \
+     momentum, 0.0, {0, 0, 0, 0, 0}}
 #define BRV_POLICY_INIT(method, density, rank) \
     BRV_POLICY_INIT_ALL(method, density, rank, BRV_VALUES_F32, 0.0)
 #define BRV_POLICY_DENSE BRV_POLICY_INIT(BRV_DENSE, 0.0, 0)

@@ -77,7 +77,7 @@ pub use one_sided::{
     brv_remote_memory, brv_remote_memory_free, brv_remote_memory_open,
 };
 pub use options::{algorithm_name, brv_options};
-pub use policy::{brv_method, brv_policy, brv_put_back};
+pub use policy::{brv_method, brv_momentum, brv_policy, brv_put_back};
 pub use request::{
     brv_request, brv_request_cancel, brv_request_free, brv_request_message, brv_request_on_end,
     brv_request_test,

@@ -13,6 +13,8 @@ pub type brv_put_back = u32;
 
 /// The number of a format of values.
 pub type brv_values = u32;
+/// The number of a rule of momentum before selection.
+pub type brv_momentum = u32;
 
 const DENSE: brv_method = 1;
 const TOPK: brv_method = 2;
@@ -32,9 +34,10 @@ pub struct brv_policy {
     put_back: brv_put_back,
     min_compression: f64,
     values: brv_values,
-    reserved_values: u32,
+    momentum_rule: brv_momentum,
     momentum: f64,
-    reserved: [u64; 6],
+    clip: f64,
+    reserved: [u64; 5],
 }
 
 /// Reads a policy; NULL is dense. The fields that its method uses are checked.
@@ -55,18 +58,15 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
     }
     // SAFETY: it has the size of a policy, so the caller of this function guarantees all of it.
     let policy = unsafe { policy.read() };
-    if policy.reserved != [0; 6] || policy.reserved_values != 0 {
+    if policy.reserved != [0; 5] {
         return Err(Failure::argument(
             "a reserved field of policy is set, expected 0: begin with a macro, as BRV_POLICY_GTOPK",
         ));
     }
     match policy.method {
         DENSE => Ok(Policy::dense()),
-        TOPK => Ok(Policy::topk(density(&policy)?).values(values_of(&policy)?)),
-        GTOPK => {
-            let sparse = Policy::gtopk(density(&policy)?).put_back(put_back(policy.put_back)?);
-            Ok(sparse.values(values_of(&policy)?))
-        }
+        TOPK => sparse(Policy::topk(density(&policy)?), &policy),
+        GTOPK => sparse(Policy::gtopk(density(&policy)?).put_back(put_back(policy.put_back)?), &policy),
         LOW_RANK => low_rank(&policy),
         QUANTISED => Ok(Policy::quantised(values_of(&policy)?)),
         SIGNUM => Ok(Policy::signum(momentum(&policy)?)),
@@ -89,6 +89,24 @@ fn momentum(policy: &brv_policy) -> Result<f32, Failure> {
         return Ok(momentum);
     }
     Err(refused("momentum", policy.momentum, "at least 0 and below 1"))
+}
+
+/// With the values and the momentum of a sparse policy.
+fn sparse(sparse: Policy, policy: &brv_policy) -> Result<Policy, Failure> {
+    let sparse = sparse.values(values_of(policy)?);
+    let corrected = match policy.momentum_rule {
+        0 => sparse,
+        1 => sparse.momentum(momentum(policy)?),
+        2 => sparse.momentum(momentum(policy)?).nesterov(),
+        3 if policy.momentum as f32 > 0.0 => sparse.samomentum(momentum(policy)?),
+        3 => return Err(refused("momentum", policy.momentum, "above 0 and below 1")),
+        other => return Err(refused("momentum_rule", other, "a brv_momentum (0 to 3)")),
+    };
+    match policy.clip {
+        0.0 => Ok(corrected),
+        limit if limit > 0.0 && limit.is_finite() && policy.momentum_rule != 3 => Ok(corrected.clip(limit)),
+        other => Err(refused("clip", other, "a norm above 0, or 0; with BRV_MOMENTUM_AWARE 0")),
+    }
 }
 
 fn values_of(policy: &brv_policy) -> Result<Values, Failure> {
@@ -142,7 +160,7 @@ mod tests {
     fn policy(method: brv_method) -> brv_policy {
         let size = size_of::<brv_policy>() as u32;
         let (density, rank, put_back, min_compression) = (0.5, 2, 0, 0.0);
-        let (values, reserved_values, momentum, reserved) = (0, 0, 0.0, [0; 6]);
+        let (values, momentum_rule, momentum, clip, reserved) = (0, 0, 0.0, 0.0, [0; 5]);
         brv_policy {
             size,
             method,
@@ -151,8 +169,9 @@ mod tests {
             put_back,
             min_compression,
             values,
-            reserved_values,
+            momentum_rule,
             momentum,
+            clip,
             reserved,
         }
     }
@@ -187,6 +206,17 @@ mod tests {
         assert_eq!(eight_bit, Policy::quantised(Values::EightBit));
         assert_eq!(read_with(SIGNUM, |_| ()).unwrap(), Policy::signum(0.0));
         assert_eq!(read_with(SIGNUM, |policy| policy.momentum = 0.9).unwrap(), Policy::signum(0.9));
+        let momentum = |rule, clip| {
+            let set = |policy: &mut brv_policy| {
+                (policy.momentum_rule, policy.momentum, policy.clip) = (rule, 0.5, clip);
+            };
+            read_with(TOPK, set).unwrap()
+        };
+        assert_eq!(momentum(0, 0.0), Policy::topk(0.5));
+        assert_eq!(momentum(0, 2.0), Policy::topk(0.5).clip(2.0));
+        assert_eq!(momentum(1, 2.0), Policy::topk(0.5).momentum(0.5).clip(2.0));
+        assert_eq!(momentum(2, 0.0), Policy::topk(0.5).momentum(0.5).nesterov());
+        assert_eq!(momentum(3, 0.0), Policy::topk(0.5).samomentum(0.5));
         let unused = |policy: &mut brv_policy| {
             (policy.density, policy.rank, policy.put_back, policy.values) = (-1.0, 0, 9, 99);
             policy.momentum = -1.0;
@@ -220,7 +250,16 @@ mod tests {
         refused(LOW_RANK, "rank", |policy| policy.rank = 0);
         refused(LOW_RANK, "min_compression", |policy| policy.min_compression = -2.0);
         refused(LOW_RANK, "min_compression", |policy| policy.min_compression = f64::NAN);
-        assert!(read_with(DENSE, |policy| policy.reserved[5] = 1).unwrap_err().contains("reserved"));
-        assert!(read_with(DENSE, |policy| policy.reserved_values = 1).unwrap_err().contains("reserved"));
+        for method in [TOPK, GTOPK] {
+            refused(method, "momentum_rule", |policy| policy.momentum_rule = 4);
+            refused(method, "momentum", |policy| (policy.momentum_rule, policy.momentum) = (1, 1.0));
+            refused(method, "momentum", |policy| (policy.momentum_rule, policy.momentum) = (3, 0.0));
+            refused(method, "clip", |policy| policy.clip = -1.0);
+            refused(method, "clip", |policy| policy.clip = f64::NAN);
+            refused(method, "clip", |policy| {
+                (policy.momentum_rule, policy.momentum, policy.clip) = (3, 0.5, 1.0);
+            });
+        }
+        assert!(read_with(DENSE, |policy| policy.reserved[4] = 1).unwrap_err().contains("reserved"));
     }
 }
