@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::call::Call;
 use crate::engine::{join, join_all};
 use crate::error::Result;
+use crate::plan::{Estimate, Ground};
 
 /// Messages that are on their way at once, each way. Each takes memory to receive into.
 const AT_ONCE: usize = 8;
@@ -39,6 +40,17 @@ where
         }
     }
     Ok(())
+}
+
+/// What [`all_pairs`] takes for messages of so many bytes.
+pub(crate) fn estimate(bytes: f64, ground: &Ground) -> Estimate {
+    let others = ground.world_size.saturating_sub(1);
+    let several = |count: u32| ground.messages(f64::from(count), f64::from(count) * bytes);
+    let whole = several(AT_ONCE as u32).times(others / AT_ONCE as u32);
+    match others % AT_ONCE as u32 {
+        0 => whole,
+        rest => whole.then(several(rest)),
+    }
 }
 
 /// The messages of all ranks to this one, in rank order, where `going` has this rank's to each. None of them

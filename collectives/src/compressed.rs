@@ -21,8 +21,8 @@ pub trait Compressed: Send {
     /// The operation.
     const OPERATION: Operation;
 
-    /// The algorithms that a caller may [choose](Group::with_algorithm) from. Without any the choice is not
-    /// heeded.
+    /// The algorithms, with estimates. A caller may [choose](Group::with_algorithm) from several; if there is
+    /// one alone, the choice is not heeded.
     const ROWS: &'static [Row] = &[];
 
     /// Refuses arguments that a call can't have. A rank that found this out later would leave the others
@@ -82,7 +82,7 @@ impl Group {
         self.check_process()?;
         collective.check()?;
         let (description, wish) = (collective.description(), self.wish(C::OPERATION));
-        let Some(algorithm) = wish.filter(|_| !C::ROWS.is_empty() && self.world_size() > 1) else {
+        let Some(algorithm) = wish.filter(|_| C::ROWS.len() > 1 && self.world_size() > 1) else {
             return Ok((description, None));
         };
         self.check_algorithm(C::OPERATION, C::ROWS, &collective.work(), algorithm)?;

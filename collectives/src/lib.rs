@@ -51,8 +51,8 @@ pub use group::{
 pub use join::{Join, Joining};
 pub use messages::Message;
 pub use plan::{
-    Algorithm, Estimate, Ground, Link, Machine, Row, Topology, UnknownMachine, UnknownWish, Wishes, Work,
-    estimates,
+    Algorithm, Estimate, Ground, Link, Machine, Planned, Row, Summand, Topology, UnknownMachine, UnknownWish,
+    Wishes, Work, compare, compressed_estimates, estimates,
 };
 pub use poison::Poison;
 pub use ucx_sys_wrap::buffer::Chunk;

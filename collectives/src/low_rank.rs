@@ -14,10 +14,27 @@ use ucx_sys_wrap::buffer::Chunk;
 use crate::call::Call;
 use crate::compressed::Compressed;
 use crate::data::ReduceOp;
-use crate::dense::all_reduce;
+use crate::dense::{AllReduce, Collective, all_reduce};
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Row, Work};
+
+/// A row of an algorithm of all-reduces.
+macro_rules! row {
+    ($algorithm:ident) => {
+        Row {
+            algorithm: Algorithm::$algorithm,
+            fits: |work, ground| {
+                let (row, works) = all_reduces(Algorithm::$algorithm, work);
+                works.iter().all(|work| (row.fits)(work, ground))
+            },
+            estimate: |work, ground| {
+                let (row, [left, right]) = all_reduces(Algorithm::$algorithm, work);
+                (row.estimate)(&left, ground).then((row.estimate)(&right, ground))
+            },
+        }
+    };
+}
 
 /// What ranks of a low-rank all-reduce must agree on: the shapes of the matrices (different shapes can have
 /// factors of the same length) and the origin of their states (different states would diverge silently).
@@ -31,6 +48,26 @@ pub fn describe(batch: &Batch) -> Description {
     let words = batch.states().iter().flat_map(of_state).chain([batch.origin()]);
     let plan: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, &plan)
+}
+
+/// Both all-reduces by each algorithm that one may take. Which they take is chosen for each.
+pub(crate) const ROWS: &[Row] = &[row!(Doubling), row!(Halving), row!(Direct), row!(Ring), row!(Hosts)];
+
+/// What a low-rank all-reduce of a matrix has to do.
+#[must_use]
+pub(crate) fn work(rows: usize, cols: usize, rank: usize) -> Work {
+    let rank = rank.min(rows).min(cols);
+    let bytes = |side: usize| side.saturating_mul(rank).saturating_mul(size_of::<f32>());
+    let (left, right) = (bytes(rows), bytes(cols));
+    let dim = rows.saturating_mul(cols);
+    Work { bytes: left, wide_bytes: left, second_bytes: right, entries: rank, dim, ..Work::default() }
+}
+
+/// The row of the all-reduces, and their works.
+fn all_reduces(algorithm: Algorithm, work: &Work) -> (&'static Row, [Work; 2]) {
+    let row = AllReduce::ROWS.iter().find(|row| row.algorithm == algorithm);
+    let row = row.unwrap_or_else(|| unreachable!("{algorithm} is none of an all-reduce"));
+    (row, [work.bytes, work.second_bytes].map(|bytes| Work { bytes, wide_bytes: bytes, ..Work::default() }))
 }
 
 /// Computes the low-rank factors of the mean of all ranks' matrices (row-major, one per state of the batch).

@@ -12,19 +12,44 @@ use brevity_compress::quantise::{Encoded, Values};
 use brevity_compress::{Error as Compress, in_standard_float_mode};
 use bytemuck::cast_slice;
 
-use crate::all_pairs::{gather_bytes, scatter_bytes, slice};
+use crate::all_pairs::{self, gather_bytes, scatter_bytes, slice};
 use crate::call::Call;
 use crate::compressed::Compressed;
 use crate::data::{DataType, Element, ReduceOp, Reducer};
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
 use crate::sparse::Wire;
 
 /// What ranks of a quantised all-reduce must agree on.
 #[must_use]
 pub fn describe(count: usize, values: Values) -> Description {
     Wire::Coded(values).describe(Description::new(Operation::QUANTISED_ALL_REDUCE, f32::TYPE.number(), count))
+}
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row {
+    algorithm: Algorithm::Direct,
+    fits: always,
+    estimate: |work, ground| {
+        // As much to read each message as to sum its values.
+        let summing = ground.combining(2.0 * 4.0 * work.dim as f64);
+        by_slices(work, ground).computing(summing)
+    },
+}];
+
+/// What a quantised all-reduce of so many values has to do.
+#[must_use]
+pub(crate) fn work(count: usize, values: Values) -> Work {
+    let bytes = values.most_bytes(count);
+    Work { bytes, wide_bytes: bytes, dim: count, ..Work::default() }
+}
+
+/// Slices to their owners, and their sums to all, where `work.bytes` are those of the whole vector.
+pub(crate) fn by_slices(work: &Work, ground: &Ground) -> Estimate {
+    let longest = slice(work.dim, ground.world_size, 0).len() as f64;
+    let bytes = work.bytes as f64 * longest / (work.dim as f64).max(1.0);
+    all_pairs::estimate(bytes, ground).times(2)
 }
 
 /// A tensor of a vector that holds several, one after another.
@@ -245,6 +270,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]> + Send + Sync> Compressed for QuantisedAllRe
     type Output = Vec<f32>;
 
     const OPERATION: Operation = Operation::QUANTISED_ALL_REDUCE;
+    const ROWS: &'static [Row] = ROWS;
 
     fn check(&self) -> Result<()> {
         Ok(())
@@ -252,6 +278,10 @@ impl<V: AsRef<[f32]> + AsMut<[f32]> + Send + Sync> Compressed for QuantisedAllRe
 
     fn description(&self) -> Description {
         describe(self.vector.as_ref().len(), self.values)
+    }
+
+    fn work(&self) -> Work {
+        work(self.vector.as_ref().len(), self.values)
     }
 
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<Vec<f32>> {

@@ -16,7 +16,8 @@ use crate::compressed::Compressed;
 use crate::data::Element;
 use crate::description::{Description, Operation};
 use crate::error::Result;
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Row, Work, always};
+use crate::quantised::by_slices;
 
 /// Bytes of a message before the bits, and values of a block of bits.
 const HEAD_BYTES: usize = 8;
@@ -26,6 +27,24 @@ const BLOCK: usize = 512;
 #[must_use]
 pub fn describe(count: usize) -> Description {
     Description::new(Operation::VOTE_ALL_REDUCE, f32::TYPE.number(), count)
+}
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row {
+    algorithm: Algorithm::Direct,
+    fits: always,
+    estimate: |work, ground| {
+        // To count a vote takes about half as long as to sum a value.
+        let counting = ground.combining(0.5 * 4.0 * work.dim as f64);
+        by_slices(work, ground).computing(counting)
+    },
+}];
+
+/// What a vote on so many values has to do, if none is zero.
+#[must_use]
+pub(crate) fn work(count: usize) -> Work {
+    let bytes = HEAD_BYTES + count.div_ceil(BLOCK).saturating_mul(BLOCK / 8);
+    Work { bytes, wide_bytes: bytes, dim: count, ..Work::default() }
 }
 
 /// Replaces each value of `vector` by the majority of all ranks' signs: 1, -1, or 0 for a tie and where all
@@ -85,6 +104,7 @@ impl<V: AsRef<[f32]> + AsMut<[f32]> + Send + Sync> Compressed for VoteAllReduce<
     type Output = ();
 
     const OPERATION: Operation = Operation::VOTE_ALL_REDUCE;
+    const ROWS: &'static [Row] = ROWS;
 
     fn check(&self) -> Result<()> {
         Ok(())
@@ -92,6 +112,10 @@ impl<V: AsRef<[f32]> + AsMut<[f32]> + Send + Sync> Compressed for VoteAllReduce<
 
     fn description(&self) -> Description {
         describe(self.vector.as_ref().len())
+    }
+
+    fn work(&self) -> Work {
+        work(self.vector.as_ref().len())
     }
 
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<()> {

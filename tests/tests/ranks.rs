@@ -8,6 +8,7 @@ mod awaiting;
 mod coded;
 mod coded_gtopk;
 mod collectives;
+mod compressed_estimates;
 mod dense;
 mod differ;
 mod estimates;

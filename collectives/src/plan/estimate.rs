@@ -119,6 +119,28 @@ impl Ground {
     pub(crate) fn copying(&self, bytes: f64) -> f64 {
         bytes * self.machine.copy
     }
+
+    /// Seconds to merge so many entries two by two until one vector of `P` is left: an entry of 8 bytes costs
+    /// about as much as 14 bytes of a dense sum.
+    pub(crate) fn merging(&self, entries: f64) -> f64 {
+        self.combining(14.0 * entries) * f64::from(self.rounds())
+    }
+
+    /// Seconds to merge two vectors of so many entries in all, and to keep the largest of them.
+    pub(crate) fn merging_largest(&self, entries: f64) -> f64 {
+        self.combining(19.0 * entries)
+    }
+
+    /// Seconds to add a gradient of so many elements to its residual and to take the largest entries out, in
+    /// one pass: about a quarter more than the sum.
+    pub(crate) fn selecting(&self, elements: f64) -> f64 {
+        self.combining(5.0 * elements)
+    }
+
+    /// Seconds to write so many entries into a dense vector of so many elements, which is cleared before.
+    pub(crate) fn spreading(&self, entries: f64, elements: f64) -> f64 {
+        self.copying(4.0 * elements) + self.combining(28.0 * entries)
+    }
 }
 
 #[cfg(test)]

@@ -158,6 +158,11 @@ impl Machine {
         })
     }
 
+    /// Seconds of an all-reduce over shared memory, among all ranks of one host.
+    pub(crate) fn over_slots(&self, world_size: u32, bytes: usize) -> f64 {
+        self.inside_a_host(world_size, bytes)[0]
+    }
+
     /// Seconds of an all-reduce over slots, where each rank waits for all others and reads their slices, and
     /// of the faster of a ring and a recursive doubling.
     fn inside_a_host(&self, world_size: u32, bytes: usize) -> [f64; 2] {

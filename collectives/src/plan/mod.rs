@@ -5,6 +5,7 @@
 //! additions, multiplications and divisions alone. A digest of these values is part of that of their calls.
 
 mod algorithm;
+mod compression;
 mod estimate;
 mod machine;
 mod table;
@@ -15,6 +16,7 @@ mod wishes;
 use brevity_compress::in_standard_float_mode;
 
 pub use algorithm::Algorithm;
+pub use compression::{Planned, Summand, compare};
 pub(crate) use estimate::Cut;
 pub use estimate::Estimate;
 pub use machine::{Link, Machine, UnknownMachine};
@@ -24,6 +26,7 @@ pub(crate) use topology::Places;
 pub use topology::Topology;
 pub use wishes::{UnknownWish, Wishes};
 
+use crate::compressed::Compressed;
 use crate::dense::{Collective, SLICE_BYTES};
 use crate::pattern::doubling_rounds;
 
@@ -39,9 +42,12 @@ pub struct Work {
     /// Whether blocks have lengths of their own, which only some ranks know.
     pub is_uneven: bool,
     /// Of a sparse vector: the largest number of entries, of which `bytes` are the message, and its length.
+    /// Of low-rank factors: their rank, and the elements of the matrices.
     pub entries: usize,
     /// See `entries`.
     pub dim: usize,
+    /// Bytes of a second vector, which follows: of the right factors, where `bytes` are those of the left.
+    pub second_bytes: usize,
 }
 
 impl Work {
@@ -133,7 +139,18 @@ pub struct Row {
 /// ```
 #[must_use]
 pub fn estimates<C: Collective>(work: &Work, ground: &Ground) -> Vec<(Algorithm, Estimate)> {
-    let fitting = C::ROWS.iter().filter(|row| (row.fits)(work, ground));
+    estimates_of(C::ROWS, work, ground)
+}
+
+/// Likewise, of a collective on what compression leaves of vectors, whose work is its
+/// [own](Compressed::work).
+#[must_use]
+pub fn compressed_estimates<C: Compressed>(work: &Work, ground: &Ground) -> Vec<(Algorithm, Estimate)> {
+    estimates_of(C::ROWS, work, ground)
+}
+
+fn estimates_of(rows: &[Row], work: &Work, ground: &Ground) -> Vec<(Algorithm, Estimate)> {
+    let fitting = rows.iter().filter(|row| (row.fits)(work, ground));
     let mut all: Vec<_> =
         in_standard_float_mode(|| fitting.map(|row| (row.algorithm, (row.estimate)(work, ground))).collect());
     all.sort_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds));

@@ -109,7 +109,9 @@ impl Plan {
 
     /// The fastest algorithm of those that fit.
     pub(crate) fn choose(&self, operation: Operation, rows: &[Row], work: &Work) -> Algorithm {
-        let Some(place) = OPERATIONS.iter().position(|(_, other, _)| *other == operation) else {
+        // What sparse vectors take depends on more than their length.
+        let place = OPERATIONS.iter().position(|(_, other, _)| *other == operation && work.dim == 0);
+        let Some(place) = place else {
             return in_standard_float_mode(|| fastest(rows, work, &self.ground).0);
         };
         let is_wide = work.wide_bytes != work.bytes;

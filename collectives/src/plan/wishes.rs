@@ -8,9 +8,10 @@ use crate::dense::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
 };
 use crate::description::Operation;
+use crate::sparse::topk;
 
 /// The operations that have algorithms, by their names.
-pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 9] = [
+pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 10] = [
     ("broadcast", Operation::BROADCAST, Broadcast::ROWS),
     ("reduce", Operation::REDUCE, Reduce::ROWS),
     ("all-reduce", Operation::ALL_REDUCE, AllReduce::ROWS),
@@ -20,6 +21,7 @@ pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 9] = [
     ("scatter", Operation::SCATTER, Scatter::ROWS),
     ("all-to-all", Operation::ALL_TO_ALL, AllToAll::ROWS),
     ("barrier", Operation::BARRIER, Barrier::ROWS),
+    ("top-k-all-reduce", Operation::TOPK_ALL_REDUCE, topk::ROWS),
 ];
 
 /// An algorithm for some operations, in place of the cheapest: for tests and measurements.
@@ -116,6 +118,8 @@ mod tests {
         assert_eq!(wishes.of(Operation::GATHER), Some(Algorithm::Linear));
         assert_eq!(wishes.of(Operation::SCATTER), None);
         assert_eq!(wishes.of(Operation::SPLIT), None);
+        let topk: Wishes = "top-k-all-reduce:direct".parse().unwrap();
+        assert_eq!(topk.of(Operation::TOPK_ALL_REDUCE), Some(Algorithm::Direct));
         assert_eq!(wishes.to_string(), "all-reduce:ring,gather:linear");
         assert_eq!(Wishes::decode(&wishes.encode()), Some(wishes));
         assert_eq!(Wishes::decode(&[Algorithm::Ring.number(); OPERATIONS.len()]), None);
@@ -125,6 +129,7 @@ mod tests {
             ("allreduce:ring", "one of broadcast, reduce, all-reduce"),
             ("all-reduce:bruck", "one of doubling, halving, direct, ring"),
             ("barrier:ring", "one of dissemination, hosts"),
+            ("top-k-all-reduce:ring", "one of bruck, direct"),
             ("all-reduce:ring,", "a colon"),
         ] {
             let message = text.parse::<Wishes>().unwrap_err().to_string();

@@ -17,11 +17,25 @@ use crate::data::Element;
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::pattern::doubling_rounds;
+use crate::plan::{Algorithm, Estimate, Ground, Row, always};
 
 /// What ranks of a sparse all-gather must agree on.
 #[must_use]
 pub fn describe_all_gather(dim: usize, limit: usize, wire: Wire) -> Description {
     wire.describe(Description::sparse(Operation::SPARSE_ALL_GATHER, f32::TYPE.number(), dim, limit))
+}
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row {
+    algorithm: Algorithm::Bruck,
+    fits: always,
+    estimate: |work, ground| gathering(work.bytes as f64, ground),
+}];
+
+/// An all-gather of messages of so many bytes.
+pub(super) fn gathering(bytes: f64, ground: &Ground) -> Estimate {
+    let waits = ground.message(0.0).times(ground.rounds().saturating_sub(1));
+    waits.then(ground.message(bytes * (ground.ranks() - 1.0)))
 }
 
 /// Gathers the sparse vectors of all ranks, in rank order, as the coder's [wire](Coder::wire) carries them:

@@ -4,7 +4,7 @@ use std::borrow::BorrowMut;
 
 use brevity_compress::{SparseVec, SparseView};
 
-use super::all_gather::{describe_all_gather, sparse_all_gather};
+use super::all_gather::{self, describe_all_gather, sparse_all_gather};
 use super::gtopk::{self, Gtopk, PutBack, gtopk_all_reduce};
 use super::reduce_scatter::{self, Scattered, sparse_reduce_scatter};
 use super::topk::{self, TopK, topk_all_reduce, topk_all_reduce_by};
@@ -83,6 +83,7 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for SparseAllGath
     type Output = Vec<SparseVec>;
 
     const OPERATION: Operation = Operation::SPARSE_ALL_GATHER;
+    const ROWS: &'static [Row] = all_gather::ROWS;
 
     fn check(&self) -> Result<()> {
         check_limit(self.local.entries(), self.limit)
@@ -90,6 +91,10 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for SparseAllGath
 
     fn description(&self) -> Description {
         describe_all_gather(self.local.entries().dim(), self.limit, self.coder.borrow().wire())
+    }
+
+    fn work(&self) -> Work {
+        topk::work(self.local.entries().dim(), self.limit, self.coder.borrow().wire())
     }
 
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<Vec<SparseVec>> {
@@ -128,6 +133,7 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for SparseReduceS
     type Output = Scattered;
 
     const OPERATION: Operation = Operation::SPARSE_REDUCE_SCATTER;
+    const ROWS: &'static [Row] = reduce_scatter::ROWS;
 
     fn check(&self) -> Result<()> {
         check_limit(self.local.entries(), self.limit)
@@ -135,6 +141,10 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for SparseReduceS
 
     fn description(&self) -> Description {
         reduce_scatter::describe(self.local.entries().dim(), self.limit, self.coder.borrow().wire())
+    }
+
+    fn work(&self) -> Work {
+        topk::work(self.local.entries().dim(), self.limit, self.coder.borrow().wire())
     }
 
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<Scattered> {
@@ -146,6 +156,7 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for GtopkAllReduc
     type Output = Gtopk;
 
     const OPERATION: Operation = Operation::GTOPK_ALL_REDUCE;
+    const ROWS: &'static [Row] = gtopk::ROWS;
 
     fn check(&self) -> Result<()> {
         check_limit(self.local.entries(), self.k)
@@ -153,6 +164,10 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for GtopkAllReduc
 
     fn description(&self) -> Description {
         gtopk::describe(self.local.entries().dim(), self.k, self.rule, self.coder.borrow().wire())
+    }
+
+    fn work(&self) -> Work {
+        topk::work(self.local.entries().dim(), self.k, self.coder.borrow().wire())
     }
 
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<Gtopk> {

@@ -23,6 +23,7 @@ use crate::data::Element;
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::pattern::{Binomial, doubling_rounds};
+use crate::plan::{Algorithm, Estimate, Row, always};
 
 /// Which part of a rank's contribution and merges goes back to its residual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,6 +72,22 @@ pub fn describe(dim: usize, k: usize, rule: PutBack, wire: Wire) -> Description 
         wire.describe(Description::sparse(Operation::GTOPK_ALL_REDUCE, f32::TYPE.number(), dim, k));
     Description { reduction: rule.number() | description.reduction << RULE_BITS, ..description }
 }
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row {
+    algorithm: Algorithm::Binomial,
+    fits: always,
+    estimate: |work, ground| {
+        let rounds = ground.rounds();
+        let (first, sum) = (ground.message(work.bytes as f64), ground.message(work.wide_bytes as f64));
+        // The first merges are of contributions, all others of sums.
+        let merge = ground.merging_largest(2.0 * work.entries as f64);
+        let up = first.times(rounds.min(1)).then(sum.times(rounds.saturating_sub(1)));
+        let down = sum.times(rounds);
+        // The root sends to its children alone, and nobody sends more.
+        Estimate { bytes: down.bytes, ..up.then(down) }.computing(merge * f64::from(rounds))
+    },
+}];
 
 /// The names of rule and wire in the `reduction` of a description; no name for pairs.
 pub(crate) fn names(reduction: u8) -> (Option<&'static str>, Option<&'static str>) {

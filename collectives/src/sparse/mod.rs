@@ -1,12 +1,12 @@
 //! Collectives on sparse vectors.
 
-mod all_gather;
+pub(crate) mod all_gather;
 mod calls;
-mod gtopk;
+pub(crate) mod gtopk;
 mod message;
-mod reduce_scatter;
+pub(crate) mod reduce_scatter;
 mod tensors;
-mod topk;
+pub(crate) mod topk;
 mod wire;
 
 pub use all_gather::{describe_all_gather, sparse_all_gather};

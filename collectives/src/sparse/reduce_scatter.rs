@@ -14,13 +14,14 @@ use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 use super::message::{Message, Room, invalid};
 use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison};
-use crate::all_pairs::all_pairs;
+use crate::all_pairs::{self, all_pairs};
 use crate::call::Call;
 use crate::data::Element;
 use crate::dense::barrier;
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::pattern::chunk_range;
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
 
 /// The result of a sparse reduce-scatter.
 #[derive(Clone, Debug)]
@@ -42,6 +43,19 @@ pub fn owned(dim: usize, world_size: u32, rank: u32) -> Range<usize> {
 #[must_use]
 pub fn describe(dim: usize, limit: usize, wire: Wire) -> Description {
     wire.describe(Description::sparse(Operation::SPARSE_REDUCE_SCATTER, f32::TYPE.number(), dim, limit))
+}
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row {
+    algorithm: Algorithm::Direct,
+    fits: always,
+    estimate: |work, ground| scattering(work, ground).then(ground.message(0.0).times(ground.rounds())),
+}];
+
+/// What [`scatter`] takes, if the entries are anywhere.
+pub(super) fn scattering(work: &Work, ground: &Ground) -> Estimate {
+    let sent = all_pairs::estimate(work.bytes as f64 / ground.ranks(), ground);
+    sent.computing(ground.merging(work.entries as f64))
 }
 
 /// Sums the sparse vectors of all ranks; each gets the sum at the indices that it [owns](owned).

@@ -13,15 +13,15 @@
 use brevity_compress::merge::{OrderedScratch, sum_in_order};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
-use super::all_gather::sparse_all_gather;
-use super::reduce_scatter::{Scattered, owned, scatter};
+use super::all_gather::{gathering, sparse_all_gather};
+use super::reduce_scatter::{Scattered, owned, scatter, scattering};
 use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison, rounded_away};
 use crate::call::Call;
 use crate::data::Element;
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
+use crate::plan::{Algorithm, Ground, Row, Work, always};
 
 /// The result of a top-k all-reduce.
 #[derive(Clone, Debug)]
@@ -46,48 +46,36 @@ pub(crate) const ROWS: &[Row] = &[
         fits: always,
         estimate: |work, ground| {
             let all = work.entries as f64 * ground.ranks();
-            gather(work.bytes as f64, ground).computing(merging(all, ground))
+            gathering(work.bytes as f64, ground).computing(ground.merging(all))
         },
     },
     Row {
         algorithm: Algorithm::Direct,
         fits: always,
         estimate: |work, ground| {
-            let (entries, bytes) = (work.entries as f64, work.bytes as f64);
-            let of_sums = union(work, ground) / ground.ranks() * (bytes / entries.max(1.0));
-            let scatter = ground.burst(bytes / ground.ranks()).computing(merging(entries, ground));
-            scatter.then(gather(of_sums, ground))
+            let each = work.wide_bytes as f64 / (work.entries as f64).max(1.0);
+            let of_sums = union(work, ground) / ground.ranks() * each;
+            scattering(work, ground).then(gathering(of_sums, ground))
         },
     },
 ];
 
-/// What a top-k all-reduce has to do.
+/// What an all-reduce or an all-gather of sparse vectors has to do.
 pub(crate) fn work(dim: usize, limit: usize, wire: Wire) -> Work {
     let (entries, bytes) = (limit.min(dim), wire.most_bytes(dim, limit));
-    Work { bytes, wide_bytes: bytes, entries, dim, ..Work::default() }
-}
-
-/// An all-gather of messages of so many bytes.
-fn gather(bytes: f64, ground: &Ground) -> Estimate {
-    let waits = ground.message(0.0).times(ground.rounds().saturating_sub(1));
-    waits.then(ground.message(bytes * (ground.ranks() - 1.0)))
-}
-
-/// Seconds to merge so many entries two by two until one vector is left: an entry of 8 bytes costs about as
-/// much as 14 bytes of a dense sum.
-fn merging(entries: f64, ground: &Ground) -> f64 {
-    ground.combining(14.0 * entries) * f64::from(ground.rounds())
+    let wide_bytes = wire.of_sums().most_bytes(dim, limit);
+    Work { bytes, wide_bytes, entries, dim, ..Work::default() }
 }
 
 /// The entries of the sum, if those of each rank are anywhere.
-fn union(work: &Work, ground: &Ground) -> f64 {
+pub(crate) fn union(work: &Work, ground: &Ground) -> f64 {
     let dim = work.dim.max(1) as f64;
     let absent = 1.0 - work.entries as f64 / dim;
     dim * (1.0 - (0..ground.world_size).fold(1.0, |all, _| all * absent))
 }
 
-/// Sums the sparse vectors of all ranks in the fixed order of dense sums, by the algorithm that is estimated
-/// to be the fastest. Every rank gets the whole sum.
+/// Sums the sparse vectors of all ranks in the fixed order of dense sums, by the algorithm that [is wished
+/// for](crate::Wishes), or else the one that is estimated to be the fastest. Every rank gets the whole sum.
 ///
 /// `local` has at most `limit` entries; `limit` and the coder's wire are equal on all ranks. A value of
 /// `local` that is not finite poisons the call as its tensor's.
@@ -103,7 +91,8 @@ pub async fn topk_all_reduce(
     tensors: impl Into<Tensors<'_>>,
 ) -> Result<TopK> {
     let work = work(local.dim(), limit, coder.wire());
-    let algorithm = call.plan().choose(Operation::TOPK_ALL_REDUCE, ROWS, &work);
+    let wish = call.plan().wishes.of(Operation::TOPK_ALL_REDUCE);
+    let algorithm = wish.unwrap_or_else(|| call.plan().choose(Operation::TOPK_ALL_REDUCE, ROWS, &work));
     topk_all_reduce_by(call, algorithm, local, limit, coder, tensors).await
 }
 

@@ -1,0 +1,260 @@
+//! What it takes to sum a vector over all ranks, as it is and compressed.
+//!
+//! A compressed collective has a row for each of its algorithms, as dense ones do. Beside what these take, a
+//! rank compresses its gradient and writes the sum back: whether compression pays depends on both. What a
+//! rank's own work takes is derived from the speed of its dense sums, to which it is about proportional: both
+//! move the vector through memory.
+
+use brevity_compress::in_standard_float_mode;
+use brevity_compress::quantise::Values;
+
+use super::{Algorithm, Estimate, Ground, Row, Work, estimates, estimates_of};
+use crate::dense::AllReduce;
+use crate::description::Operation;
+use crate::sparse::{Wire, all_gather, gtopk, reduce_scatter, topk};
+use crate::{low_rank, quantised, vote};
+
+/// A vector of `f32` on each rank that is to be summed, and how it may be compressed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summand {
+    /// Its length.
+    pub elements: usize,
+    /// The entries that each rank keeps, for collectives on sparse vectors.
+    pub entries: Option<usize>,
+    /// How entries are written.
+    pub wire: Wire,
+    /// The rank of low-rank factors. The vector is the matrix that is the nearest to a square.
+    pub rank: Option<usize>,
+    /// The format of a quantised vector.
+    pub values: Option<Values>,
+}
+
+/// A way to sum a [`Summand`], and what it is estimated to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Planned {
+    /// The collective.
+    pub operation: Operation,
+    /// Its algorithm; `None` over the memory that the ranks of one host share.
+    pub algorithm: Option<Algorithm>,
+    /// Whether every rank gets a sum of gradients. If not, it is a part of one, or a vote, and no alternative
+    /// to those that are.
+    pub is_sum: bool,
+    /// What the collective takes, with the merging of entries.
+    pub estimate: Estimate,
+    /// Seconds of a rank's own work: to compress its gradient with error feedback, and to write the sum back.
+    pub own_seconds: f64,
+}
+
+impl Planned {
+    /// Seconds in all.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.estimate.seconds + self.own_seconds
+    }
+
+    /// Whether it compresses nothing.
+    #[must_use]
+    pub fn is_dense(&self) -> bool {
+        self.operation == Operation::ALL_REDUCE
+    }
+}
+
+/// A compressed collective, as [`compare`] sees it.
+struct Method {
+    operation: Operation,
+    is_sum: bool,
+    rows: &'static [Row],
+    /// What it has to do, if the vector may be compressed so.
+    work: fn(&Summand) -> Option<Work>,
+    own_seconds: fn(&Work, &Ground) -> f64,
+}
+
+const METHODS: &[Method] = &[
+    Method {
+        operation: Operation::SPARSE_ALL_GATHER,
+        is_sum: false,
+        rows: all_gather::ROWS,
+        work: of_entries,
+        own_seconds: |work, ground| ground.selecting(work.dim as f64),
+    },
+    Method {
+        operation: Operation::SPARSE_REDUCE_SCATTER,
+        is_sum: false,
+        rows: reduce_scatter::ROWS,
+        work: of_entries,
+        own_seconds: |work, ground| ground.selecting(work.dim as f64),
+    },
+    Method {
+        operation: Operation::TOPK_ALL_REDUCE,
+        is_sum: true,
+        rows: topk::ROWS,
+        work: of_entries,
+        own_seconds: |work, ground| {
+            let elements = work.dim as f64;
+            ground.selecting(elements) + ground.spreading(topk::union(work, ground), elements)
+        },
+    },
+    Method {
+        operation: Operation::GTOPK_ALL_REDUCE,
+        is_sum: true,
+        rows: gtopk::ROWS,
+        work: of_entries,
+        own_seconds: |work, ground| {
+            let elements = work.dim as f64;
+            ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
+        },
+    },
+    Method {
+        operation: Operation::QUANTISED_ALL_REDUCE,
+        is_sum: true,
+        rows: quantised::ROWS,
+        work: |summand| summand.values.map(|values| quantised::work(summand.elements, values)),
+        // To add to the residual, and to quantise.
+        own_seconds: |work, ground| ground.combining(2.0 * 4.0 * work.dim as f64),
+    },
+    Method {
+        operation: Operation::VOTE_ALL_REDUCE,
+        is_sum: false,
+        rows: vote::ROWS,
+        work: |summand| summand.values.map(|_| vote::work(summand.elements)),
+        own_seconds: |work, ground| ground.combining(4.0 * work.dim as f64),
+    },
+    Method {
+        operation: Operation::LOW_RANK_ALL_REDUCE,
+        is_sum: true,
+        rows: low_rank::ROWS,
+        work: |summand| {
+            let rows = side(summand.elements);
+            summand.rank.map(|rank| low_rank::work(rows, summand.elements.div_ceil(rows), rank))
+        },
+        // To add to the residual, to project twice and to reconstruct.
+        own_seconds: |work, ground| {
+            ground.combining((2.35 + 0.14 * work.entries as f64) * 4.0 * work.dim as f64)
+        },
+    },
+];
+
+fn of_entries(summand: &Summand) -> Option<Work> {
+    summand.entries.map(|entries| topk::work(summand.elements, entries, summand.wire))
+}
+
+/// The shorter side of the matrix of so many elements that is the nearest to a square; at least 1.
+fn side(elements: usize) -> usize {
+    elements.isqrt().max(1)
+}
+
+/// All ways to sum a vector that fit, the fastest first: dense ones, and those that its compression allows.
+///
+/// A dense sum among the ranks of one host goes over the memory that they share, too.
+///
+/// ```
+/// use brevity_collectives::{Ground, Machine, Summand, compare};
+///
+/// let summand = Summand { elements: 25_000_000, entries: Some(25_000), ..Summand::default() };
+/// let (slow, fast) = ("between:50,2,8".parse::<Machine>()?, "between:2,0.1,0.02".parse::<Machine>()?);
+/// let is_dense = |machine| compare(&summand, &Ground::new(machine, 8))[0].is_dense();
+/// assert_eq!((is_dense(slow), is_dense(fast)), (false, true));
+/// # Ok::<(), brevity_collectives::UnknownMachine>(())
+/// ```
+#[must_use]
+pub fn compare(summand: &Summand, ground: &Ground) -> Vec<Planned> {
+    let mut all = dense(summand, ground);
+    for method in METHODS {
+        let Some(work) = (method.work)(summand) else { continue };
+        let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));
+        all.extend(estimates_of(method.rows, &work, ground).into_iter().map(|(algorithm, estimate)| {
+            let Method { operation, is_sum, .. } = *method;
+            Planned { operation, algorithm: Some(algorithm), is_sum, estimate, own_seconds }
+        }));
+    }
+    all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    all
+}
+
+fn dense(summand: &Summand, ground: &Ground) -> Vec<Planned> {
+    let bytes = summand.elements.saturating_mul(size_of::<f32>());
+    let work = Work { bytes, wide_bytes: bytes, ..Work::default() };
+    let planned = |algorithm, estimate| Planned {
+        operation: Operation::ALL_REDUCE,
+        algorithm,
+        is_sum: true,
+        estimate,
+        own_seconds: 0.0,
+    };
+    let by_messages = estimates::<AllReduce>(&work, ground).into_iter();
+    let mut all: Vec<_> = by_messages.map(|(by, estimate)| planned(Some(by), estimate)).collect();
+    if ground.topology.hosts == 1 {
+        let seconds = in_standard_float_mode(|| ground.machine.over_slots(ground.world_size, bytes));
+        all.push(planned(None, Estimate { seconds, ..Estimate::default() }));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Machine, Topology};
+
+    fn ground(world_size: u32) -> Ground {
+        Ground::new(Machine::uniform(1e-3, 1e-8), world_size)
+    }
+
+    fn all_of(elements: usize) -> Summand {
+        let entries = Some(elements / 1000);
+        Summand { elements, entries, rank: Some(4), values: Some(Values::EightBit), wire: Wire::Pairs }
+    }
+
+    fn find(all: &[Planned], operation: Operation, algorithm: Algorithm) -> Planned {
+        let is_it = |way: &&Planned| way.operation == operation && way.algorithm == Some(algorithm);
+        *all.iter().find(is_it).unwrap()
+    }
+
+    #[test]
+    fn rounds_and_bytes_are_those_of_the_documents() {
+        const ELEMENTS: usize = 1 << 20;
+        let all = compare(&all_of(ELEMENTS), &ground(8));
+        let entries = (ELEMENTS / 1000) as f64;
+        for (operation, algorithm, rounds, bytes) in [
+            (Operation::SPARSE_ALL_GATHER, Algorithm::Bruck, 3, 8.0 * entries * 7.0),
+            (Operation::SPARSE_REDUCE_SCATTER, Algorithm::Direct, 4, 8.0 * entries * 7.0 / 8.0),
+            (Operation::TOPK_ALL_REDUCE, Algorithm::Bruck, 3, 8.0 * entries * 7.0),
+            (Operation::GTOPK_ALL_REDUCE, Algorithm::Binomial, 6, 8.0 * entries * 3.0),
+            (Operation::VOTE_ALL_REDUCE, Algorithm::Direct, 2, ELEMENTS as f64 / 8.0 * 2.0 * 7.0 / 8.0),
+            (Operation::LOW_RANK_ALL_REDUCE, Algorithm::Doubling, 6, 2.0 * 3.0 * 4.0 * 4.0 * 1024.0),
+        ] {
+            let found = find(&all, operation, algorithm).estimate;
+            assert_eq!(found.rounds, rounds, "{operation}");
+            assert!((found.bytes / bytes - 1.0).abs() < 1e-3, "{operation}: {} {bytes}", found.bytes);
+        }
+        assert!(all.is_sorted_by(|a, b| a.seconds() <= b.seconds()));
+        let rows: usize = METHODS.iter().map(|method| method.rows.len()).sum();
+        assert!(all.len() > rows - 2, "a ring and hosts do not fit");
+    }
+
+    /// What a rank does itself counts: with a fast network it outweighs what compression saves.
+    #[test]
+    fn compression_pays_on_slow_networks_only() {
+        let fastest = |machine: &str, ranks| {
+            let ways = compare(&all_of(1 << 24), &Ground::new(machine.parse().unwrap(), ranks));
+            *ways.iter().find(|way| way.is_sum).unwrap()
+        };
+        assert!(!fastest("between:50,2,8", 4).is_dense());
+        let dense = fastest("between:2,0.1,0.02;reduce:0.2", 4);
+        assert!(dense.is_dense() && dense.own_seconds == 0.0);
+    }
+
+    #[test]
+    fn nothing_that_was_not_asked_for_is_there() {
+        let ways = compare(&Summand { elements: 1000, ..Summand::default() }, &ground(4));
+        assert!(!ways.is_empty() && ways.iter().all(Planned::is_dense));
+        let one_host = Ground { topology: Topology::one_host(4), ..ground(4) };
+        let ways = compare(&Summand { elements: 1000, ..Summand::default() }, &one_host);
+        assert_eq!(ways[0].algorithm, None, "shared memory is faster than messages of a millisecond");
+        for elements in [0, 1, 2] {
+            for ranks in [1, 2, 100] {
+                let ways = compare(&all_of(elements), &ground(ranks));
+                assert!(ways.iter().all(|way| way.seconds().is_finite()), "{elements}, {ranks}: {ways:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What compressed collectives are estimated to take beside what they take on the simulated network.
+
+use std::time::Duration;
+
+use brevity::collectives::low_rank::LowRankAllReduce;
+use brevity::collectives::quantised::QuantisedAllReduce;
+use brevity::collectives::sparse::{
+    Coder, GtopkAllReduce, PutBack, SparseAllGather, SparseReduceScatter, TopkAllReduce,
+};
+use brevity::collectives::vote::VoteAllReduce;
+use brevity::collectives::{
+    Algorithm, Compressed, Ground, Machine, Operation, Planned, Summand, compare, compressed_estimates,
+};
+use brevity::compress::SparseVec;
+use brevity::compress::low_rank::{Batch, LowRank};
+use brevity::compress::quantise::Values;
+use brevity::transport::bootstrap::Opened;
+use brevity::transport::sim::{Cluster, Links, run};
+use brevity::{Group, Settings};
+
+const ALPHA: f64 = 20e-6;
+const BETA: f64 = 1e-8;
+
+const WORLD_SIZES: [u32; 5] = [4, 7, 8, 16, 64];
+
+/// Entries of each rank in vectors of this length.
+const ENTRIES: usize = 64 * 100;
+const DIM: usize = ENTRIES * 500;
+
+const SIDE: usize = 512;
+const RANK: usize = 4;
+
+fn ground(world_size: u32) -> Ground {
+    Ground::new(Machine::uniform(ALPHA, BETA), world_size)
+}
+
+/// One entry anywhere in each of equal parts of the vector.
+fn entries(rank: u32) -> SparseVec {
+    let mut state = u64::from(rank) + 1;
+    let part = DIM / ENTRIES;
+    let indices = (0..ENTRIES).map(|place| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (place * part + (state >> 33) as usize % part) as u32
+    });
+    let indices: Vec<u32> = indices.collect();
+    let values = indices.iter().map(|index| 1.0 + (*index % 977) as f32).collect();
+    SparseVec::from_parts(DIM, indices, values).unwrap()
+}
+
+/// Seconds from the beginning to the end of the last rank.
+fn measure<C>(world_size: u32, algorithm: Option<Algorithm>, of_rank: impl Fn(u32) -> C) -> f64
+where
+    C: Compressed<Output: 'static> + 'static,
+{
+    let machine = Some(ground(world_size).machine);
+    let settings = Settings { timeout: Duration::from_secs(1_000_000), machine, ..Settings::default() };
+    let seconds = run(Cluster::new(world_size, Links::new(ALPHA, BETA)), |transport| {
+        let group = Group::opened(Opened::in_process(transport, None), settings).with_algorithm(algorithm);
+        let collective = of_rank(group.rank());
+        async move {
+            let begun = group.now();
+            group.start_compressed(collective).await.1.map(drop).unwrap();
+            (group.now() - begun).as_secs_f64()
+        }
+    });
+    seconds.unwrap().into_iter().fold(0.0, f64::max)
+}
+
+fn compared(text: String, estimated: f64, measured: f64, found: &mut Vec<String>) {
+    let ratio = estimated / measured;
+    let text = format!("{text}: {:.1} us, estimated {:.1} us, {ratio:.3}", measured * 1e6, estimated * 1e6);
+    println!("{text}");
+    if !(0.95..=1.05).contains(&ratio) {
+        found.push(text);
+    }
+}
+
+/// Compares all algorithms of a collective.
+fn check<C>(world_size: u32, of_rank: impl Fn(u32) -> C + Copy, found: &mut Vec<String>)
+where
+    C: Compressed<Output: 'static> + 'static,
+{
+    let work = of_rank(0).work();
+    let estimates = compressed_estimates::<C>(&work, &ground(world_size));
+    assert_eq!(estimates.len(), C::ROWS.len());
+    for (algorithm, estimate) in estimates {
+        let text = format!("{} by {algorithm}, {world_size} ranks", C::OPERATION);
+        compared(text, estimate.seconds, measure(world_size, Some(algorithm), of_rank), found);
+    }
+}
+
+#[test]
+fn estimates_of_entries_are_what_the_simulated_network_takes() {
+    let (mut found, limit) = (Vec::new(), ENTRIES);
+    for world_size in WORLD_SIZES {
+        let all_gather = |rank| SparseAllGather { local: entries(rank), limit, coder: Coder::pairs() };
+        check(world_size, all_gather, &mut found);
+        let scatter = |rank| SparseReduceScatter { local: entries(rank), limit, coder: Coder::pairs() };
+        check(world_size, scatter, &mut found);
+        let topk = |rank| TopkAllReduce { local: entries(rank), limit, coder: Coder::pairs() };
+        check(world_size, topk, &mut found);
+        let gtopk = |rank| {
+            let rule = PutBack::default();
+            GtopkAllReduce { local: entries(rank), k: limit, rule, coder: Coder::pairs() }
+        };
+        check(world_size, gtopk, &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn estimates_of_quantised_vectors_are_what_the_simulated_network_takes() {
+    let mut found = Vec::new();
+    for world_size in WORLD_SIZES {
+        let vector = |rank| vec![1.0 + rank as f32; 64 * 4096];
+        for values in [Values::F32, Values::EightBit] {
+            check(world_size, |rank| QuantisedAllReduce { vector: vector(rank), values }, &mut found);
+        }
+        check(world_size, |rank| VoteAllReduce { vector: vector(rank) }, &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Each all-reduce of factors takes the fastest algorithm.
+#[test]
+fn estimates_of_factors_are_what_the_simulated_network_takes() {
+    let mut found = Vec::new();
+    for world_size in WORLD_SIZES {
+        let of_rank = |rank: u32| LowRankAllReduce {
+            batch: Batch::new(vec![LowRank::new(SIDE, SIDE, RANK, 7).unwrap()]),
+            matrices: vec![(0..SIDE * SIDE).map(|at| ((at * 31 + rank as usize) % 97) as f32).collect()],
+        };
+        let summand = Summand { elements: SIDE * SIDE, rank: Some(RANK), ..Summand::default() };
+        let ways = compare(&summand, &ground(world_size));
+        let is_low_rank = |way: &&Planned| way.operation == Operation::LOW_RANK_ALL_REDUCE;
+        let estimate = ways.iter().find(is_low_rank).unwrap().estimate;
+        let text = format!("low-rank all-reduce, {world_size} ranks");
+        compared(text, estimate.seconds, measure::<LowRankAllReduce>(world_size, None, of_rank), &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
