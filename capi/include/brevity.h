@@ -312,9 +312,9 @@ brv_status brv_group_solo(brv_group **group);
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
-/* The algorithms of dense collectives, which docs/algorithms.md describes. A call refuses one that does not
- * fit it, with the names of those that do. One that is chosen here goes by messages, also among ranks that
- * share memory. */
+/* The algorithms of dense collectives and of brv_topk_all_reduce, which docs/algorithms.md describes. A call
+ * refuses one that does not fit it, with the names of those that do. One that is chosen here goes by
+ * messages, also among ranks that share memory. */
 typedef enum brv_algorithm {
     BRV_ALGORITHM_ANY = 0, /* the library's choice */
     BRV_ALGORITHM_DISSEMINATION = 1,
@@ -1051,7 +1051,7 @@ brv_status brv_exchange_rejoin(brv_exchange *exchange, brv_group *group);
 /* ---- Compressed collectives ---------------------------------------------------------------------------- */
 
 /* The collectives that the averages above are made of, for programs that select entries and keep residuals
- * themselves. Nothing is divided.
+ * themselves. Sums are not divided.
  *
  * A sparse vector of this rank is passed as `count` entries: their indices, which rise strictly and are below
  * dim, the length of the dense vector (at most 2^32), and their values. dim, the format of values and what
@@ -1063,16 +1063,20 @@ brv_status brv_exchange_rejoin(brv_exchange *exchange, brv_group *group);
  *
  * Sparse results go into objects of the library, because their lengths are only known at the end. The program
  * passes objects that it has made, and reads them when the call has ended: its result replaces what an object
- * has. After an error all objects stay as they are. While a started call has not ended, its objects are in
- * use: other calls with them get BRV_ERR_ARGUMENT. They may be freed then. The result of a call whose request
- * was freed still comes to its objects.
+ * has. An object is used by one thread at a time. While a started call has not ended, its objects are in use:
+ * other calls with them get BRV_ERR_ARGUMENT. They may be freed then. The result of a call whose request was
+ * freed still comes to its objects.
  *
- * Nothing is lost of what is handed in, up to the rounding of sums: what is not in the result is in kept of a
- * rank, which adds it to its residual (brv_sparse_add_to). kept may be NULL where format is exact; not in
- * gTop-k.
+ * After an error objects stay as they are; dense output is unspecified, unless that is BRV_ERR_ARGUMENT.
+ *
+ * Nothing is lost of what is handed in, up to the rounding of sums, except by BRV_PUT_BACK_PUBLISHED and in a
+ * vote: what is not in the result is in kept of a rank, which adds it to its residual (brv_sparse_add_to).
+ * kept may be NULL where format is exact (BRV_VALUES_F32, BRV_VALUES_F32_PACKED), but not in gTop-k.
  *
  * A value that is not finite ends the call on all ranks with BRV_ERR_NON_FINITE, and the group stays usable.
  */
+
+/* A sparse vector of the library. */
 typedef struct brv_sparse brv_sparse;
 
 /* Makes a sparse vector of length 0 and stores it in *sparse. On failure *sparse is NULL. */
@@ -1155,8 +1159,9 @@ brv_status brv_itopk_all_reduce(brv_group *group, const uint32_t *indices, const
 
 /* Gathers the sparse vectors of all ranks: all is an array with a brv_sparse for each rank, which gets that
  * rank's vector. Every rank gets the rounded values, of its own vector too; what rounding takes away is the
- * difference. limit is the same on all ranks, and count is at most limit. ceil(log2 P) rounds, at most 8 (P -
- * 1) limit bytes.
+ * difference. limit is the same on all ranks, and count is at most limit.
+ *
+ * Costs ceil(log2 P) rounds, and at most 8 (P - 1) limit bytes.
  *
  * BRV_ERR_NON_FINITE if a value is not finite; with BRV_VALUES_F32 values may be anything. */
 brv_status brv_sparse_all_gather(brv_group *group, const uint32_t *indices, const float *values, size_t count,

@@ -227,10 +227,10 @@ pub unsafe extern "C" fn brv_sparse_read(
         // SAFETY: not NULL and aligned; the caller in C guarantees that it may be written.
         unsafe { count.write(entries.len()) };
         if capacity < entries.len() {
+            let needed = entries.len();
             return Err(Failure::argument(format!(
-                "capacity is {capacity}, expected {} or more, the number of entries: they are kept, read them \
-                 into more memory",
-                entries.len()
+                "capacity is {capacity}, expected {needed} or more, the number of entries: they are kept, \
+                 read them into more memory"
             )));
         }
         let place = Stretch::new(indices.cast_const(), entries.len(), "indices")?;

@@ -1,4 +1,4 @@
-/* Every compressed collective in C. Made from tests/capi/list_compressed.rs: see listed_compressed.rs there. */
+/* Every compressed collective in C. Made from tests/capi/list_compressed.rs. */
 #ifndef COMPRESSED_LIST_H
 #define COMPRESSED_LIST_H
 

@@ -56,7 +56,7 @@ static double distance(brv_low_rank *low_rank)
     return sqrt(error / norm);
 }
 
-/* The means have the same bits on all ranks and in another object, and the ranks' own parts add up to them. */
+/* Means have the same bits on all ranks and in another object, and the ranks' own parts add up to them. */
 static void agree(brv_group *group, brv_low_rank *low_rank, brv_low_rank *other)
 {
     static const size_t counts[] = {COUNT, OTHER};

@@ -74,17 +74,13 @@ BRV_ERR_NON_FINITE if a value or a sum is not finite.",
     Entry {
         name: "sparse_all_gather",
         arguments: "SparseAllGatherArguments",
-        parameters: &[
-            Entries,
-            LIMIT,
-            FORMAT,
-            Plain("brv_sparse *const *", "*const *mut brv_sparse", "all"),
-        ],
+        parameters: &[Entries, LIMIT, FORMAT, Plain("brv_sparse *const *", "*const *mut brv_sparse", "all")],
         docs: "\
 Gathers the sparse vectors of all ranks: all is an array with a brv_sparse for each rank, which gets that
 rank's vector. Every rank gets the rounded values, of its own vector too; what rounding takes away is the
-difference. limit is the same on all ranks, and count is at most limit. ceil(log2 P) rounds, at most 8 (P - 1)
-limit bytes.
+difference. limit is the same on all ranks, and count is at most limit.
+
+Costs ceil(log2 P) rounds, and at most 8 (P - 1) limit bytes.
 
 BRV_ERR_NON_FINITE if a value is not finite; with BRV_VALUES_F32 values may be anything.",
     },
@@ -106,10 +102,10 @@ BRV_ERR_NON_FINITE if a value or a sum is not finite.",
         parameters: &[IN, OUT, Plain("float *", "*mut f32", "kept"), count("n"), FORMAT],
         docs: "\
 Sums the n elements at in over all ranks, to out on every rank, with values in this format on the wire: each
-rank rounds what it sends to the others, which sum a slice each, and its own slice of the sum (as in 1-bit SGD:
-Seide et al., Interspeech 2014). kept gets n elements: what rounding takes away on this rank. out and kept of
-all ranks add up to the sum of in of all ranks, up to rounding of the sums. In place: in == out; kept is
-apart. It may be NULL with BRV_VALUES_F32. BRV_VALUES_F32_PACKED is refused: there are no indices.
+rank rounds what it sends to the others, which sum a slice each, and its own slice of the sum (as in 1-bit
+SGD: Seide et al., Interspeech 2014). kept gets n elements: what rounding takes away on this rank. out and
+kept of all ranks add up to the sum of in of all ranks, up to rounding of the sums. In place: in == out; kept
+is apart. It may be NULL with BRV_VALUES_F32. BRV_VALUES_F32_PACKED is refused: there are no indices.
 
 Costs 2 rounds, and 2 (P - 1) / P times the bytes of n values a rank.
 

@@ -61,7 +61,8 @@ impl Entry {
         }
         let (arguments, fields) = (self.arguments, fields.join(", "));
         body += &format!(
-            "    let arguments = {arguments} {{ {fields} }};\n    // SAFETY: the caller in C guarantees it.\n    \
+            "    let arguments = {arguments} {{ {fields} }};\n    \
+             // SAFETY: the caller in C guarantees it.\n    \
              unsafe {{ {way}(group, arguments, {request}options) }}\n"
         );
         function_in_rust(self.name, parameters, is_started, &body)
@@ -165,9 +166,9 @@ fn table() -> String {
             fields.push((kind, name));
         }
     }
-    let mut text = "/* Every compressed collective in C. Made from tests/capi/list_compressed.rs: see \
-        listed_compressed.rs there. */\n#ifndef COMPRESSED_LIST_H\n#define COMPRESSED_LIST_H\n\n\
-        #include <brevity.h>\n\ntypedef struct arguments {\n"
+    let mut text = "/* Every compressed collective in C. Made from tests/capi/list_compressed.rs. */\n\
+        #ifndef COMPRESSED_LIST_H\n#define COMPRESSED_LIST_H\n\n#include <brevity.h>\n\n\
+        typedef struct arguments {\n"
         .to_owned();
     fields.iter().for_each(|(kind, name)| writeln!(text, "    {kind}{name};").unwrap());
     text += "} arguments;\n";
