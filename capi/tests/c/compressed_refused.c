@@ -304,6 +304,36 @@ static void all_differ(brv_group *group)
     differs(group, &ALL[0], other_rule);
 }
 
+/* A group that is freed ends the calls on it: what its objects had stays. */
+static void group_is_freed(brv_group *world)
+{
+    brv_request *requests[2] = {NULL, NULL};
+    float before[DIM], after[DIM];
+    vector entries[2];
+    brv_group *group = NULL;
+    arguments a = good();
+
+    read_sparse(sum, &entries[0]);
+    CHECK(brv_low_rank_mean(low_rank, 0, before, DIM) == BRV_OK);
+    CHECK(brv_group_duplicate(world, &group, NULL) == BRV_OK);
+    if (rank == 0) {
+        CHECK(ALL[0].call(group, &a, &requests[0], NULL) == BRV_OK);
+        CHECK(brv_ilow_rank_all_reduce(group, low_rank, matrices, 1, &requests[1], NULL) == BRV_OK);
+    }
+    brv_group_free(group);
+    if (rank == 0) {
+        CHECK(brv_request_test(requests[0]) == BRV_ERR_ABORTED);
+        CHECK(brv_request_test(requests[1]) == BRV_ERR_ABORTED);
+        brv_request_free(requests[0]);
+        brv_request_free(requests[1]);
+    }
+    read_sparse(sum, &entries[1]);
+    CHECK(entries[0].count > 0 && entries[0].count == entries[1].count);
+    CHECK(memcmp(entries[0].values, entries[1].values, entries[0].count * sizeof(float)) == 0);
+    CHECK(brv_low_rank_mean(low_rank, 0, after, DIM) == BRV_OK);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+}
+
 /* The objects of a call that has not ended. */
 static void may_be_freed(brv_group *group)
 {
@@ -340,8 +370,12 @@ int main(void)
     not_finite(group);
     overflow(group);
     any_values(group);
-    if (size > 1)
+    if (size > 1) {
         all_differ(group);
+        CHECK(brv_gtopk_all_reduce(group, own.indices, own.values, own.count, DIM, K, BRV_PUT_BACK_CONSERVING,
+                                   BRV_VALUES_F32, sum, kept, NULL) == BRV_OK);
+        group_is_freed(group);
+    }
     for (other = 0; other < size; other++)
         brv_sparse_free(all[other]);
     may_be_freed(group);
