@@ -312,9 +312,9 @@ brv_status brv_group_solo(brv_group **group);
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
-/* The algorithms of dense collectives, which docs/algorithms.md describes. A call refuses one that does not
- * fit it, with the names of those that do. One that is chosen here goes by messages, also among ranks that
- * share memory. */
+/* The algorithms of dense collectives and of brv_topk_all_reduce, which docs/algorithms.md describes. A call
+ * refuses one that does not fit it, with the names of those that do. One that is chosen here goes by
+ * messages, also among ranks that share memory. */
 typedef enum brv_algorithm {
     BRV_ALGORITHM_ANY = 0, /* the library's choice */
     BRV_ALGORITHM_DISSEMINATION = 1,
@@ -337,8 +337,8 @@ typedef enum brv_algorithm {
 typedef struct brv_options {
     uint32_t size; /* sizeof(brv_options) */
 
-    /* How a dense collective is carried out: a brv_algorithm, the same on all ranks; 0 for the library's
-     * choice. Other calls refuse it. */
+    /* How a dense collective or brv_topk_all_reduce is carried out: a brv_algorithm, the same on all ranks; 0
+     * for the library's choice. Other calls refuse it. */
     uint32_t algorithm;
 
     /* Seconds that the call may take instead of the group's timeout: above 0, INFINITY for no limit; 0 for
@@ -982,7 +982,10 @@ typedef enum brv_values {
     BRV_VALUES_ONE_BIT_MIN = 4,
     BRV_VALUES_TWO_BIT_MEAN = 5,
     BRV_VALUES_TWO_BIT_MIN = 6,
-    BRV_VALUES_EIGHT_BIT = 7
+    BRV_VALUES_EIGHT_BIT = 7,
+    /* Exact too, with packed indices: in calls on sparse vectors only. */
+    BRV_VALUES_F32_PACKED = 8,
+    BRV_VALUES_MAX = BRV_ENUM_MAX
 } brv_values;
 
 /* Momentum before a sparse selection. The optimiser must not apply momentum again. */
@@ -1120,6 +1123,184 @@ brv_status brv_exchange_load_of(brv_exchange *exchange, int32_t rank, const void
 
 /* Like brv_feedback_rejoin, for all tensors of the list. */
 brv_status brv_exchange_rejoin(brv_exchange *exchange, brv_group *group);
+
+/* ---- Compressed collectives ---------------------------------------------------------------------------- */
+
+/* The collectives that the averages above are made of, for programs that select entries and keep residuals
+ * themselves. Sums are not divided.
+ *
+ * A sparse vector of this rank is passed as `count` entries: their indices, which rise strictly and are below
+ * dim, the length of the dense vector (at most 2^32), and their values. dim, the format of values and what
+ * each function names are the same on all ranks; the entries differ. A call that is started copies the
+ * entries: their memory is free when it returns.
+ *
+ * format is how values travel, a brv_values: as pairs of index and value for BRV_VALUES_F32, otherwise with
+ * packed indices.
+ *
+ * Sparse results go into objects of the library, because their lengths are only known at the end. The program
+ * passes objects that it has made, and reads them when the call has ended: its result replaces what an object
+ * has. An object is used by one thread at a time. While a started call has not ended, its objects are in use:
+ * other calls with them get BRV_ERR_ARGUMENT. They may be freed then. The result of a call whose request was
+ * freed still comes to its objects.
+ *
+ * After an error objects stay as they are; dense output is unspecified, unless that is BRV_ERR_ARGUMENT.
+ *
+ * Nothing is lost of what is handed in, up to the rounding of sums, except by BRV_PUT_BACK_PUBLISHED and in a
+ * vote: what is not in the result is in kept of a rank, which adds it to its residual (brv_sparse_add_to).
+ * kept may be NULL where format is exact (BRV_VALUES_F32, BRV_VALUES_F32_PACKED), but not in gTop-k.
+ *
+ * A value that is not finite ends the call on all ranks with BRV_ERR_NON_FINITE, and the group stays usable.
+ */
+
+/* A sparse vector of the library. */
+typedef struct brv_sparse brv_sparse;
+
+/* Makes a sparse vector of length 0 and stores it in *sparse. On failure *sparse is NULL. */
+brv_status brv_sparse_new(brv_sparse **sparse);
+
+/* Frees a sparse vector; does nothing if sparse is NULL. */
+void brv_sparse_free(brv_sparse *sparse);
+
+/* Stores the number of entries in *count, and the length of the dense vector in *dim, which may be NULL. */
+brv_status brv_sparse_count(const brv_sparse *sparse, size_t *count, size_t *dim);
+
+/* Copies the entries by rising index to indices and values, which have room for `capacity` entries and need
+ * not be set before, and stores their number in *count. BRV_ERR_ARGUMENT if there are more: *count has the
+ * number that is needed, nothing else is written, and the entries stay in the object. */
+brv_status brv_sparse_read(const brv_sparse *sparse, uint32_t *indices, float *values, size_t capacity,
+                           size_t *count);
+
+/* Adds factor times the entries to the n elements at dense. n is the vector's dim. */
+brv_status brv_sparse_add_to(const brv_sparse *sparse, float factor, float *dense, size_t n);
+
+/* What low rank keeps of a list of matrices between calls: their shapes, the right factors that a call begins
+ * with, and the factors of the last call. It is used by one thread at a time. All ranks add the same matrices
+ * and make the same calls with it. */
+typedef struct brv_low_rank brv_low_rank;
+
+/* Makes an object without matrices and stores it in *low_rank. On failure *low_rank is NULL. */
+brv_status brv_low_rank_new(brv_low_rank **low_rank);
+
+/* Frees it; does nothing if low_rank is NULL. */
+void brv_low_rank_free(brv_low_rank *low_rank);
+
+/* Adds a matrix, whose right factor is drawn from the normal distribution by a seed. rank is 1 or more, and
+ * lowered to rows or cols if one of them is less. Factors of calls before are gone. BRV_ERR_EXHAUSTED if
+ * there is no memory for the factor. */
+brv_status brv_low_rank_add(brv_low_rank *low_rank, size_t rows, size_t cols, uint32_t rank, uint64_t seed);
+
+/* Writes the mean of all ranks' matrices at a position (from 0, in the order of adding), as far as the
+ * factors of the last call say, to the n = rows * cols elements at out, row-major. They need not be set
+ * before. The same bits on all ranks. BRV_ERR_ARGUMENT if there are no factors. Sends nothing. */
+brv_status brv_low_rank_mean(brv_low_rank *low_rank, size_t position, float *out, size_t n);
+
+/* Likewise, of this rank's own matrix: that less what this writes is what the rank keeps for its residual. */
+brv_status brv_low_rank_own(brv_low_rank *low_rank, size_t position, float *out, size_t n);
+
+/* Has the next call begin with the right factors of the last (a warm start). */
+brv_status brv_low_rank_warm(brv_low_rank *low_rank);
+
+/* From here on made from capi/tests/capi/list_compressed.rs. */
+
+/* Sums the sparse vectors of all ranks and keeps the k entries of largest magnitude, of equal ones those with
+ * lower indices: gTop-k (Shi et al., ICDCS 2019). sum gets these entries, kept what this rank adds to its
+ * residual by the rule put_back, and what rounding takes away. k and put_back are the same on all ranks, and
+ * count is at most k.
+ *
+ * Costs 2 ceil(log2 P) rounds of at most 8 k bytes each. kept must not be NULL.
+ *
+ * BRV_ERR_NON_FINITE if a value, or a sum of two ranks that merge, is not finite. */
+brv_status brv_gtopk_all_reduce(brv_group *group, const uint32_t *indices, const float *values, size_t count,
+                                size_t dim, size_t k, brv_put_back put_back, brv_values format,
+                                brv_sparse *sum, brv_sparse *kept, const brv_options *options);
+brv_status brv_igtopk_all_reduce(brv_group *group, const uint32_t *indices, const float *values, size_t count,
+                                 size_t dim, size_t k, brv_put_back put_back, brv_values format,
+                                 brv_sparse *sum, brv_sparse *kept, brv_request **request,
+                                 const brv_options *options);
+
+/* Sums the sparse vectors of all ranks, in the order of dense sums: sum gets all entries of the sum, on every
+ * rank. kept gets what rounding takes away. limit is the same on all ranks, and count is at most limit.
+ *
+ * options.algorithm may be BRV_ALGORITHM_BRUCK (a sparse all-gather: ceil(log2 P) rounds, at most 8 (P - 1)
+ * limit bytes) or BRV_ALGORITHM_DIRECT (each rank sums a range of the indices, and all get the sums: Renggli
+ * et al., SC 2019).
+ *
+ * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
+brv_status brv_topk_all_reduce(brv_group *group, const uint32_t *indices, const float *values, size_t count,
+                               size_t dim, size_t limit, brv_values format, brv_sparse *sum, brv_sparse *kept,
+                               const brv_options *options);
+brv_status brv_itopk_all_reduce(brv_group *group, const uint32_t *indices, const float *values, size_t count,
+                                size_t dim, size_t limit, brv_values format, brv_sparse *sum,
+                                brv_sparse *kept, brv_request **request, const brv_options *options);
+
+/* Gathers the sparse vectors of all ranks: all is an array with a brv_sparse for each rank, which gets that
+ * rank's vector. Every rank gets the rounded values, of its own vector too; what rounding takes away is the
+ * difference. limit is the same on all ranks, and count is at most limit.
+ *
+ * Costs ceil(log2 P) rounds, and at most 8 (P - 1) limit bytes.
+ *
+ * BRV_ERR_NON_FINITE if a value is not finite; with BRV_VALUES_F32 values may be anything. */
+brv_status brv_sparse_all_gather(brv_group *group, const uint32_t *indices, const float *values, size_t count,
+                                 size_t dim, size_t limit, brv_values format, brv_sparse *const *all,
+                                 const brv_options *options);
+brv_status brv_isparse_all_gather(brv_group *group, const uint32_t *indices, const float *values,
+                                  size_t count, size_t dim, size_t limit, brv_values format,
+                                  brv_sparse *const *all, brv_request **request, const brv_options *options);
+
+/* Sums the sparse vectors of all ranks, in the order of dense sums, a range of the indices to each rank: sum
+ * gets the entries of the sum from rank * m to below (rank + 1) * m, where m is dim / P, rounded up; it has
+ * the dim of the whole vector. kept gets what rounding takes away. limit is the same on all ranks, and count
+ * is at most limit. Costs P - 1 messages of about limit / P entries, and a barrier.
+ *
+ * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
+brv_status brv_sparse_reduce_scatter(brv_group *group, const uint32_t *indices, const float *values,
+                                     size_t count, size_t dim, size_t limit, brv_values format,
+                                     brv_sparse *sum, brv_sparse *kept, const brv_options *options);
+brv_status brv_isparse_reduce_scatter(brv_group *group, const uint32_t *indices, const float *values,
+                                      size_t count, size_t dim, size_t limit, brv_values format,
+                                      brv_sparse *sum, brv_sparse *kept, brv_request **request,
+                                      const brv_options *options);
+
+/* Sums the n elements at in over all ranks, to out on every rank, with values in this format on the wire:
+ * each rank rounds what it sends to the others, which sum a slice each, and its own slice of the sum (as in
+ * 1-bit SGD: Seide et al., Interspeech 2014). kept gets n elements: what rounding takes away on this rank.
+ * out and kept of all ranks add up to the sum of in of all ranks, up to rounding of the sums. In place: in ==
+ * out; kept is apart. It may be NULL with BRV_VALUES_F32. BRV_VALUES_F32_PACKED is refused: there are no
+ * indices.
+ *
+ * Costs 2 rounds, and 2 (P - 1) / P times the bytes of n values a rank.
+ *
+ * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
+brv_status brv_quantised_all_reduce(brv_group *group, const float *in, float *out, float *kept, size_t n,
+                                    brv_values format, const brv_options *options);
+brv_status brv_iquantised_all_reduce(brv_group *group, const float *in, float *out, float *kept, size_t n,
+                                     brv_values format, brv_request **request, const brv_options *options);
+
+/* Elects the sign of each of the n elements: out gets the majority of the signs of in of all ranks, as 1, -1,
+ * or 0 for a tie and where all have 0 (signSGD with majority vote: Bernstein et al., ICLR 2019). A 0 votes
+ * for nothing. What a vote ignores is not kept anywhere. In place: in == out.
+ *
+ * Costs 2 rounds, and (P - 1) / P times n / 4 to n / 2 bytes a rank.
+ *
+ * BRV_ERR_NON_FINITE if a value is not finite. */
+brv_status brv_vote_all_reduce(brv_group *group, const float *in, float *out, size_t n,
+                               const brv_options *options);
+brv_status brv_ivote_all_reduce(brv_group *group, const float *in, float *out, size_t n,
+                                brv_request **request, const brv_options *options);
+
+/* Computes the factors of the mean of all ranks' matrices (PowerSGD: Vogels et al., NeurIPS 2019): one dense
+ * all-reduce of the left factors of all matrices, and one of the right factors. matrices has a pointer to
+ * each matrix that low_rank has, row-major; tensors is their number. The factors are kept in low_rank, which
+ * all ranks have used alike: brv_low_rank_mean and brv_low_rank_own read them. After an error it has the
+ * factors that it had. While a started call has not ended, low_rank is in use.
+ *
+ * BRV_ERR_NON_FINITE if a value or a factor is not finite. */
+brv_status brv_low_rank_all_reduce(brv_group *group, brv_low_rank *low_rank, const float *const *matrices,
+                                   size_t tensors, const brv_options *options);
+brv_status brv_ilow_rank_all_reduce(brv_group *group, brv_low_rank *low_rank, const float *const *matrices,
+                                    size_t tensors, brv_request **request, const brv_options *options);
+
+/* Up to here made from the list of compressed collectives. */
 
 /* ---- The parameter server ------------------------------------------------------------------------------ */
 

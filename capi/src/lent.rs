@@ -19,6 +19,8 @@ pub(crate) struct Lent<T> {
 
 // SAFETY: whoever has lent the memory leaves it alone meanwhile (`Lent::new`), on every thread.
 unsafe impl<T: Send> Send for Lent<T> {}
+// SAFETY: likewise; without `&mut` the elements are only read.
+unsafe impl<T: Sync> Sync for Lent<T> {}
 
 impl Loans {
     /// Whether calls have any memory.

@@ -12,6 +12,7 @@
 mod averages_started;
 mod boundary;
 mod callback;
+mod compressed;
 mod config;
 mod dense;
 mod element;
@@ -43,6 +44,7 @@ mod version;
 mod wait;
 
 pub use averages_started::{brv_iexchange_average, brv_igtopk_average, brv_ilow_rank_average};
+pub use compressed::*;
 pub use config::{brv_all_gather_function, brv_config, brv_id};
 pub use dense::*;
 pub use element::{brv_reduction, brv_type};

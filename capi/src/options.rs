@@ -69,7 +69,8 @@ impl Options {
         let read = unsafe { Self::read_dense(options) }?;
         match read.algorithm {
             Some(algorithm) => Err(Failure::argument(format!(
-                "options.algorithm is for {algorithm}, expected 0: only dense collectives have a choice"
+                "options.algorithm is for {algorithm}, expected 0: only dense collectives and \
+                 brv_topk_all_reduce have a choice"
             ))),
             None => Ok(read),
         }

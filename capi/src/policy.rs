@@ -66,7 +66,11 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
     match policy.method {
         DENSE => Ok(Policy::dense()),
         TOPK => sparse(Policy::topk(density(&policy)?), &policy),
-        GTOPK => sparse(Policy::gtopk(density(&policy)?).put_back(put_back(policy.put_back)?), &policy),
+        GTOPK => {
+            let refused = || refused("put_back", policy.put_back, "a brv_put_back (0 to 2)");
+            let rule = put_back(policy.put_back).ok_or_else(refused)?;
+            sparse(Policy::gtopk(density(&policy)?).put_back(rule), &policy)
+        }
         LOW_RANK => low_rank(&policy),
         QUANTISED => Ok(Policy::quantised(values_of(&policy)?)),
         SIGNUM => Ok(Policy::signum(momentum(&policy)?)),
@@ -128,13 +132,10 @@ pub(crate) fn values(number: brv_values) -> Option<Values> {
     VALUES.get(number as usize).copied()
 }
 
-fn put_back(number: brv_put_back) -> Result<PutBack, Failure> {
-    match number {
-        0 => Ok(PutBack::Conserving),
-        1 => Ok(PutBack::Published),
-        2 => Ok(PutBack::MergerKeeps),
-        other => Err(refused("put_back", other, "a brv_put_back (0 to 2)")),
-    }
+/// The rule of this number.
+pub(crate) fn put_back(number: brv_put_back) -> Option<PutBack> {
+    const RULES: [PutBack; 3] = [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps];
+    RULES.get(number as usize).copied()
 }
 
 fn low_rank(policy: &brv_policy) -> Result<Policy, Failure> {

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::fs;
 
 use crate::list::{ALL, Entry, Parameter};
+use crate::listed_compressed;
 use crate::stage::source;
 
 const RENEW: &str = "BREVITY_RENEW_C";
@@ -16,7 +17,7 @@ const RENEW: &str = "BREVITY_RENEW_C";
 const MARKS: [&str; 2] =
     ["/* From here on made from capi/tests/capi/list.rs. */\n", "/* Up to here made from the list. */\n"];
 
-const COLUMNS: usize = 110;
+pub const COLUMNS: usize = 110;
 
 impl Parameter {
     /// The name in C.
@@ -79,25 +80,8 @@ impl Entry {
 
     /// The declaration of a function in C.
     fn declaration(&self, is_started: bool) -> String {
-        let begin = format!("brv_status {}(", self.function(is_started));
-        let mut parameters = vec!["brv_group *group".to_owned()];
-        parameters.extend(self.parameters.iter().map(|parameter| parameter.in_c()));
-        parameters.extend(is_started.then(|| "brv_request **request".to_owned()));
-        parameters.push("const brv_options *options".to_owned());
-        let count = parameters.len();
-        let (mut text, mut line) = (String::new(), begin.clone());
-        for (index, parameter) in parameters.into_iter().enumerate() {
-            let end = if index + 1 == count { ");" } else { "," };
-            let is_first = line.len() == begin.len();
-            if line.len() + usize::from(!is_first) + parameter.len() + end.len() > COLUMNS {
-                writeln!(text, "{line}").unwrap();
-                line = " ".repeat(begin.len());
-            } else if !is_first {
-                line.push(' ');
-            }
-            line += &(parameter + end);
-        }
-        text + &line + "\n"
+        let parameters = self.parameters.iter().map(|parameter| parameter.in_c()).collect();
+        declaration(&self.function(is_started), parameters, is_started)
     }
 
     fn function(&self, is_started: bool) -> String {
@@ -107,33 +91,14 @@ impl Entry {
     /// A function in Rust.
     fn in_rust(&self, is_started: bool) -> String {
         let way = if is_started { "starting" } else { "waiting" };
-        let what = if is_started { "Starts" } else { "Makes" };
-        let name = self.name.replace('_', "-");
-        let mut text = format!(
-            "\n/// {what} {} {name}.\n///\n/// # Safety\n/// As for `{way}` in this module's parent.\n\
-             #[unsafe(no_mangle)]\n",
-            if self.name.starts_with('a') { "an" } else { "a" }
-        );
-        let mut parameters = vec!["group: *mut brv_group".to_owned()];
-        parameters.extend(self.parameters.iter().map(|parameter| parameter.in_rust()));
-        parameters.extend(is_started.then(|| "request: *mut *mut brv_request".to_owned()));
-        parameters.push("options: *const brv_options".to_owned());
-        let (begin, end) =
-            (format!("pub unsafe extern \"C\" fn {}(", self.function(is_started)), ") -> brv_status {\n");
-        let line = format!("{begin}{}{end}", parameters.join(", "));
-        // As rustfmt has it.
-        text += &if line.len() <= COLUMNS + 1 {
-            line
-        } else {
-            format!("{begin}\n    {},\n{end}", parameters.join(",\n    "))
-        };
+        let parameters = self.parameters.iter().map(|parameter| parameter.in_rust()).collect();
         let operation = self.operation;
         let (arguments, request) = (self.arguments(), if is_started { "request, " } else { "" });
-        writeln!(text, "    let arguments = {arguments};").unwrap();
-        writeln!(text, "    // SAFETY: the caller in C guarantees it.").unwrap();
-        let call = format!("{way}(group, Operation::{operation}, arguments, {request}options)");
-        writeln!(text, "    unsafe {{ {call} }}").unwrap();
-        text + "}\n"
+        let body = format!(
+            "    let arguments = {arguments};\n    // SAFETY: the caller in C guarantees it.\n    \
+             unsafe {{ {way}(group, Operation::{operation}, arguments, {request}options) }}\n"
+        );
+        function_in_rust(self.name, parameters, is_started, &body)
     }
 
     fn arguments(&self) -> &'static str {
@@ -174,6 +139,51 @@ impl Entry {
     }
 }
 
+/// The declaration in C of a function with these parameters between the group and the options.
+pub fn declaration(function: &str, parameters: Vec<String>, is_started: bool) -> String {
+    let begin = format!("brv_status {function}(");
+    let mut all = vec!["brv_group *group".to_owned()];
+    all.extend(parameters);
+    all.extend(is_started.then(|| "brv_request **request".to_owned()));
+    all.push("const brv_options *options".to_owned());
+    let count = all.len();
+    let (mut text, mut line) = (String::new(), begin.clone());
+    for (index, parameter) in all.into_iter().enumerate() {
+        let end = if index + 1 == count { ");" } else { "," };
+        let is_first = line.len() == begin.len();
+        if line.len() + usize::from(!is_first) + parameter.len() + end.len() > COLUMNS {
+            writeln!(text, "{line}").unwrap();
+            line = " ".repeat(begin.len());
+        } else if !is_first {
+            line.push(' ');
+        }
+        line += &(parameter + end);
+    }
+    text + &line + "\n"
+}
+
+/// The function in Rust of a collective with these parameters, which waits for it or starts it.
+pub fn function_in_rust(name: &str, parameters: Vec<String>, is_started: bool, body: &str) -> String {
+    let (what, way) = if is_started { ("Starts", "starting") } else { ("Makes", "waiting") };
+    let article = if name.starts_with('a') { "an" } else { "a" };
+    let shown = name.replace('_', "-");
+    let text = format!(
+        "\n/// {what} {article} {shown}.\n///\n/// # Safety\n/// As for `{way}` in this module's parent.\n\
+         #[unsafe(no_mangle)]\n"
+    );
+    let mut all = vec!["group: *mut brv_group".to_owned()];
+    all.extend(parameters);
+    all.extend(is_started.then(|| "request: *mut *mut brv_request".to_owned()));
+    all.push("options: *const brv_options".to_owned());
+    let i = if is_started { "i" } else { "" };
+    let (begin, end) = (format!("pub unsafe extern \"C\" fn brv_{i}{name}("), ") -> brv_status {\n");
+    let line = format!("{begin}{}{end}", all.join(", "));
+    // As rustfmt has it.
+    let fits = line.len() <= COLUMNS + 1;
+    let line = if fits { line } else { format!("{begin}\n    {},\n{end}", all.join(",\n    ")) };
+    text + &line + body + "}\n"
+}
+
 /// The section of the header.
 fn section() -> String {
     let mut text = String::new();
@@ -185,7 +195,7 @@ fn section() -> String {
 }
 
 /// Paragraphs as a comment in C.
-fn comment(docs: &str) -> String {
+pub fn comment(docs: &str) -> String {
     let mut lines = vec!["/*".to_owned()];
     for (index, paragraph) in docs.split("\n\n").enumerate() {
         if index > 0 {
@@ -237,22 +247,24 @@ fn table() -> String {
     text + "};\n\n#endif\n"
 }
 
-/// The header with its section of the list.
-fn renewed(header: &str) -> String {
-    let (before, rest) = header.split_once(MARKS[0]).unwrap();
-    let (_, after) = rest.split_once(MARKS[1]).unwrap();
-    [before, MARKS[0], &section(), MARKS[1], after].concat()
+/// The header with a section between these marks.
+pub fn renewed(header: &str, marks: [&str; 2], section: &str) -> String {
+    let (before, rest) = header.split_once(marks[0]).unwrap();
+    let (_, after) = rest.split_once(marks[1]).unwrap();
+    [before, marks[0], section, marks[1], after].concat()
 }
 
 #[test]
 fn everything_is_made_from_the_list() {
     let read = |path: &str| fs::read_to_string(source(path)).unwrap_or_default();
-    let made = [
+    let header = renewed(&read("include/brevity.h"), MARKS, &section());
+    let mut made = vec![
         ("src/dense/blocking.rs", functions(false)),
         ("src/dense/started.rs", functions(true)),
         ("tests/c/dense_list.h", table()),
-        ("include/brevity.h", renewed(&read("include/brevity.h"))),
+        ("include/brevity.h", listed_compressed::renewed_header(&header)),
     ];
+    made.extend(listed_compressed::made());
     let differing: Vec<_> = made.iter().filter(|(path, text)| read(path) != *text).collect();
     if std::env::var_os(RENEW).is_some() {
         differing.iter().for_each(|(path, text)| fs::write(source(path), text).unwrap());
@@ -261,7 +273,7 @@ fn everything_is_made_from_the_list() {
     let paths: Vec<_> = differing.iter().map(|(path, _)| path).collect();
     assert!(
         paths.is_empty(),
-        "{paths:?} are not what tests/capi/list.rs says: change the list, then renew them with {RENEW}=1 \
-         cargo nextest run -p brevity-capi -E 'test(everything_is_made_from_the_list)'"
+        "{paths:?} are not what tests/capi/list.rs and list_compressed.rs say: change the list, then renew \
+         them with {RENEW}=1 cargo nextest run -p brevity-capi -E 'test(everything_is_made_from_the_list)'"
     );
 }

@@ -115,6 +115,24 @@ fn dense_collectives_refuse_what_makes_no_sense() {
 }
 
 #[test]
+fn compressed_collectives_agree_with_serial_sums() {
+    in_both_ways("compressed.c");
+    in_both_ways("compressed_low_rank.c");
+}
+
+#[test]
+fn compressed_collectives_refuse_what_makes_no_sense() {
+    in_both_ways("compressed_refused.c");
+}
+
+#[test]
+fn compressed_collectives_run_under_valgrind() {
+    under_valgrind("compressed.c", &["short"], 2);
+    under_valgrind("compressed_refused.c", &[], 2);
+    under_valgrind("compressed_low_rank.c", &[], 2);
+}
+
+#[test]
 fn reductions_of_the_program_are_used_and_may_fail() {
     in_both_ways("reductions.c");
 }

@@ -1,0 +1,156 @@
+//! Compressed collectives that wait. Made from `tests/capi/list_compressed.rs`: see
+//! `tests/capi/listed_compressed.rs`.
+
+use super::{
+    Entries, GtopkArguments, LowRankArguments, QuantisedArguments, SparseAllGatherArguments,
+    SparseReduceScatterArguments, TopkArguments, VoteArguments, brv_low_rank, brv_sparse, waiting,
+};
+use crate::group::brv_group;
+use crate::options::brv_options;
+use crate::policy::{brv_put_back, brv_values};
+use crate::status::brv_status;
+
+/// Makes a gtopk-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_gtopk_all_reduce(
+    group: *mut brv_group,
+    indices: *const u32,
+    values: *const f32,
+    count: usize,
+    dim: usize,
+    k: usize,
+    put_back: brv_put_back,
+    format: brv_values,
+    sum: *mut brv_sparse,
+    kept: *mut brv_sparse,
+    options: *const brv_options,
+) -> brv_status {
+    let entries = Entries { indices, values, count, dim };
+    let arguments = GtopkArguments { entries, k, put_back, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a topk-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_topk_all_reduce(
+    group: *mut brv_group,
+    indices: *const u32,
+    values: *const f32,
+    count: usize,
+    dim: usize,
+    limit: usize,
+    format: brv_values,
+    sum: *mut brv_sparse,
+    kept: *mut brv_sparse,
+    options: *const brv_options,
+) -> brv_status {
+    let entries = Entries { indices, values, count, dim };
+    let arguments = TopkArguments { entries, limit, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a sparse-all-gather.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_sparse_all_gather(
+    group: *mut brv_group,
+    indices: *const u32,
+    values: *const f32,
+    count: usize,
+    dim: usize,
+    limit: usize,
+    format: brv_values,
+    all: *const *mut brv_sparse,
+    options: *const brv_options,
+) -> brv_status {
+    let entries = Entries { indices, values, count, dim };
+    let arguments = SparseAllGatherArguments { entries, limit, format, all };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a sparse-reduce-scatter.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_sparse_reduce_scatter(
+    group: *mut brv_group,
+    indices: *const u32,
+    values: *const f32,
+    count: usize,
+    dim: usize,
+    limit: usize,
+    format: brv_values,
+    sum: *mut brv_sparse,
+    kept: *mut brv_sparse,
+    options: *const brv_options,
+) -> brv_status {
+    let entries = Entries { indices, values, count, dim };
+    let arguments = SparseReduceScatterArguments { entries, limit, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a quantised-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_quantised_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    output: *mut f32,
+    kept: *mut f32,
+    n: usize,
+    format: brv_values,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = QuantisedArguments { input, output, kept, n, format };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a vote-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_vote_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    output: *mut f32,
+    n: usize,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = VoteArguments { input, output, n };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a low-rank-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_low_rank_all_reduce(
+    group: *mut brv_group,
+    low_rank: *mut brv_low_rank,
+    matrices: *const *const f32,
+    tensors: usize,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = LowRankArguments { low_rank, matrices, tensors };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}

@@ -1,0 +1,190 @@
+//! Compressed collectives: a call of C becomes a [`Compressed`] and the places of its results.
+//!
+//! The functions of C are in `blocking.rs` and `started.rs`, which a test makes from the list in
+//! `tests/capi/list_compressed.rs`. They only pass their arguments on. What a collective makes of them is in
+//! a file of its own.
+
+mod all_gather;
+mod blocking;
+mod entries;
+mod gtopk;
+mod low_rank;
+mod quantised;
+mod reduce_scatter;
+mod sparse;
+mod started;
+mod topk;
+mod vector;
+mod vote;
+
+use std::sync::Arc;
+
+use brevity::Group;
+use brevity::compress::SparseVec;
+use brevity_collectives::Compressed;
+
+use crate::boundary::{guard, hand_out};
+use crate::callback::check_may_wait;
+use crate::failure::Failure;
+use crate::group::{Shared, brv_group, group_of};
+use crate::options::{Options, brv_options};
+use crate::request::{Call, Finished, Started, brv_request};
+use crate::status::brv_status;
+
+pub use blocking::*;
+pub use low_rank::{
+    brv_low_rank, brv_low_rank_add, brv_low_rank_free, brv_low_rank_mean, brv_low_rank_new, brv_low_rank_own,
+    brv_low_rank_warm,
+};
+pub use sparse::{
+    brv_sparse, brv_sparse_add_to, brv_sparse_count, brv_sparse_free, brv_sparse_new, brv_sparse_read,
+};
+pub use started::*;
+
+use all_gather::SparseAllGatherArguments;
+use entries::Entries;
+use gtopk::GtopkArguments;
+use low_rank::LowRankArguments;
+use quantised::QuantisedArguments;
+use reduce_scatter::SparseReduceScatterArguments;
+use sparse::Results;
+use topk::TopkArguments;
+use vote::VoteArguments;
+
+/// The arguments of a call.
+trait Arguments {
+    /// Whether the caller may choose an algorithm.
+    const HAS_ALGORITHMS: bool = false;
+
+    /// Makes the call and waits for its end.
+    ///
+    /// # Safety
+    /// Until the call has ended, memory and objects are as the header demands, or NULL.
+    unsafe fn wait(self, group: &Group) -> Result<(), Failure>;
+
+    /// Starts the call.
+    ///
+    /// # Safety
+    /// As for [`wait`](Self::wait).
+    unsafe fn start<'a>(self, group: &Group, shared: &Shared) -> Result<Begun<'a>, Failure>;
+}
+
+/// A call that was started, and what becomes of the objects that it uses.
+struct Begun<'a> {
+    started: Box<dyn Started>,
+    then: Box<Then<'a>>,
+}
+
+/// Leaves objects to the call, or takes back what they had if it was refused.
+type Then<'a> = dyn FnOnce(Option<&Arc<Call>>) + 'a;
+
+impl Begun<'_> {
+    /// Of a call without objects.
+    fn on_memory(started: Box<dyn Started>) -> Self {
+        Self { started, then: Box::new(|_| ()) }
+    }
+}
+
+/// The arguments of a collective whose results are sparse vectors.
+trait SparseArguments {
+    type Collective: Compressed<Output: 'static> + 'static;
+
+    const HAS_ALGORITHMS: bool = false;
+
+    /// The collective, on a copy of the entries, and the objects for its results.
+    ///
+    /// # Safety
+    /// As for [`Arguments::wait`].
+    unsafe fn read<'a>(self, group: &Group) -> Result<(Self::Collective, Results<'a>), Failure>;
+
+    /// The results in the order of their objects.
+    fn results(output: <Self::Collective as Compressed>::Output) -> Vec<SparseVec>;
+}
+
+impl<S: SparseArguments> Arguments for S {
+    const HAS_ALGORITHMS: bool = S::HAS_ALGORITHMS;
+
+    unsafe fn wait(self, group: &Group) -> Result<(), Failure> {
+        // SAFETY: the caller of this function guarantees the same.
+        let (mut collective, results) = unsafe { self.read(group) }?;
+        let output = group.call_compressed(&mut collective)?;
+        results.set(S::results(output));
+        Ok(())
+    }
+
+    unsafe fn start<'a>(self, group: &Group, _: &Shared) -> Result<Begun<'a>, Failure> {
+        // SAFETY: the caller of this function guarantees the same.
+        let (collective, results) = unsafe { self.read(group) }?;
+        let places = results.places();
+        let handle = group.start_compressed(collective);
+        let into = places.clone();
+        let started = Finished(handle, move |(_, outcome): (S::Collective, _)| {
+            let output: Result<_, brevity_collectives::Error> = outcome;
+            into.set(S::results(output?));
+            Ok(None)
+        });
+        let then = move |call: Option<&Arc<Call>>| {
+            if let Some(call) = call {
+                results.await_call(call, places);
+            }
+        };
+        Ok(Begun { started: Box::new(started), then: Box::new(then) })
+    }
+}
+
+/// Makes a call and waits for its end.
+///
+/// # Safety
+/// `group` is NULL or a live group; `options` are as for `Options::read`; `arguments` as for
+/// [`Arguments::wait`].
+unsafe fn waiting<A: Arguments>(
+    group: *mut brv_group,
+    arguments: A,
+    options: *const brv_options,
+) -> brv_status {
+    guard(|| {
+        check_may_wait()?;
+        // SAFETY: the caller of this function guarantees the options.
+        let options = unsafe { options_of::<A>(options) }?;
+        let make = || {
+            // SAFETY: the caller of this function guarantees a live group.
+            let group = unsafe { group_of(group) }?.group();
+            // SAFETY: the caller of this function guarantees the arguments.
+            unsafe { arguments.wait(&options.on(group)) }
+        };
+        make().map_err(|failure| options.explain(failure))
+    })
+}
+
+/// Starts a call and stores its request.
+///
+/// # Safety
+/// As for [`waiting`], until the call has ended; `request` is NULL or may be written.
+unsafe fn starting<A: Arguments>(
+    group: *mut brv_group,
+    arguments: A,
+    request: *mut *mut brv_request,
+    options: *const brv_options,
+) -> brv_status {
+    let make = || {
+        // SAFETY: the caller of this function guarantees the options.
+        let options = unsafe { options_of::<A>(options) }?;
+        // SAFETY: the caller of this function guarantees a live group.
+        let shared = unsafe { group_of(group) }?.shared();
+        // SAFETY: the caller of this function guarantees the arguments.
+        let begun = unsafe { arguments.start(&options.on(&shared.group), shared) };
+        let Begun { started, then } = begun.map_err(|failure| options.explain(failure))?;
+        let call = Call::new(shared, started, options, false);
+        then(call.as_ref().ok());
+        Ok(Some(brv_request::of(call?)))
+    };
+    // SAFETY: the caller of this function guarantees what `hand_out` demands.
+    guard(|| unsafe { hand_out(request, "request", make) })
+}
+
+/// # Safety
+/// As for `Options::read`.
+unsafe fn options_of<A: Arguments>(options: *const brv_options) -> Result<Options, Failure> {
+    // SAFETY: the caller of this function guarantees the same.
+    unsafe { if A::HAS_ALGORITHMS { Options::read_dense(options) } else { Options::read(options) } }
+}

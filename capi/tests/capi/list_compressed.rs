@@ -1,0 +1,144 @@
+//! The list of compressed collectives in C. The functions of the library, their part of the header and the
+//! tests in C are made from it: see `listed_compressed.rs`.
+
+/// A collective, which has a function that waits and one that starts it.
+pub struct Entry {
+    /// After `brv_`, or `brv_i`.
+    pub name: &'static str,
+    /// The struct of its arguments in `src/compressed/`.
+    pub arguments: &'static str,
+    /// Between the group and the options. Entries of a sparse vector are four.
+    pub parameters: &'static [Parameter],
+    /// For the header: paragraphs.
+    pub docs: &'static str,
+}
+
+/// A parameter of a collective.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Parameter {
+    /// The sparse vector of this rank.
+    Entries,
+    /// A parameter in C, its type in Rust, and its name.
+    Plain(&'static str, &'static str, &'static str),
+}
+
+use Parameter::{Entries, Plain};
+
+const fn count(name: &'static str) -> Parameter {
+    Plain("size_t ", "usize", name)
+}
+
+const fn sparse(name: &'static str) -> Parameter {
+    Plain("brv_sparse *", "*mut brv_sparse", name)
+}
+
+const LIMIT: Parameter = count("limit");
+const PUT_BACK: Parameter = Plain("brv_put_back ", "brv_put_back", "put_back");
+const FORMAT: Parameter = Plain("brv_values ", "brv_values", "format");
+const SUM: Parameter = sparse("sum");
+const KEPT: Parameter = sparse("kept");
+
+const IN: Parameter = Plain("const float *", "*const f32", "in");
+const OUT: Parameter = Plain("float *", "*mut f32", "out");
+
+/// All of them, in the order of the header.
+pub const ALL: &[Entry] = &[
+    Entry {
+        name: "gtopk_all_reduce",
+        arguments: "GtopkArguments",
+        parameters: &[Entries, count("k"), PUT_BACK, FORMAT, SUM, KEPT],
+        docs: "\
+Sums the sparse vectors of all ranks and keeps the k entries of largest magnitude, of equal ones those with
+lower indices: gTop-k (Shi et al., ICDCS 2019). sum gets these entries, kept what this rank adds to its
+residual by the rule put_back, and what rounding takes away. k and put_back are the same on all ranks, and
+count is at most k.
+
+Costs 2 ceil(log2 P) rounds of at most 8 k bytes each. kept must not be NULL.
+
+BRV_ERR_NON_FINITE if a value, or a sum of two ranks that merge, is not finite.",
+    },
+    Entry {
+        name: "topk_all_reduce",
+        arguments: "TopkArguments",
+        parameters: &[Entries, LIMIT, FORMAT, SUM, KEPT],
+        docs: "\
+Sums the sparse vectors of all ranks, in the order of dense sums: sum gets all entries of the sum, on every
+rank. kept gets what rounding takes away. limit is the same on all ranks, and count is at most limit.
+
+options.algorithm may be BRV_ALGORITHM_BRUCK (a sparse all-gather: ceil(log2 P) rounds, at most 8 (P - 1)
+limit bytes) or BRV_ALGORITHM_DIRECT (each rank sums a range of the indices, and all get the sums: Renggli et
+al., SC 2019).
+
+BRV_ERR_NON_FINITE if a value or a sum is not finite.",
+    },
+    Entry {
+        name: "sparse_all_gather",
+        arguments: "SparseAllGatherArguments",
+        parameters: &[Entries, LIMIT, FORMAT, Plain("brv_sparse *const *", "*const *mut brv_sparse", "all")],
+        docs: "\
+Gathers the sparse vectors of all ranks: all is an array with a brv_sparse for each rank, which gets that
+rank's vector. Every rank gets the rounded values, of its own vector too; what rounding takes away is the
+difference. limit is the same on all ranks, and count is at most limit.
+
+Costs ceil(log2 P) rounds, and at most 8 (P - 1) limit bytes.
+
+BRV_ERR_NON_FINITE if a value is not finite; with BRV_VALUES_F32 values may be anything.",
+    },
+    Entry {
+        name: "sparse_reduce_scatter",
+        arguments: "SparseReduceScatterArguments",
+        parameters: &[Entries, LIMIT, FORMAT, SUM, KEPT],
+        docs: "\
+Sums the sparse vectors of all ranks, in the order of dense sums, a range of the indices to each rank: sum
+gets the entries of the sum from rank * m to below (rank + 1) * m, where m is dim / P, rounded up; it has
+the dim of the whole vector. kept gets what rounding takes away. limit is the same on all ranks, and count is
+at most limit. Costs P - 1 messages of about limit / P entries, and a barrier.
+
+BRV_ERR_NON_FINITE if a value or a sum is not finite.",
+    },
+    Entry {
+        name: "quantised_all_reduce",
+        arguments: "QuantisedArguments",
+        parameters: &[IN, OUT, Plain("float *", "*mut f32", "kept"), count("n"), FORMAT],
+        docs: "\
+Sums the n elements at in over all ranks, to out on every rank, with values in this format on the wire: each
+rank rounds what it sends to the others, which sum a slice each, and its own slice of the sum (as in 1-bit
+SGD: Seide et al., Interspeech 2014). kept gets n elements: what rounding takes away on this rank. out and
+kept of all ranks add up to the sum of in of all ranks, up to rounding of the sums. In place: in == out; kept
+is apart. It may be NULL with BRV_VALUES_F32. BRV_VALUES_F32_PACKED is refused: there are no indices.
+
+Costs 2 rounds, and 2 (P - 1) / P times the bytes of n values a rank.
+
+BRV_ERR_NON_FINITE if a value or a sum is not finite.",
+    },
+    Entry {
+        name: "vote_all_reduce",
+        arguments: "VoteArguments",
+        parameters: &[IN, OUT, count("n")],
+        docs: "\
+Elects the sign of each of the n elements: out gets the majority of the signs of in of all ranks, as 1, -1,
+or 0 for a tie and where all have 0 (signSGD with majority vote: Bernstein et al., ICLR 2019). A 0 votes for
+nothing. What a vote ignores is not kept anywhere. In place: in == out.
+
+Costs 2 rounds, and (P - 1) / P times n / 4 to n / 2 bytes a rank.
+
+BRV_ERR_NON_FINITE if a value is not finite.",
+    },
+    Entry {
+        name: "low_rank_all_reduce",
+        arguments: "LowRankArguments",
+        parameters: &[
+            Plain("brv_low_rank *", "*mut brv_low_rank", "low_rank"),
+            Plain("const float *const *", "*const *const f32", "matrices"),
+            count("tensors"),
+        ],
+        docs: "\
+Computes the factors of the mean of all ranks' matrices (PowerSGD: Vogels et al., NeurIPS 2019): one dense
+all-reduce of the left factors of all matrices, and one of the right factors. matrices has a pointer to each
+matrix that low_rank has, row-major; tensors is their number. The factors are kept in low_rank, which all
+ranks have used alike: brv_low_rank_mean and brv_low_rank_own read them. After an error it has the factors
+that it had. While a started call has not ended, low_rank is in use.
+
+BRV_ERR_NON_FINITE if a value or a factor is not finite.",
+    },
+];
