@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kills a rank in every way that takes too long for each change: after each message of every collective on a
-# simulated network, and at random times between processes. Then sends 100,000 messages of random lengths
-# among five ranks in random order, on every wire.
+# simulated network, and at random times between processes. Counts what Ok-Topk sends among up to 128 ranks.
+# Then sends 100,000 messages of random lengths among five ranks in random order, on every wire.
 #
 #   ci/exhaustive.sh
 #
@@ -15,7 +15,11 @@ run() {
     echo "ci/exhaustive.sh: $*"
     "$@"
 }
-run cargo test --locked -p brevity-tests --test groups_sim -- --ignored --nocapture --test-threads=2
-run cargo test --locked -p brevity-tests --test group_kills -- --ignored --nocapture --test-threads=1
+ranks() {
+    run cargo test --locked -p brevity-tests --test ranks -- "$@"
+}
+ranks groups_sim:: --ignored --nocapture --test-threads=2
+ranks group_kills:: --ignored --nocapture --test-threads=1
+ranks ok_topk:: --ignored --nocapture --test-threads=1
 export BREVITY_MESSAGES=100000 BREVITY_TEST_PATIENCE=10
-run cargo test --locked -p brevity-tests --test messages -- random --test-threads=1
+ranks messages::random messages::simulated::random --test-threads=1

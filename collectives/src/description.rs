@@ -74,6 +74,8 @@ operations! {
     QUANTISED_ALL_REDUCE = 20, "quantised all-reduce";
     /// The majority of all ranks' signs, to all ranks.
     VOTE_ALL_REDUCE = 21, "vote";
+    /// About as many of the largest entries of the sum of all ranks' sparse vectors, to all ranks.
+    OK_TOPK_ALL_REDUCE = 24, "ok-topk all-reduce";
 }
 
 impl fmt::Display for Operation {
@@ -153,6 +155,7 @@ impl Description {
                 | Operation::TOPK_ALL_REDUCE
                 | Operation::GTOPK_ALL_REDUCE
                 | Operation::SPARSE_REDUCE_SCATTER
+                | Operation::OK_TOPK_ALL_REDUCE
         )
     }
 

@@ -7,7 +7,7 @@ mod shapes;
 use brevity_compress::generator::Generator;
 use brevity_compress::select::{
     BLOCK_PLACES, Blocks, BySignScratch, SampledScratch, bin_maxima, fixed_threshold, non_zero_blocks,
-    random_block, random_k, resampled_top_k, sampled_top_k, top_k_by_sign,
+    over_threshold, random_block, random_k, resampled_top_k, sampled_top_k, top_k_by_sign,
 };
 use brevity_compress::{Error, SparseVec, SparseView};
 use proptest::prelude::*;
@@ -102,6 +102,20 @@ proptest! {
             entries(&out, &values),
             passing.map(|(i, v)| (i, tau * v.signum())).collect::<Entries>()
         );
+    }
+
+    #[test]
+    fn what_reaches_a_threshold_is_selected_up_to_a_limit(
+        values in shaped(0..=200),
+        tau in prop_oneof![0.01_f32..50.0, Just(0.25), Just(1e-42)],
+        limit in prop_oneof![0_usize..220, Just(usize::MAX)],
+    ) {
+        let mut out = SparseVec::new(0);
+        let is_within = over_threshold(&values, tau, limit, &mut out).unwrap();
+        let expected: Entries =
+            non_zero(&values).into_iter().filter(|entry| entry.1.abs() >= tau).collect();
+        prop_assert_eq!(is_within, expected.len() <= limit);
+        prop_assert!(!is_within || entries(&out, &values) == expected);
     }
 
     #[test]
@@ -275,6 +289,8 @@ fn what_is_not_finite_is_an_error_of_every_rule() {
             }
             check("fixed", fixed_threshold(&values, 0.5, &mut out), out.len());
             check("fixed, high", fixed_threshold(&values, f32::MAX, &mut out), out.len());
+            let found = over_threshold(&values, 0.5, usize::MAX, &mut out).map(drop);
+            check("over", found, out.len());
             check("bins", bin_maxima(&values, &good, 50, &mut out), out.len());
             check("bins, gradient", bin_maxima(&good, &values, 50, &mut out), out.len());
             let mut blocks = Blocks::new();
@@ -284,6 +300,8 @@ fn what_is_not_finite_is_an_error_of_every_rule() {
     let mut out = SparseVec::new(0);
     for tau in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         assert!(matches!(fixed_threshold(&[1.0], tau, &mut out), Err(Error::InvalidThreshold(_))), "{tau}");
+        let found = over_threshold(&[1.0], tau, 1, &mut out);
+        assert!(matches!(found, Err(Error::InvalidThreshold(_))), "{tau}");
     }
     assert_eq!(bin_maxima(&[1.0], &[], 1, &mut out), Err(Error::LengthMismatch { expected: 1, found: 0 }));
 }

@@ -36,6 +36,7 @@ mod long;
 mod messages;
 mod names;
 mod not_finite;
+mod ok_topk;
 mod one_sided;
 mod panics;
 mod parts;

@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
-    Coder, Gtopk, GtopkAllReduce, PutBack, Scattered, SparseAllGather, SparseReduceScatter, TopK,
-    TopkAllReduce,
+    Coder, Gtopk, GtopkAllReduce, OkTopk, OkTopkAllReduce, OkTopkSum, PutBack, Scattered, SparseAllGather,
+    SparseReduceScatter, TopK, TopkAllReduce,
 };
 use crate::vote::VoteAllReduce;
 
@@ -141,6 +141,44 @@ impl Group {
         coder: Coder,
     ) -> Handle<(GtopkAllReduce, Result<Gtopk>)> {
         self.start_compressed(GtopkAllReduce { local, k, rule, coder })
+    }
+
+    /// Sums the sparse vectors of all ranks and keeps about `k` of the largest entries. Also returns what
+    /// goes back to the residual.
+    ///
+    /// `local` has at most [`limit`](OkTopk::limit) entries, such as the state [selects](OkTopk::select). The
+    /// states of all ranks have equal settings and have taken the same steps; other ones are a mismatch.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more, or the
+    /// state is of another length or number of ranks; [`Error::NonFinite`](crate::Error::NonFinite) on all
+    /// ranks if a value or a sum is not finite. The state is unchanged then.
+    pub fn ok_topk_all_reduce(&self, local: SparseView<'_>, state: &mut OkTopk) -> Result<OkTopkSum> {
+        self.ok_topk_all_reduce_by(local, state, &mut Coder::pairs())
+    }
+
+    /// Likewise, on the coder's wire, which is equal on all ranks. What rounding takes away goes back to the
+    /// residual, too.
+    ///
+    /// # Errors
+    /// As for [`ok_topk_all_reduce`](Self::ok_topk_all_reduce).
+    pub fn ok_topk_all_reduce_by(
+        &self,
+        local: SparseView<'_>,
+        state: &mut OkTopk,
+        coder: &mut Coder,
+    ) -> Result<OkTopkSum> {
+        self.call_compressed(&mut OkTopkAllReduce { local, state, coder })
+    }
+
+    /// Starts an [`ok_topk_all_reduce_by`](Self::ok_topk_all_reduce_by).
+    pub fn start_ok_topk_all_reduce(
+        &self,
+        local: SparseVec,
+        state: OkTopk,
+        coder: Coder,
+    ) -> Handle<(OkTopkAllReduce, Result<OkTopkSum>)> {
+        self.start_compressed(OkTopkAllReduce { local, state, coder })
     }
 
     /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding

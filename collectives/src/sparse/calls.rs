@@ -176,7 +176,7 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for GtopkAllReduc
     }
 }
 
-fn check_limit(local: SparseView<'_>, limit: usize) -> Result<()> {
+pub(super) fn check_limit(local: SparseView<'_>, limit: usize) -> Result<()> {
     if local.len() > limit {
         return Err(Error::Length { what: "the sparse vector", found: local.len(), expected: limit });
     }

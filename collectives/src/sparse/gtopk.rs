@@ -197,10 +197,10 @@ async fn reduce(
 }
 
 /// What a rank may have to keep, by its rule.
-struct Kept {
-    rule: PutBack,
+pub(super) struct Kept {
+    pub(super) rule: PutBack,
     /// What its merges have dropped and its message has rounded away; the latter alone as published.
-    most: SparseVec,
+    pub(super) most: SparseVec,
 }
 
 impl Kept {
@@ -218,7 +218,7 @@ impl Kept {
     }
 
     /// What this rank adds to its residual.
-    fn put_back(self, local: SparseView<'_>, result: &SparseVec) -> Result<SparseVec> {
+    pub(super) fn put_back(self, local: SparseView<'_>, result: &SparseVec) -> Result<SparseVec> {
         let dim = local.dim();
         if self.rule == PutBack::MergerKeeps {
             return Ok(self.most);

@@ -4,6 +4,7 @@ pub(crate) mod all_gather;
 mod calls;
 pub(crate) mod gtopk;
 mod message;
+mod ok_topk;
 pub(crate) mod reduce_scatter;
 mod tensors;
 pub(crate) mod topk;
@@ -14,6 +15,9 @@ pub use calls::{Entries, GtopkAllReduce, SparseAllGather, SparseReduceScatter, T
 pub(crate) use gtopk::names as names_of_gtopk;
 pub use gtopk::{
     Gtopk, PutBack, describe as describe_gtopk, gtopk_all_reduce, gtopk_all_reduce_with_feedback,
+};
+pub use ok_topk::{
+    OkTopk, OkTopkAllReduce, OkTopkSum, Periods, describe as describe_ok_topk, ok_topk_all_reduce,
 };
 pub use reduce_scatter::{Scattered, describe as describe_reduce_scatter, owned, sparse_reduce_scatter};
 pub use tensors::{TensorEnd, Tensors};

@@ -76,27 +76,31 @@ pub async fn sparse_reduce_scatter(
 ) -> Result<Scattered> {
     let tensors = tensors.into();
     call.check_open()?;
-    let scattered = scatter(call, finite_or_poison(call, local, tensors), limit, coder, tensors).await?;
+    let (dim, world_size) = (local.dim(), call.world_size());
+    let local = finite_or_poison(call, local, tensors);
+    let scattered = scatter(call, local, limit, |rank| owned(dim, world_size, rank), coder, tensors).await?;
     // Nobody else hears of a sum that is not finite.
     barrier(call).await?;
     Ok(scattered)
 }
 
-/// The same of finite values, where later messages tell all ranks of poison.
+/// The same of finite values, where later messages tell all ranks of poison, and for any ranges of the ranks:
+/// together they are all indices, in rank order.
 pub(super) async fn scatter(
     call: &Call<'_, '_>,
     local: SparseView<'_>,
     limit: usize,
+    owned: impl Fn(u32) -> Range<usize>,
     coder: &mut Coder,
     tensors: Tensors<'_>,
 ) -> Result<Scattered> {
     let (rank, world_size, dim, wire) = (call.rank(), call.world_size(), local.dim(), coder.wire());
-    let place = owned(dim, world_size, rank);
+    let place = owned(rank);
     let room = Room { dim, limit: limit.min(place.len()), wire };
     let mut kept = SparseVec::new(dim);
     let mut going = Vec::with_capacity(world_size as usize);
     for owner in 0..world_size {
-        let piece = local.within(owned(dim, world_size, owner));
+        let piece = local.within(owned(owner));
         // Its own entries stay as they are.
         let wire = if owner == rank { Wire::Pairs } else { wire };
         let (message, rounded) = call.computed(coder.message(piece.to_owned(), wire))?;

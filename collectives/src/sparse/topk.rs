@@ -135,13 +135,14 @@ async fn direct(
     tensors: Tensors<'_>,
 ) -> Result<TopK> {
     let (dim, world_size, rank) = (local.dim(), call.world_size(), call.rank());
-    let Scattered { sum, kept } = scatter(call, local, limit, coder, tensors).await?;
+    let place = |rank| owned(dim, world_size, rank);
+    let Scattered { sum, kept } = scatter(call, local, limit, place, coder, tensors).await?;
     let mut of_sums = Coder::new(coder.wire().of_sums());
     let most = limit.min(dim).saturating_mul(world_size as usize).min(owned(dim, world_size, 0).len());
     let gathered = sparse_all_gather(call, sum.view(), most, &mut of_sums).await?;
     let mut all = SparseVec::with_capacity(dim, gathered.iter().map(SparseVec::len).sum());
     for (owner, part) in (0..).zip(&gathered) {
-        let place = owned(dim, world_size, owner);
+        let place = place(owner);
         if part.view().within(place.clone()).len() < part.len() {
             return Err(call.refuse(owner, format!("a sum with indices outside of {place:?}")));
         }

@@ -1,6 +1,6 @@
 //! Selection by a given threshold.
 
-use super::passing::collect_passing;
+use super::passing::{Passing, collect_passing};
 use crate::{Error, SparseVec};
 
 /// Selects the values whose magnitude reaches `tau`, and sends each as `tau` with the value's sign (Strom,
@@ -34,4 +34,31 @@ pub fn fixed_threshold(values: &[f32], tau: f32, out: &mut SparseVec) -> Result<
     collect_passing(values, tau.to_bits(), usize::MAX, out)?;
     out.values_mut().iter_mut().for_each(|value| *value = tau.copysign(*value));
     Ok(())
+}
+
+/// Selects the values whose magnitude reaches `tau`, unchanged, unless more than `limit` do: then the return
+/// value is `false`, and `out` is no selection.
+///
+/// Ok-Topk (Li and Hoefler, PPoPP 2022) selects so for some steps by the threshold of an earlier one. Cost:
+/// one read of `values`, up to the entry that is one too many.
+///
+/// # Errors
+/// The same as for [`fixed_threshold`], for a value that is not finite if the pass reaches it.
+///
+/// ```
+/// use brevity_compress::SparseVec;
+/// use brevity_compress::select::over_threshold;
+///
+/// let mut out = SparseVec::new(0);
+/// assert!(over_threshold(&[0.5, -3.0, 1.0], 1.0, 2, &mut out)?);
+/// assert_eq!((out.indices(), out.values()), (&[1, 2][..], &[-3.0, 1.0][..]));
+/// assert!(!over_threshold(&[0.5, -3.0, 1.0], 0.5, 2, &mut out)?);
+/// # Ok::<(), brevity_compress::Error>(())
+/// ```
+pub fn over_threshold(values: &[f32], tau: f32, limit: usize, out: &mut SparseVec) -> Result<bool, Error> {
+    out.reset(values.len());
+    if !(tau > 0.0 && tau.is_finite()) {
+        return Err(Error::InvalidThreshold(tau));
+    }
+    Ok(collect_passing(values, tau.to_bits(), limit, out)? == Passing::All)
 }

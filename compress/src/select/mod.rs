@@ -15,9 +15,10 @@
 //! Guesses, threads and instruction sets affect the time, never the selection.
 //!
 //! Other selection rules, for comparison: [`sampled_top_k`], [`resampled_top_k`], [`fixed_threshold`],
-//! [`top_k_by_sign`], [`random_k`], [`random_block`], [`bin_maxima`] and [`non_zero_blocks`]. Each takes a
-//! dense vector, such as a residual with the gradient added, and returns what is sent of it. The caller
-//! subtracts what was sent from the residual, so that both together equal the input.
+//! [`over_threshold`], [`top_k_by_sign`], [`random_k`], [`random_block`], [`bin_maxima`] and
+//! [`non_zero_blocks`]. Each takes a dense vector, such as a residual with the gradient added, and returns
+//! what is sent of it. The caller subtracts what was sent from the residual, so that both together equal the
+//! input.
 
 mod bins;
 mod blocks;
@@ -41,7 +42,7 @@ pub use by_sign::{BySignScratch, top_k_by_sign};
 pub use candidates::LeftOut;
 pub(crate) use cut::{CutScratch, find_cut};
 pub use feed::{feed_top_k, feed_top_k_of_all};
-pub use fixed_threshold::fixed_threshold;
+pub use fixed_threshold::{fixed_threshold, over_threshold};
 pub use guess::Hint;
 pub use ladder::{RUNGS, ladder_counts, ladder_rungs};
 pub use random::{random_block, random_k};
