@@ -1,4 +1,7 @@
-//! `brevity plan`: which algorithm each dense collective takes, and what all of them are estimated to take.
+//! `brevity plan`: which algorithm each dense collective takes, and what all of them are estimated to take;
+//! or whether to sum a vector as it is or compressed.
+
+mod vector;
 
 use std::fmt::Write;
 
@@ -14,18 +17,22 @@ use serde::Serialize;
 /// Shows the algorithms that dense collectives take by messages, the fastest first, with the microseconds
 /// that each is estimated to take.
 ///
+/// With --elements: all ways to sum a vector of f32 over all ranks, as it is and compressed, and which of
+/// them is the fastest, with all that a rank does itself.
+///
 /// Without other settings, each rank is on a host of its own, and speeds are those that groups assume when
 /// they can't measure them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArguments {
     /// One collective, as all-reduce [default: all]
+    #[arg(conflicts_with = "elements")]
     pub name: Option<String>,
     /// Ranks
-    #[arg(short = 'n', long, value_name = "N", alias = "np", default_value = "8",
+    #[arg(short = 'n', long, value_name = "N", aliases = ["np", "world-size"], default_value = "8",
         value_parser = clap::value_parser!(u32).range(2..=1 << 20))]
     pub ranks: u32,
     /// Bytes of the vector, or of each rank's block: MIN:MAX, doubling
-    #[arg(long, value_name = "BYTES", default_value = "8:64M")]
+    #[arg(long, value_name = "BYTES", default_value = "8:64M", conflicts_with = "elements")]
     pub size: SizeRange,
     /// Hosts, each with as many ranks, one behind the other [default: one for each rank]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -37,14 +44,19 @@ pub struct PlanArguments {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub alpha: Option<f64>,
     /// Seconds that a byte takes between hosts
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "bandwidth")]
     pub beta: Option<f64>,
+    /// The same as bits a second, as 10e9
+    #[arg(long, value_name = "BITS", value_parser = bits_per_second)]
+    pub bandwidth: Option<f64>,
     /// Let sums of floating-point numbers have any order
     #[arg(long)]
     pub any_order: bool,
     /// Elements of 16 bits, whose sums are in 32
-    #[arg(long)]
+    #[arg(long, conflicts_with = "elements")]
     pub half: bool,
+    #[command(flatten)]
+    pub vector: vector::VectorArguments,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -85,6 +97,10 @@ struct Choice {
 /// For an unknown collective or placement, or if standard output was closed.
 pub fn plan(arguments: &PlanArguments) -> brevity_bench::Result<()> {
     let ground = ground(arguments)?;
+    if let Some(summand) = arguments.vector.summand()? {
+        let compared = vector::Compared::new(&summand, &ground);
+        return print(&if arguments.json { to_json(&compared)? } else { compared.table() });
+    }
     let Ground { machine, topology, world_size, .. } = ground;
     let plan = Plan {
         machine: machine.to_string(),
@@ -103,6 +119,7 @@ fn ground(arguments: &PlanArguments) -> brevity_bench::Result<Ground> {
     let between = machine.between;
     // Where only the latency is known, a further message takes the usual part of it.
     let overhead = alpha.map_or(between.overhead, |alpha| alpha / 8.0);
+    let beta = beta.or(arguments.bandwidth.map(|bits| 8.0 / bits));
     machine.between =
         Link { alpha: alpha.unwrap_or(between.alpha), overhead, beta: beta.unwrap_or(between.beta) };
     Ok(Ground { topology: Topology::of(&placed), any_order, ..Ground::new(machine, ranks) })
@@ -198,6 +215,14 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A bandwidth on the command line.
+fn bits_per_second(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(bits) if bits.is_finite() && bits >= 1.0 => Ok(bits),
+        _ => Err(format!("{text:?} is no bandwidth: expected bits a second from 1 on, as 10e9")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -210,9 +235,13 @@ mod tests {
         arguments: PlanArguments,
     }
 
-    fn rows_of(line: &str) -> brevity_bench::Result<Vec<Row>> {
+    pub(super) fn arguments(line: &str) -> PlanArguments {
         let words = std::iter::once("plan").chain(line.split_whitespace());
-        let arguments = Command::try_parse_from(words).unwrap().arguments;
+        Command::try_parse_from(words).unwrap().arguments
+    }
+
+    fn rows_of(line: &str) -> brevity_bench::Result<Vec<Row>> {
+        let arguments = arguments(line);
         rows(&arguments, &ground(&arguments)?)
     }
 

@@ -19,6 +19,13 @@ const EVALUATIONS: usize = 10;
 /// How many seconds ranks may go on after one has failed, where they can't finish.
 const GRACE: f64 = 30.0;
 
+/// The default learning rate of signum, as a share of that of other methods: a step moves each parameter by
+/// the whole rate.
+const SIGNUM_RATE: f64 = 0.01;
+
+/// The same of momentum correction: a gradient moves a parameter by `1 / (1 - momentum)` of its step.
+const DGC_RATE: f64 = 0.1;
+
 /// The momentum of asynchronous methods that have one.
 const ASYNC_MOMENTUM: f64 = 0.7;
 
@@ -33,6 +40,16 @@ pub enum Method {
     Gtopk,
     /// Two thin factors a matrix (PowerSGD).
     Lowrank,
+    /// Every element in 8 bits, with error feedback.
+    EightBit,
+    /// Every element in 2 bits, with error feedback.
+    TwoBit,
+    /// Every element's sign, times the mean of its matrix, with error feedback.
+    OneBit,
+    /// The majority of the signs of a momentum of 0.9.
+    Signum,
+    /// As `topk`, after a momentum of 0.9 with masking (DGC).
+    Dgc,
 }
 
 impl fmt::Display for Method {
@@ -42,6 +59,11 @@ impl fmt::Display for Method {
             Self::Topk => "topk",
             Self::Gtopk => "gtopk",
             Self::Lowrank => "lowrank",
+            Self::EightBit => "eight-bit",
+            Self::TwoBit => "two-bit",
+            Self::OneBit => "one-bit",
+            Self::Signum => "signum",
+            Self::Dgc => "dgc",
         })
     }
 }
@@ -96,7 +118,8 @@ pub struct Arguments {
     )]
     pub hidden: Option<Vec<usize>>,
     /// The largest learning rate: it rises over the first tenth of the steps and then falls to 0
-    /// [default: 0.3 on MNIST, 0.2 on the digits].
+    /// [default: 0.3 on MNIST, 0.2 on the digits; for signum, whose steps are 1 or -1, a
+    /// hundredth of that, and for dgc, which has a momentum of its own, a tenth].
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub learning_rate: Option<f64>,
     /// Momentum after averaging, at least 0 and below 1; it suits dense better than the others [default: 0].
@@ -191,6 +214,20 @@ impl Arguments {
             seed: self.seed,
             evaluations: EVALUATIONS,
         })
+    }
+
+    /// The same for one method, whose default learning rate may be another.
+    pub fn settings_of(&self, method: Method, settings: &Settings) -> Settings {
+        let mut settings = settings.clone();
+        let share = match method {
+            Method::Signum => SIGNUM_RATE,
+            Method::Dgc => DGC_RATE,
+            _ => 1.0,
+        };
+        if self.learning_rate.is_none() {
+            settings.learning_rate *= share;
+        }
+        settings
     }
 
     /// Opens the requested files.
@@ -365,6 +402,18 @@ mod tests {
         ] {
             assert_eq!(refusal(words), line);
         }
+    }
+
+    #[test]
+    fn methods_with_other_steps_have_other_default_rates() {
+        let rates = |words: &str| {
+            let arguments = parse(words).unwrap();
+            let settings = arguments.settings(&digits::load()).unwrap();
+            [Method::OneBit, Method::Signum, Method::Dgc]
+                .map(|of| arguments.settings_of(of, &settings).learning_rate)
+        };
+        assert_eq!(rates(""), [0.2, 0.2 * SIGNUM_RATE, 0.2 * DGC_RATE]);
+        assert_eq!(rates("--learning-rate 0.5"), [0.5; 3]);
     }
 
     #[test]

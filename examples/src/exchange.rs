@@ -3,7 +3,12 @@
 use crate::arguments::Method;
 use crate::model::Model;
 use crate::trainer::{BoxError, Exchange};
+use brevity::compress::quantise::{Magnitude, Values};
 use brevity::{GradientExchange, Group, Policy, ReduceOp};
+
+/// The momentum of signum's votes, and that of DGC before it selects.
+const SIGNUM_MOMENTUM: f32 = 0.9;
+const DGC_MOMENTUM: f32 = 0.9;
 
 /// A rank of a [`Group`] that averages by one method.
 pub struct GroupExchange {
@@ -13,7 +18,7 @@ pub struct GroupExchange {
 
 impl GroupExchange {
     /// An exchange for the parameters of `model`. Matrices travel by `method`, with `density` or `rank` if it
-    /// needs one; biases are small and travel dense.
+    /// needs one; biases are small and travel dense, except by signum, whose steps have another size.
     ///
     /// # Errors
     /// If the library refuses the policy.
@@ -25,11 +30,16 @@ impl GroupExchange {
         let mut builder = GradientExchange::builder(group);
         for (name, shape) in model.parameters() {
             let policy = match method {
+                Method::Signum => Policy::signum(SIGNUM_MOMENTUM),
                 _ if shape.len() < 2 => Policy::dense(),
                 Method::Dense => Policy::dense(),
                 Method::Topk => Policy::topk(density),
                 Method::Gtopk => Policy::gtopk(density),
                 Method::Lowrank => Policy::low_rank(rank),
+                Method::Dgc => Policy::topk(density).momentum(DGC_MOMENTUM),
+                Method::EightBit => Policy::quantised(Values::EightBit),
+                Method::TwoBit => Policy::quantised(Values::TwoBit(Magnitude::Mean)),
+                Method::OneBit => Policy::quantised(Values::OneBit(Magnitude::Mean)),
             };
             builder = builder.tensor(name, shape, policy);
         }
@@ -91,12 +101,17 @@ mod tests {
 
     /// The runs of all ranks by the library, over the local transport.
     fn runs(method: Method) -> Vec<Run> {
+        let learning_rate = match method {
+            Method::Signum => 0.002,
+            Method::Dgc => 0.02,
+            _ => 0.2,
+        };
         let threads: Vec<_> = local::world(RANKS as u32)
             .into_iter()
             .map(|transport| {
                 std::thread::spawn(move || {
                     let group = Group::new(Box::new(transport), brevity::Settings::default());
-                    let (settings, dataset) = (settings(), digits::load());
+                    let (settings, dataset) = (Settings { learning_rate, ..settings() }, digits::load());
                     let model = settings.model(&dataset).unwrap();
                     let mut exchange = GroupExchange::new(&group, &model, (method, 0.02, 1)).unwrap();
                     let name = method.to_string();
@@ -134,7 +149,8 @@ mod tests {
     fn compressed_training_sends_less_and_learns_as_much() {
         let exact = exact_run();
         let dense = runs(Method::Dense)[0].bytes_per_rank_step;
-        for method in [Method::Topk, Method::Gtopk, Method::Lowrank] {
+        let others = [Method::EightBit, Method::TwoBit, Method::OneBit, Method::Signum, Method::Dgc];
+        for method in [Method::Topk, Method::Gtopk, Method::Lowrank].into_iter().chain(others) {
             let runs = runs(method);
             let losses = |run: &Run| run.curve.iter().map(|point| point.loss).collect::<Vec<_>>();
             assert!(runs.iter().all(|run| losses(run) == losses(&runs[0])), "{method}");

@@ -27,7 +27,7 @@ pub fn train_all(
             GroupExchange::new(group, &model, policy).map_err(|error| Error::Exchange(error.into()))?;
         let name = method.to_string();
         let progress = if group.rank() == 0 { Progress::shown(&name, steps) } else { Progress::hidden() };
-        train(&name, dataset, settings, &mut exchange, &progress)
+        train(&name, dataset, &arguments.settings_of(method, settings), &mut exchange, &progress)
     };
     let runs: Result<Vec<Run>, Error> = arguments.method.iter().map(|&method| run(method)).collect();
     runs.inspect_err(|_| group.abort())
@@ -62,10 +62,12 @@ mod tests {
 
     #[test]
     fn every_method_gets_its_run() {
-        for ending in endings("--ranks 2 --epochs 1 --hidden 32 --method dense,topk,gtopk,lowrank") {
+        for ending in
+            endings("--ranks 2 --epochs 1 --hidden 32 --method dense,topk,gtopk,lowrank,one-bit,signum,dgc")
+        {
             let runs = ending.unwrap();
             let methods: Vec<_> = runs.iter().map(|run| run.method.as_str()).collect();
-            assert_eq!(methods, ["dense", "topk", "gtopk", "lowrank"]);
+            assert_eq!(methods, ["dense", "topk", "gtopk", "lowrank", "one-bit", "signum", "dgc"]);
             assert!(runs.iter().all(|run| run.ranks == 2 && run.steps == 1438 / 16));
             assert!(runs[1..].iter().all(|run| run.bytes_per_rank_step < runs[0].bytes_per_rank_step));
         }

@@ -25,9 +25,11 @@ fn four_processes_learn_the_digits_with_every_method() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, plot) = (file("runs.json"), file("runs.svg"));
-    let output = train(&format!("--epochs 10 --method dense,topk,gtopk,lowrank --json {json} --plot {plot}"));
+    let output = train(&format!(
+        "--epochs 10 --method dense,topk,gtopk,lowrank,one-bit,signum,dgc --json {json} --plot {plot}"
+    ));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout).lines().count(), 5, "{}", text(&output.stdout));
+    assert_eq!(text(&output.stdout).lines().count(), 8, "{}", text(&output.stdout));
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     let runs = report["runs"].as_array().unwrap();
     let dense = runs[0]["bytes_per_rank_step"].as_f64().unwrap();

@@ -197,7 +197,10 @@ fn a_scale_is_that_of_one_tensor() {
 }
 
 /// Gradients of 1,000 steps: their name, and each value of one, by rank, step and place.
-const GRADIENTS: [(&str, fn(u32, u32, usize) -> f32); 4] = [
+/// An element of a gradient by rank, step and index.
+type Element = fn(u32, u32, usize) -> f32;
+
+const GRADIENTS: [(&str, Element); 4] = [
     ("ones", |_, _, _| 1.0),
     ("changing", |rank, step, place| oracle::value(rank + 7 * step, place)),
     ("alternating", |rank, step, _| if (rank + step).is_multiple_of(2) { 1.0 } else { -1.0 }),
@@ -256,7 +259,8 @@ fn formats_that_residuals_diverge_with_are_refused() {
 /// Rank 1 owns the second slice. Nothing has changed afterwards, not by a bit.
 #[test]
 fn what_is_not_finite_is_named_and_left_out() {
-    let cases: [(&str, fn(u32, &mut [Vec<f32>])); 3] = [
+    type Change = fn(u32, &mut [Vec<f32>]);
+    let cases: [(&str, Change); 3] = [
         ("b", |rank, g| {
             if rank == 2 {
                 g[1][699] = f32::NAN
