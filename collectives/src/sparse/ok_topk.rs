@@ -11,9 +11,9 @@
 //!
 //! With `k` entries a rank and in the result, a rank sends `2 k (P - 1) / P` entries of 8 bytes on average,
 //! and `k / P` if entries move, whatever `P` is; never more than `4 k`. The paper's bound is
-//! `6 k (P - 1) / P` words. Rounds: one of `P - 1` messages, `2 ceil(log2 P)`, and one more if entries move. Beside the entries,
-//! 24 bytes for each rank. At the ends of [`Periods`] also 8 bytes for each rank for the partition, and 256
-//! bytes for each of at most 8 rounds in which the threshold is searched by counts at a
+//! `6 k (P - 1) / P` words. Rounds: one of `P - 1` messages, `2 ceil(log2 P)`, and one more if entries move.
+//! Beside the entries, 24 bytes for each rank. At the ends of [`Periods`] also 8 bytes for each rank for the
+//! partition, and 256 bytes for each of at most 8 rounds in which the threshold is searched by counts at a
 //! [ladder](brevity_compress::select::ladder_counts).
 //!
 //! The result has `k / 2` to `2 k` entries, or all if there are fewer: where a threshold keeps more or fewer,
