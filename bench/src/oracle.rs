@@ -105,7 +105,7 @@ fn dense_entries(vector: &[f32]) -> Vec<(u32, f32)> {
 }
 
 /// The `k` entries of largest magnitude; ties go to the lower index; never zeros.
-fn largest(mut entries: Vec<(u32, f32)>, k: usize) -> BTreeMap<u32, f32> {
+pub fn largest(mut entries: Vec<(u32, f32)>, k: usize) -> BTreeMap<u32, f32> {
     let order =
         |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)) };
     entries.retain(|entry| entry.1 != 0.0);

@@ -196,10 +196,10 @@ fn a_scale_is_that_of_one_tensor() {
     }
 }
 
-/// Gradients of 1,000 steps: their name, and each value of one, by rank, step and place.
-/// An element of a gradient by rank, step and index.
+/// A value of a gradient, by rank, step and place.
 type Element = fn(u32, u32, usize) -> f32;
 
+/// Gradients of 1,000 steps: their name, and each value of one.
 const GRADIENTS: [(&str, Element); 4] = [
     ("ones", |_, _, _| 1.0),
     ("changing", |rank, step, place| oracle::value(rank + 7 * step, place)),

@@ -44,7 +44,7 @@ const DEFAULT_DENSITY: f64 = 0.001;
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
     /// reducescatter, allgather, gather, scatter, alltoall, sparse-allgather, sparse-reducescatter,
-    /// topk-allreduce, gtopk-allreduce, quantised-allreduce, vote-allreduce, or compress
+    /// topk-allreduce, gtopk-allreduce, oktopk-allreduce, quantised-allreduce, vote-allreduce, or compress
     /// for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("dance", "gtopk-allreduce, quantised-allreduce, vote-allreduce; or compress"),
+            ("dance", "gtopk-allreduce, oktopk-allreduce, quantised-allreduce, vote-allreduce; or compress"),
             ("latency --ranks 1", "from 2 to"),
             ("allreduce --ranks 0", "from 1 to"),
             ("allreduce --dtype i8", "name one of f32, f64, f16, bf16"),

@@ -74,6 +74,9 @@ fn every_benchmark_measures_right_results() {
             "quantised-allreduce --size 4:16K --values one-bit-mean",
             "vote-allreduce --size 4:16K",
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1 --values eight-bit",
+            "oktopk-allreduce --elements 999 --density 0.01,0.5,1",
+            "oktopk-allreduce --elements 999 --density 0.01,0.5,1 --values f32",
+            "oktopk-allreduce --elements 999 --density 0.01,0.5,1 --values one-bit-mean",
         ];
         for line in lines {
             let rows = rows(world_size, &format!("{line} --iterations 3 --warmup 1 --verify"));

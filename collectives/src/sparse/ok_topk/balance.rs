@@ -90,20 +90,8 @@ pub(super) async fn balance(
 ) -> Result<SparseVec> {
     let (rank, dim, wire) = (call.rank(), chosen.dim(), sums.coder.wire());
     let mut pieces: Vec<SparseVec> = (0..call.world_size()).map(|_| SparseVec::new(dim)).collect();
-    let mut going = Vec::with_capacity(pieces.len());
-    for holder in 0..call.world_size() {
-        let piece = part(chosen, moves.between(rank, holder))?;
-        if holder == rank || piece.is_empty() {
-            going.push(None);
-            if holder == rank {
-                pieces[rank as usize] = piece;
-            }
-            continue;
-        }
-        let (message, rounded) = call.computed(sums.coder.message(piece, wire))?;
-        sums.keep(call, &rounded);
-        going.push(Some(message));
-    }
+    pieces[rank as usize] = part(chosen, moves.between(rank, rank))?;
+    let mut going = going(call, chosen, moves, sums)?;
     let send = |to: u32| {
         let message = going[to as usize].take();
         async move {
@@ -135,6 +123,28 @@ pub(super) async fn balance(
     // Regions are in rank order.
     pieces.iter().for_each(|piece| held.append(piece.view()));
     Ok(held)
+}
+
+/// The messages of this rank to each holder, if it has entries for it.
+fn going(
+    call: &Call<'_, '_>,
+    chosen: &SparseVec,
+    moves: &Moves,
+    sums: &mut Sums,
+) -> Result<Vec<Option<Message>>> {
+    let (rank, wire) = (call.rank(), sums.coder.wire());
+    let mut going = Vec::with_capacity(call.world_size() as usize);
+    for holder in 0..call.world_size() {
+        let piece = part(chosen, moves.between(rank, holder))?;
+        if holder == rank || piece.is_empty() {
+            going.push(None);
+            continue;
+        }
+        let (message, rounded) = call.computed(sums.coder.message(piece, wire))?;
+        sums.keep(call, &rounded);
+        going.push(Some(message));
+    }
+    Ok(going)
 }
 
 /// The entries with these numbers.
