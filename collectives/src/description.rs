@@ -74,6 +74,8 @@ operations! {
     QUANTISED_ALL_REDUCE = 20, "quantised all-reduce";
     /// The majority of all ranks' signs, to all ranks.
     VOTE_ALL_REDUCE = 21, "vote";
+    /// The sum of all ranks' vectors at random places, to all ranks.
+    RANDOM_K_ALL_REDUCE = 23, "random-k all-reduce";
 }
 
 impl fmt::Display for Operation {
@@ -118,7 +120,7 @@ pub struct Description {
     /// The element type's number, or 0.
     pub element: u8,
     /// The number of the reduction, or of a sparse collective's [wire](crate::sparse::Wire), with that of a
-    /// gTop-k's put-back rule; or 0.
+    /// gTop-k's put-back rule, or of how places are [drawn](crate::sparse::Draw); or 0.
     pub reduction: u8,
     /// The root, if there is one, as a rank of the group.
     pub root: Option<Rank>,
@@ -153,6 +155,7 @@ impl Description {
                 | Operation::TOPK_ALL_REDUCE
                 | Operation::GTOPK_ALL_REDUCE
                 | Operation::SPARSE_REDUCE_SCATTER
+                | Operation::RANDOM_K_ALL_REDUCE
         )
     }
 
@@ -267,6 +270,7 @@ impl fmt::Display for Description {
         }
         let (first, second) = match self.operation {
             Operation::GTOPK_ALL_REDUCE => sparse::names_of_gtopk(self.reduction),
+            Operation::RANDOM_K_ALL_REDUCE => (sparse::name_of_places(self.reduction), None),
             Operation::QUANTISED_ALL_REDUCE => {
                 (Wire::name(self.reduction).map(|name| name.trim_start_matches("packed, ")), None)
             }

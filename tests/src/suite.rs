@@ -5,7 +5,8 @@ use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::quantised::{describe as describe_quantised, quantised_all_reduce};
 use brevity::collectives::sparse::{
-    Coder, Wire, describe_gtopk, describe_topk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce_by,
+    Coder, Draw, RandomPlaces, Wire, describe_gtopk, describe_random_k, describe_topk, gtopk_all_reduce,
+    random_k_all_reduce, sparse_all_gather, topk_all_reduce_by,
 };
 use brevity::collectives::vote::{describe as describe_vote, vote_all_reduce};
 use brevity::collectives::{Algorithm, Call, Chunk, Description, Operation};
@@ -49,6 +50,7 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
         sparse_collectives(call, count, k.min(count)).await;
     }
     quantised(call, count).await;
+    parts_of_vectors(call, count).await;
     low_rank(call).await;
 }
 
@@ -210,6 +212,17 @@ async fn quantised(call: &Call<'_, '_>, count: usize) {
     ok(vote_all_reduce(&call.describe(describe_vote(count)), &mut signs, 0).await);
     let votes = |index: usize| -> i32 { all.iter().map(|of| if of[index] < 0.0 { -1 } else { 1 }).sum() };
     assert!(signs.iter().enumerate().all(|(index, sign)| *sign == votes(index).signum() as f32), "vote");
+}
+
+/// Sums of parts of dense vectors.
+async fn parts_of_vectors(call: &Call<'_, '_>, count: usize) {
+    let own = rough_vector(call.rank(), count);
+    let total = in_order((0..call.world_size()).map(|rank| rough_vector(rank, count)).collect());
+    let places = RandomPlaces { draw: Draw::Scattered, k: count / 3, seed: 7, step: count as u64 };
+    let sum =
+        ok(random_k_all_reduce(&call.describe(describe_random_k(count, &places)), &own, &places, 0).await);
+    assert_eq!(sum.len(), count / 3, "random k, n = {count}");
+    assert!(sum.iter().all(|(index, sum)| sum.to_bits() == total[index as usize].to_bits()), "random k");
 }
 
 async fn low_rank(call: &Call<'_, '_>) {

@@ -40,6 +40,7 @@ mod processes;
 mod properties;
 mod put_back;
 mod quantised;
+mod random_k;
 mod reductions;
 mod secrecy;
 mod segments;

@@ -14,7 +14,7 @@ use super::kernels;
 use super::way::{Over, Way};
 use brevity_bench::collective::Collective;
 use brevity_bench::output::{Outputs, svg_file};
-use brevity_bench::perf::{Benchmark, Case, Dtype, FewBits, SparseCollective};
+use brevity_bench::perf::{Benchmark, Case, Dtype, FewBits};
 use brevity_bench::size::{Size, SizeRange};
 
 /// The default number of ranks.
@@ -43,9 +43,9 @@ const DEFAULT_DENSITY: f64 = 0.001;
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
-    /// reducescatter, allgather, gather, scatter, alltoall, sparse-allgather, sparse-reducescatter,
-    /// topk-allreduce, gtopk-allreduce, quantised-allreduce, vote-allreduce, or compress
-    /// for the kernels of compression, which need no ranks
+    /// reducescatter, allgather, gather, scatter, alltoall, randomk-allreduce, randomblock-allreduce,
+    /// sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce,
+    /// quantised-allreduce, vote-allreduce, or compress for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
@@ -187,7 +187,7 @@ impl PerfArguments {
             Benchmark::Sparse(collective, _) => Ok(Benchmark::Sparse(collective, Wire::Coded(read()?))),
             Benchmark::FewBits(FewBits::Quantised(_)) => Ok(Benchmark::FewBits(FewBits::Quantised(read()?))),
             _ => {
-                let names = sparse_names();
+                let names = Benchmark::names_of(|benchmark| matches!(benchmark, Benchmark::Sparse(..)));
                 let why = format!("--values goes with {names}, quantised-allreduce: {named} has one format");
                 Err(Error::Arguments(why))
             }
@@ -210,7 +210,10 @@ impl PerfArguments {
             "--size, --elements and --dtype go with vectors: a barrier has none".into()
         })?;
         refuse(!benchmark.is_sparse() && !self.density.is_empty(), || {
-            format!("--density goes with {}: {benchmark} drops nothing", sparse_names())
+            format!(
+                "--density goes with {}: {benchmark} drops nothing",
+                Benchmark::names_of(|benchmark| benchmark.is_sparse())
+            )
         })?;
         refuse(benchmark.is_paired() && self.elements.is_some(), || {
             format!("--elements goes with vectors: give {benchmark} a --size in bytes")
@@ -284,10 +287,6 @@ impl PerfArguments {
     }
 }
 
-fn sparse_names() -> String {
-    SparseCollective::ALL.map(SparseCollective::name).join(", ")
-}
-
 pub(super) fn refuse(bad: bool, message: impl FnOnce() -> String) -> Result<()> {
     if bad { Err(Error::Arguments(message())) } else { Ok(()) }
 }
@@ -303,7 +302,7 @@ fn default_iterations(bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use brevity_bench::perf::Simulation;
+    use brevity_bench::perf::{Simulation, SparseCollective};
     use clap::Parser;
 
     use super::*;
@@ -405,6 +404,7 @@ mod tests {
                 "goes with sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce",
             ),
             ("sparse-allgather --values bf17", "name one of f32"),
+            ("randomk-allreduce --values bf16", "goes with sparse-allgather"),
             ("sparse-allgather --dtype f64", "no other elements"),
             ("latency --elements 8", "--size in bytes"),
             ("allreduce --size 4:8 --elements 8", "give one of them"),

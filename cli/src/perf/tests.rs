@@ -69,6 +69,8 @@ fn every_benchmark_measures_right_results() {
             "gtopk-allreduce --elements 999 --density 0.01,0.5,1 --values bf16",
             "sparse-reducescatter --elements 999 --density 0.01,0.5,1",
             "sparse-reducescatter --elements 999 --density 0.01,0.5,1 --values two-bit-min",
+            "randomk-allreduce --elements 999 --density 0.01,0.7,1",
+            "randomblock-allreduce --elements 999 --density 0.01,0.7,1",
             "quantised-allreduce --size 4:16K",
             "quantised-allreduce --size 4:16K --values eight-bit",
             "quantised-allreduce --size 4:16K --values one-bit-mean",

@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
-    Coder, Gtopk, GtopkAllReduce, PutBack, Scattered, SparseAllGather, SparseReduceScatter, TopK,
-    TopkAllReduce,
+    Coder, Gtopk, GtopkAllReduce, PutBack, RandomKAllReduce, RandomPlaces, Scattered, SparseAllGather,
+    SparseReduceScatter, TopK, TopkAllReduce,
 };
 use crate::vote::VoteAllReduce;
 
@@ -141,6 +141,44 @@ impl Group {
         coder: Coder,
     ) -> Handle<(GtopkAllReduce, Result<Gtopk>)> {
         self.start_compressed(GtopkAllReduce { local, k, rule, coder })
+    }
+
+    /// Sums the vectors of all ranks at random places, which all ranks draw alike: only the values travel.
+    /// The sum has an entry for each place. What is left for later steps is the vector with zeros at the
+    /// indices of the sum.
+    ///
+    /// ```
+    /// use brevity_collectives::Group;
+    /// use brevity_collectives::sparse::{Draw, RandomPlaces};
+    /// use brevity_compress::feedback::Residual;
+    ///
+    /// let (group, mut residual) = (Group::solo(), Residual::new(4));
+    /// for step in 0..3 {
+    ///     residual.accumulate(&[1.0, -2.0, 0.0, 4.0])?;
+    ///     let places = RandomPlaces { draw: Draw::Block, k: 2, seed: 7, step };
+    ///     let sum = group.random_k_all_reduce(residual.values(), places)?;
+    ///     residual.clear_at(sum.indices())?;
+    ///     assert_eq!(sum.len(), 2);
+    /// }
+    /// # Ok::<(), brevity_collectives::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a
+    /// value is not finite, and [`Error::Overflow`](crate::Error::Overflow) if a sum is not;
+    /// [`Error::Compress`](crate::Error::Compress) for more than 2^32 elements. Other
+    /// [places](RandomPlaces) on another rank are a mismatch.
+    pub fn random_k_all_reduce(&self, vector: &[f32], places: RandomPlaces) -> Result<SparseVec> {
+        self.call_compressed(&mut RandomKAllReduce { vector, places })
+    }
+
+    /// Starts a [`random_k_all_reduce`](Self::random_k_all_reduce).
+    pub fn start_random_k_all_reduce(
+        &self,
+        vector: Vec<f32>,
+        places: RandomPlaces,
+    ) -> Handle<(RandomKAllReduce, Result<SparseVec>)> {
+        self.start_compressed(RandomKAllReduce { vector, places })
     }
 
     /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding

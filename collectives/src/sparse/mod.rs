@@ -4,6 +4,7 @@ mod all_gather;
 mod calls;
 mod gtopk;
 mod message;
+mod random_k;
 mod reduce_scatter;
 mod topk;
 mod wire;
@@ -13,6 +14,10 @@ pub use calls::{Entries, GtopkAllReduce, SparseAllGather, SparseReduceScatter, T
 pub(crate) use gtopk::names as names_of_gtopk;
 pub use gtopk::{
     Gtopk, PutBack, describe as describe_gtopk, gtopk_all_reduce, gtopk_all_reduce_with_feedback,
+};
+pub(crate) use random_k::name as name_of_places;
+pub use random_k::{
+    Draw, RandomKAllReduce, RandomPlaces, describe as describe_random_k, random_k_all_reduce,
 };
 pub use reduce_scatter::{Scattered, describe as describe_reduce_scatter, owned, sparse_reduce_scatter};
 pub use topk::{TopK, describe as describe_topk, topk_all_reduce, topk_all_reduce_by};
