@@ -188,7 +188,7 @@ async fn sums_of_entries(call: &Call<'_, '_>, count: usize, k: usize) {
     let locals: Vec<_> = (0..call.world_size()).map(|rank| sparse(&rough_vector(rank, count), k)).collect();
     let own = locals[call.rank() as usize].view();
     let total = in_order(locals.iter().map(SparseVec::to_dense).collect());
-    for algorithm in [Algorithm::Bruck, Algorithm::Direct] {
+    for algorithm in [Algorithm::Bruck, Algorithm::Direct, Algorithm::Doubling] {
         let call = call.describe(describe_topk(count, k, Wire::Pairs));
         let top = ok(topk_all_reduce_by(&call, algorithm, own, k, &mut Coder::pairs(), 0).await);
         assert_eq!(bits(&top.sum.to_dense()), bits(&total), "top-k by {algorithm}, n = {count}, k = {k}");

@@ -2,6 +2,7 @@
 
 mod all_gather;
 mod calls;
+mod doubling;
 mod gtopk;
 mod message;
 mod random_k;
