@@ -74,6 +74,8 @@ operations! {
     QUANTISED_ALL_REDUCE = 20, "quantised all-reduce";
     /// The majority of all ranks' signs, to all ranks.
     VOTE_ALL_REDUCE = 21, "vote";
+    /// The sum of all ranks' vectors, of which blocks that are zero do not travel, to all ranks.
+    BLOCK_ALL_REDUCE = 24, "block-sparse all-reduce";
     /// The sum of all ranks' vectors at random places, to all ranks.
     RANDOM_K_ALL_REDUCE = 23, "random-k all-reduce";
 }

@@ -5,8 +5,8 @@ use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::quantised::{describe as describe_quantised, quantised_all_reduce};
 use brevity::collectives::sparse::{
-    Coder, Draw, RandomPlaces, Wire, describe_gtopk, describe_random_k, describe_topk, gtopk_all_reduce,
-    random_k_all_reduce, sparse_all_gather, topk_all_reduce_by,
+    Coder, Draw, RandomPlaces, Wire, block_all_reduce, describe_blocks, describe_gtopk, describe_random_k,
+    describe_topk, gtopk_all_reduce, random_k_all_reduce, sparse_all_gather, topk_all_reduce_by,
 };
 use brevity::collectives::vote::{describe as describe_vote, vote_all_reduce};
 use brevity::collectives::{Algorithm, Call, Chunk, Description, Operation};
@@ -223,6 +223,16 @@ async fn parts_of_vectors(call: &Call<'_, '_>, count: usize) {
         ok(random_k_all_reduce(&call.describe(describe_random_k(count, &places)), &own, &places, 0).await);
     assert_eq!(sum.len(), count / 3, "random k, n = {count}");
     assert!(sum.iter().all(|(index, sum)| sum.to_bits() == total[index as usize].to_bits()), "random k");
+
+    // Every third block is zero.
+    let (block, zero) = (16, |index: usize| (index / 16).is_multiple_of(3));
+    let sparse = |vector: &[f32]| {
+        let values = vector.iter().enumerate();
+        values.map(|(index, value)| if zero(index) { 0.0 } else { *value }).collect::<Vec<_>>()
+    };
+    let mut vector = sparse(&own);
+    ok(block_all_reduce(&call.describe(describe_blocks(count, block)), &mut vector, block, 0).await);
+    assert_eq!(bits(&vector), bits(&sparse(&total)), "blocks, n = {count}");
 }
 
 async fn low_rank(call: &Call<'_, '_>) {

@@ -5,6 +5,7 @@
 
 mod averages;
 mod awaiting;
+mod blocks;
 mod coded;
 mod coded_gtopk;
 mod collectives;

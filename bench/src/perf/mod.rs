@@ -1,5 +1,6 @@
 //! The measurements of `brevity perf`: one row of its table on one rank.
 
+mod blocks;
 mod dense;
 mod messages;
 mod overlap;
@@ -17,6 +18,7 @@ use brevity::collectives::sparse::Wire;
 use brevity::compress::Density;
 use brevity::compress::quantise::Values;
 
+pub use blocks::InBlocks;
 pub use dense::Dense;
 pub use overlap::{Overlapped, measure_overlap};
 pub use parts::{InParts, SentPart};
@@ -220,7 +222,11 @@ pub fn measure(
     let mut workload: Box<dyn Workload> = match (benchmark, case.density, dtype) {
         (Benchmark::Dense(collective), ..) => of_dtype!(dtype, dense(group, collective, case))?,
         (Benchmark::Part(which), Some(density), _) => {
-            Box::new(InParts::new(group, which, case.bytes / size_of::<f32>(), density))
+            let count = case.bytes / size_of::<f32>();
+            match which.draw() {
+                Some(draw) => Box::new(InParts::new(group, draw, count, density)),
+                None => Box::new(InBlocks::new(group, count, density)?),
+            }
         }
         (Benchmark::Sparse(collective, wire), Some(density), _) => {
             Box::new(Sparse::new(group, (collective, wire), case.bytes / size_of::<f32>(), density)?)

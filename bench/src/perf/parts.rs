@@ -14,11 +14,13 @@ pub enum SentPart {
     RandomK,
     /// The sum at consecutive places from a random one on.
     RandomBlock,
+    /// The sum, without blocks that are zero.
+    Blocks,
 }
 
 impl SentPart {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::RandomK, Self::RandomBlock];
+    pub const ALL: [Self; 3] = [Self::RandomK, Self::RandomBlock, Self::Blocks];
 
     /// The name on the command line.
     #[must_use]
@@ -26,13 +28,16 @@ impl SentPart {
         match self {
             Self::RandomK => "randomk-allreduce",
             Self::RandomBlock => "randomblock-allreduce",
+            Self::Blocks => "block-allreduce",
         }
     }
 
-    const fn draw(self) -> Draw {
+    /// How places are drawn, if they are.
+    pub(super) const fn draw(self) -> Option<Draw> {
         match self {
-            Self::RandomK => Draw::Scattered,
-            Self::RandomBlock => Draw::Block,
+            Self::RandomK => Some(Draw::Scattered),
+            Self::RandomBlock => Some(Draw::Block),
+            Self::Blocks => None,
         }
     }
 }
@@ -47,8 +52,8 @@ pub struct InParts {
 
 impl InParts {
     /// This rank's vector of `count` elements.
-    pub fn new(group: &Group, which: SentPart, count: usize, density: Density) -> Self {
-        let places = RandomPlaces { draw: which.draw(), k: density.entries(count), seed: 1, step: 0 };
+    pub fn new(group: &Group, draw: Draw, count: usize, density: Density) -> Self {
+        let places = RandomPlaces { draw, k: density.entries(count), seed: 1, step: 0 };
         Self {
             vector: oracle::vector(group.rank(), count, oracle::EXACT),
             places,

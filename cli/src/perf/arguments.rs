@@ -44,7 +44,7 @@ const DEFAULT_DENSITY: f64 = 0.001;
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
     /// reducescatter, allgather, gather, scatter, alltoall, randomk-allreduce, randomblock-allreduce,
-    /// sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce,
+    /// block-allreduce, sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce,
     /// quantised-allreduce, vote-allreduce, or compress for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]

@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
-    Coder, Gtopk, GtopkAllReduce, PutBack, RandomKAllReduce, RandomPlaces, Scattered, SparseAllGather,
-    SparseReduceScatter, TopK, TopkAllReduce,
+    BlockAllReduce, Coder, Gtopk, GtopkAllReduce, PutBack, RandomKAllReduce, RandomPlaces, Scattered,
+    SparseAllGather, SparseReduceScatter, TopK, TopkAllReduce,
 };
 use crate::vote::VoteAllReduce;
 
@@ -179,6 +179,28 @@ impl Group {
         places: RandomPlaces,
     ) -> Handle<(RandomKAllReduce, Result<SparseVec>)> {
         self.start_compressed(RandomKAllReduce { vector, places })
+    }
+
+    /// Sums the vectors of all ranks in place. Blocks of `block` values that are entirely zero do not travel;
+    /// `block` is at least 1 and equal on all ranks. The sum has the bits of the dense one, except that a
+    /// zero may have the other sign.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a
+    /// value is not finite, and [`Error::Overflow`](crate::Error::Overflow) if a sum is not; the vector is
+    /// unspecified then. [`Error::Length`](crate::Error::Length) for a `block` of 0;
+    /// [`Error::Compress`](crate::Error::Compress) for 2^32 blocks and more.
+    pub fn block_all_reduce(&self, vector: &mut [f32], block: usize) -> Result<()> {
+        self.call_compressed(&mut BlockAllReduce { vector, block })
+    }
+
+    /// Starts a [`block_all_reduce`](Self::block_all_reduce).
+    pub fn start_block_all_reduce(
+        &self,
+        vector: Vec<f32>,
+        block: usize,
+    ) -> Handle<(BlockAllReduce, Result<()>)> {
+        self.start_compressed(BlockAllReduce { vector, block })
     }
 
     /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding

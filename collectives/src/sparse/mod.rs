@@ -1,6 +1,7 @@
 //! Collectives on sparse vectors.
 
 mod all_gather;
+mod blocks;
 mod calls;
 mod doubling;
 mod gtopk;
@@ -11,6 +12,7 @@ mod topk;
 mod wire;
 
 pub use all_gather::{describe_all_gather, sparse_all_gather};
+pub use blocks::{BlockAllReduce, block_all_reduce, describe as describe_blocks};
 pub use calls::{Entries, GtopkAllReduce, SparseAllGather, SparseReduceScatter, TopkAllReduce};
 pub(crate) use gtopk::names as names_of_gtopk;
 pub use gtopk::{
