@@ -76,6 +76,10 @@ operations! {
     VOTE_ALL_REDUCE = 21, "vote";
     /// About as many of the largest entries of the sum of all ranks' sparse vectors, to all ranks.
     OK_TOPK_ALL_REDUCE = 24, "ok-topk all-reduce";
+    /// The sum of all ranks' vectors, of which blocks that are zero do not travel, to all ranks.
+    BLOCK_ALL_REDUCE = 22, "block-sparse all-reduce";
+    /// The sum of all ranks' vectors at random places, to all ranks.
+    RANDOM_K_ALL_REDUCE = 23, "random-k all-reduce";
 }
 
 impl fmt::Display for Operation {
@@ -120,7 +124,7 @@ pub struct Description {
     /// The element type's number, or 0.
     pub element: u8,
     /// The number of the reduction, or of a sparse collective's [wire](crate::sparse::Wire), with that of a
-    /// gTop-k's put-back rule; or 0.
+    /// gTop-k's put-back rule, or of how places are [drawn](crate::sparse::Draw); or 0.
     pub reduction: u8,
     /// The root, if there is one, as a rank of the group.
     pub root: Option<Rank>,
@@ -156,6 +160,7 @@ impl Description {
                 | Operation::GTOPK_ALL_REDUCE
                 | Operation::SPARSE_REDUCE_SCATTER
                 | Operation::OK_TOPK_ALL_REDUCE
+                | Operation::RANDOM_K_ALL_REDUCE
         )
     }
 
@@ -270,6 +275,7 @@ impl fmt::Display for Description {
         }
         let (first, second) = match self.operation {
             Operation::GTOPK_ALL_REDUCE => sparse::names_of_gtopk(self.reduction),
+            Operation::RANDOM_K_ALL_REDUCE => (sparse::name_of_places(self.reduction), None),
             Operation::QUANTISED_ALL_REDUCE => {
                 (Wire::name(self.reduction).map(|name| name.trim_start_matches("packed, ")), None)
             }

@@ -1,6 +1,8 @@
 //! A fuzz target: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result
 //! or an error that names rank 1. Built for tests and with the feature `fuzzing`.
 
+mod sums;
+
 use brevity_compress::quantise::Values;
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::buffer::{Port, scope};
@@ -13,6 +15,8 @@ use crate::group::{Group, Settings};
 use crate::plan::{Plan, Terms};
 use crate::sparse::{Coder, PutBack, Wire, describe_all_gather, describe_gtopk};
 
+pub use sums::sparse_sums;
+
 const DIM: usize = 40;
 const LIMIT: usize = 8;
 
@@ -20,14 +24,8 @@ const LIMIT: usize = 8;
 /// by the third, whose format the five highest bits give; the second bit is the mark. Then follow up to three
 /// parts, each behind a byte with its length.
 pub fn sparse_messages(data: &[u8]) {
-    let Some((&which, mut rest)) = data.split_first() else { return };
-    let mut parts: [Vec<u8>; 3] = Default::default();
-    for part in &mut parts {
-        let Some((&length, bytes)) = rest.split_first() else { break };
-        let (taken, left) = bytes.split_at(usize::from(length).min(bytes.len()));
-        *part = taken.to_vec();
-        rest = left;
-    }
+    let Some((&which, rest)) = data.split_first() else { return };
+    let parts = taken(rest);
     let mut world = local::world(2).into_iter();
     let (Some(own), Some(stranger)) = (world.next(), world.next()) else { return };
     let group = Group::new(Box::new(own), Settings::default());
@@ -35,6 +33,16 @@ pub fn sparse_messages(data: &[u8]) {
     let Ok(own) = own else { return };
     answer(Box::new(stranger), which, parts);
     check(&group, which, own.view());
+}
+
+/// Parts, each behind a byte with its length.
+fn taken<const N: usize>(mut rest: &[u8]) -> [Vec<u8>; N] {
+    std::array::from_fn(|_| {
+        let Some((&length, bytes)) = rest.split_first() else { return Vec::new() };
+        let (taken, left) = bytes.split_at(usize::from(length).min(bytes.len()));
+        rest = left;
+        taken.to_vec()
+    })
 }
 
 /// How entries are written.
@@ -94,18 +102,16 @@ fn check(group: &Group, which: u8, own: SparseView<'_>) {
         assert!(indices.len() == values.len() && indices.is_sorted_by(|a, b| a < b), "{vector:?}");
         assert!(indices.iter().all(|index| (*index as usize) < DIM), "{vector:?}");
     }
-    let names_rank_1 = |error: &Error| match error {
-        Error::Payload { rank, .. } | Error::NonFinite { rank, .. } => rank.0 == 1,
+    assert!(error.iter().all(is_told), "{error:?}");
+}
+
+/// Whether an error is the other rank's fault. An overflowing sum is attributed to no rank.
+fn is_told(error: &Error) -> bool {
+    match error {
+        Error::Payload { rank, .. } => rank.0 == 1,
+        Error::NonFinite { .. } | Error::Overflow { .. } => true,
         other => other.to_string().contains("rank 1"),
-    };
-    // An overflowing sum is attributed to no rank.
-    assert!(
-        error
-            .iter()
-            .all(|error| names_rank_1(error)
-                || matches!(error, Error::NonFinite { .. } | Error::Overflow { .. })),
-        "{error:?}"
-    );
+    }
 }
 
 #[cfg(test)]

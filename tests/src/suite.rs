@@ -5,7 +5,8 @@ use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::quantised::{describe as describe_quantised, quantised_all_reduce};
 use brevity::collectives::sparse::{
-    Coder, Wire, describe_gtopk, describe_topk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce_by,
+    Coder, Draw, RandomPlaces, Wire, block_all_reduce, describe_blocks, describe_gtopk, describe_random_k,
+    describe_topk, gtopk_all_reduce, random_k_all_reduce, sparse_all_gather, topk_all_reduce_by,
 };
 use brevity::collectives::vote::{describe as describe_vote, vote_all_reduce};
 use brevity::collectives::{Algorithm, Call, Chunk, Description, Operation};
@@ -49,6 +50,7 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
         sparse_collectives(call, count, k.min(count)).await;
     }
     quantised(call, count).await;
+    parts_of_vectors(call, count).await;
     low_rank(call).await;
 }
 
@@ -186,7 +188,7 @@ async fn sums_of_entries(call: &Call<'_, '_>, count: usize, k: usize) {
     let locals: Vec<_> = (0..call.world_size()).map(|rank| sparse(&rough_vector(rank, count), k)).collect();
     let own = locals[call.rank() as usize].view();
     let total = in_order(locals.iter().map(SparseVec::to_dense).collect());
-    for algorithm in [Algorithm::Bruck, Algorithm::Direct] {
+    for algorithm in [Algorithm::Bruck, Algorithm::Direct, Algorithm::Doubling] {
         let call = call.describe(describe_topk(count, k, Wire::Pairs));
         let top = ok(topk_all_reduce_by(&call, algorithm, own, k, &mut Coder::pairs(), 0).await);
         assert_eq!(bits(&top.sum.to_dense()), bits(&total), "top-k by {algorithm}, n = {count}, k = {k}");
@@ -210,6 +212,27 @@ async fn quantised(call: &Call<'_, '_>, count: usize) {
     ok(vote_all_reduce(&call.describe(describe_vote(count)), &mut signs, 0).await);
     let votes = |index: usize| -> i32 { all.iter().map(|of| if of[index] < 0.0 { -1 } else { 1 }).sum() };
     assert!(signs.iter().enumerate().all(|(index, sign)| *sign == votes(index).signum() as f32), "vote");
+}
+
+/// Sums of parts of dense vectors.
+async fn parts_of_vectors(call: &Call<'_, '_>, count: usize) {
+    let own = rough_vector(call.rank(), count);
+    let total = in_order((0..call.world_size()).map(|rank| rough_vector(rank, count)).collect());
+    let places = RandomPlaces { draw: Draw::Scattered, k: count / 3, seed: 7, step: count as u64 };
+    let sum =
+        ok(random_k_all_reduce(&call.describe(describe_random_k(count, &places)), &own, &places, 0).await);
+    assert_eq!(sum.len(), count / 3, "random k, n = {count}");
+    assert!(sum.iter().all(|(index, sum)| sum.to_bits() == total[index as usize].to_bits()), "random k");
+
+    // Every third block is zero.
+    let (block, zero) = (16, |index: usize| (index / 16).is_multiple_of(3));
+    let sparse = |vector: &[f32]| {
+        let values = vector.iter().enumerate();
+        values.map(|(index, value)| if zero(index) { 0.0 } else { *value }).collect::<Vec<_>>()
+    };
+    let mut vector = sparse(&own);
+    ok(block_all_reduce(&call.describe(describe_blocks(count, block)), &mut vector, block, 0).await);
+    assert_eq!(bits(&vector), bits(&sparse(&total)), "blocks, n = {count}");
 }
 
 async fn low_rank(call: &Call<'_, '_>) {

@@ -5,6 +5,7 @@
 
 mod averages;
 mod awaiting;
+mod blocks;
 mod coded;
 mod coded_gtopk;
 mod collectives;
@@ -45,6 +46,7 @@ mod processes;
 mod properties;
 mod put_back;
 mod quantised;
+mod random_k;
 mod reductions;
 mod secrecy;
 mod segments;

@@ -11,7 +11,7 @@ use brevity_tests::dense::in_order;
 use brevity_tests::{on_local, oracle, suite};
 
 const WORLD_SIZES: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33];
-const ALGORITHMS: [Algorithm; 2] = [Algorithm::Bruck, Algorithm::Direct];
+const ALGORITHMS: [Algorithm; 3] = [Algorithm::Bruck, Algorithm::Direct, Algorithm::Doubling];
 const COUNT: usize = 300;
 const K: usize = 40;
 
@@ -20,6 +20,11 @@ const SCALE: f32 = 251.0;
 
 fn wires() -> impl Iterator<Item = Wire> {
     [Wire::Pairs].into_iter().chain(Values::ALL.map(Wire::Coded))
+}
+
+/// The algorithms for a wire: doubling would round sums again and again.
+fn algorithms(wire: Wire) -> impl Iterator<Item = Algorithm> {
+    ALGORITHMS.into_iter().filter(move |by| *by != Algorithm::Doubling || wire.is_exact())
 }
 
 /// The entries of a rank: as many as it has less than the others. `scale` may make sums that depend on their
@@ -102,7 +107,7 @@ fn what_rounding_takes_away_is_kept() {
                 );
             }
         };
-        for by in ALGORITHMS {
+        for by in algorithms(wire) {
             let found = sums(world_size, (COUNT, K), SCALE, wire, by);
             assert!(found.iter().all(|other| other.sum == found[0].sum), "{by}, {wire:?}, P = {world_size}");
             let kept = found.iter().map(|found| &found.kept).chain([&found[0].sum]);
@@ -118,12 +123,15 @@ type Call = fn(&Group, &SparseVec) -> Result<(), Error>;
 
 #[test]
 fn a_sum_that_is_not_finite_is_an_error_everywhere() {
-    let calls: [(&str, Call); 3] = [
+    let calls: [(&str, Call); 4] = [
         ("bruck", |group, own| {
             group.with_algorithm(Some(Algorithm::Bruck)).topk_all_reduce(own.view(), 1).map(drop)
         }),
         ("direct", |group, own| {
             group.with_algorithm(Some(Algorithm::Direct)).topk_all_reduce(own.view(), 1).map(drop)
+        }),
+        ("doubling", |group, own| {
+            group.with_algorithm(Some(Algorithm::Doubling)).topk_all_reduce(own.view(), 1).map(drop)
         }),
         ("scattered", |group, own| group.sparse_reduce_scatter(own.view(), 1, &mut Coder::pairs()).map(drop)),
     ];
@@ -140,6 +148,53 @@ fn a_sum_that_is_not_finite_is_an_error_everywhere() {
     }
 }
 
+/// In doubling the ranks that have such a sum tell the others, sparse and dense, also where it is that of one
+/// block of ranks alone.
+#[test]
+fn a_partial_sum_that_is_not_finite_is_an_error_everywhere() {
+    for (dim, world_size) in [1, 2, 9].into_iter().flat_map(|dim| [2, 3, 4, 5, 8, 12].map(|size| (dim, size)))
+    {
+        for wire in [Wire::Pairs, Wire::Coded(Values::F32)] {
+            for first in [0, (world_size / 2).min(world_size - 2)] {
+                let errors = on_local(world_size, move |group| {
+                    let with = |value| SparseVec::from_parts(dim, vec![dim as u32 - 1], vec![value]).unwrap();
+                    let group = group.with_algorithm(Some(Algorithm::Doubling));
+                    let sum = |own: SparseVec| group.topk_all_reduce_by(own.view(), 1, &mut Coder::new(wire));
+                    let is_large = (first..first + 2).contains(&group.rank());
+                    let (finite, sums) = (sum(with(1.0)).unwrap(), group.world_size() as f32);
+                    assert_eq!((finite.sum.values(), finite.kept.is_empty()), (&[sums][..], true));
+                    let error = sum(with(if is_large { f32::MAX } else { 1.0 })).unwrap_err();
+                    group.barrier().unwrap();
+                    error
+                });
+                let is_told = errors.iter().all(|error| matches!(error, Error::Overflow { tensor: 0 }));
+                assert!(is_told, "n = {dim}, {wire:?}, P = {world_size}, from {first}: {errors:?}");
+            }
+        }
+    }
+}
+
+/// Four ranks have the whole vector together: what they send in the third round is dense.
+#[test]
+fn dense_sums_travel_without_indices() {
+    let count = 1 << 12;
+    let sent = |by| {
+        let bytes = on_sim(8, |group| async move {
+            let indices = (group.rank() % 4..count).step_by(4).collect::<Vec<_>>();
+            let values = vec![1.0; indices.len()];
+            let own = SparseVec::from_parts(count as usize, indices, values).unwrap();
+            let (group, k) = (group.with_algorithm(Some(by)), count as usize / 4);
+            let before = group.statistics().bytes_sent;
+            group.start_topk_all_reduce(own, k, Coder::pairs()).await.1.unwrap();
+            group.statistics().bytes_sent - before
+        });
+        bytes.into_iter().max().unwrap() as f64 / f64::from(count)
+    };
+    let (doubling, bruck) = (sent(Algorithm::Doubling), sent(Algorithm::Bruck));
+    assert!((doubling - 10.0).abs() < 0.1, "{doubling} bytes an element");
+    assert!((bruck - 14.0).abs() < 0.1, "{bruck} bytes an element");
+}
+
 #[test]
 fn algorithms_are_those_of_its_rows_and_equal_on_all_ranks() {
     let errors = on_local(3, |group| {
@@ -147,6 +202,10 @@ fn algorithms_are_those_of_its_rows_and_equal_on_all_ranks() {
         let refused = group.with_algorithm(Some(Algorithm::Ring)).topk_all_reduce(own.view(), K).unwrap_err();
         let text = refused.to_string();
         assert!(text.contains("bruck, direct") || text.contains("direct, bruck"), "{text}");
+        let by_doubling = group.with_algorithm(Some(Algorithm::Doubling));
+        let mut rounding = Coder::new(Wire::Coded(Values::Bf16));
+        let refused = by_doubling.topk_all_reduce_by(own.view(), K, &mut rounding).unwrap_err();
+        assert!(refused.to_string().contains("bruck, direct"), "{refused}");
         // What has one algorithm alone takes it.
         group.with_algorithm(Some(Algorithm::Ring)).sparse_all_gather(own.view(), K).unwrap();
         let by = ALGORITHMS[usize::from(group.rank() == 1)];

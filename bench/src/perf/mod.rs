@@ -1,8 +1,10 @@
 //! The measurements of `brevity perf`: one row of its table on one rank.
 
+mod blocks;
 mod dense;
 mod messages;
 mod overlap;
+mod parts;
 mod quantised;
 mod simulated;
 mod sparse;
@@ -16,8 +18,10 @@ use brevity::collectives::sparse::Wire;
 use brevity::compress::Density;
 use brevity::compress::quantise::Values;
 
+pub use blocks::InBlocks;
 pub use dense::Dense;
 pub use overlap::{Overlapped, measure_overlap};
+pub use parts::{InParts, SentPart};
 pub use quantised::{FewBits, InFewBits};
 pub use simulated::{Simulation, passages, simulate};
 pub use sparse::{Sparse, SparseCollective};
@@ -41,6 +45,8 @@ pub enum Benchmark {
     Get,
     /// A dense collective.
     Dense(Collective),
+    /// A collective on dense vectors of which a part travels.
+    Part(SentPart),
     /// A collective on sparse vectors, on this wire.
     Sparse(SparseCollective, Wire),
     /// A collective on vectors in few bits.
@@ -92,9 +98,10 @@ impl Benchmark {
     pub fn all() -> impl Iterator<Item = Self> {
         let paired = [Self::Latency, Self::Bandwidth, Self::Bibandwidth, Self::Put, Self::Get];
         let dense = collective::measured().map(Self::Dense);
+        let parts = SentPart::ALL.map(Self::Part);
         let sparse = SparseCollective::ALL.map(|collective| Self::Sparse(collective, Wire::Pairs));
         let few_bits = [FewBits::Quantised(Values::Bf16), FewBits::Vote].map(Self::FewBits);
-        paired.into_iter().chain(dense).chain(sparse).chain(few_bits)
+        paired.into_iter().chain(dense).chain(parts).chain(sparse).chain(few_bits)
     }
 
     /// The name on the command line.
@@ -107,9 +114,15 @@ impl Benchmark {
             Self::Put => "put",
             Self::Get => "get",
             Self::Dense(collective) => collective.name(),
+            Self::Part(which) => which.name(),
             Self::Sparse(collective, _) => collective.name(),
             Self::FewBits(which) => which.name(),
         }
+    }
+
+    /// The names of some benchmarks, in a line.
+    pub fn names_of(is_named: impl Fn(&Self) -> bool) -> String {
+        Self::all().filter(is_named).map(Self::name).collect::<Vec<_>>().join(", ")
     }
 
     /// Whether messages between the two ranks of a pair are measured: ranks 0 and 1, 2 and 3, and so on.
@@ -121,7 +134,7 @@ impl Benchmark {
     /// Whether only some entries of a vector are sent.
     #[must_use]
     pub fn is_sparse(self) -> bool {
-        matches!(self, Self::Sparse(..))
+        matches!(self, Self::Part(_) | Self::Sparse(..))
     }
 
     /// The smallest number of ranks.
@@ -149,7 +162,7 @@ impl FromStr for Benchmark {
     fn from_str(name: &str) -> Result<Self> {
         let known = Self::all().find(|benchmark| benchmark.name() == name);
         known.ok_or_else(|| {
-            let names = Self::all().map(Self::name).collect::<Vec<_>>().join(", ");
+            let names = Self::names_of(|_| true);
             Error::Arguments(format!("there is no benchmark {name:?}: name one of {names}"))
         })
     }
@@ -208,6 +221,13 @@ pub fn measure(
     }
     let mut workload: Box<dyn Workload> = match (benchmark, case.density, dtype) {
         (Benchmark::Dense(collective), ..) => of_dtype!(dtype, dense(group, collective, case))?,
+        (Benchmark::Part(which), Some(density), _) => {
+            let count = case.bytes / size_of::<f32>();
+            match which.draw() {
+                Some(draw) => Box::new(InParts::new(group, draw, count, density)),
+                None => Box::new(InBlocks::new(group, count, density)?),
+            }
+        }
         (Benchmark::Sparse(collective, wire), Some(density), _) => {
             Box::new(Sparse::new(group, (collective, wire), case.bytes / size_of::<f32>(), density)?)
         }

@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
-    Coder, Gtopk, GtopkAllReduce, OkTopk, OkTopkAllReduce, OkTopkSum, PutBack, Scattered, SparseAllGather,
-    SparseReduceScatter, TopK, TopkAllReduce,
+    BlockAllReduce, Coder, Gtopk, GtopkAllReduce, OkTopk, OkTopkAllReduce, OkTopkSum, PutBack,
+    RandomKAllReduce, RandomPlaces, Scattered, SparseAllGather, SparseReduceScatter, TopK, TopkAllReduce,
 };
 use crate::vote::VoteAllReduce;
 
@@ -179,6 +179,66 @@ impl Group {
         coder: Coder,
     ) -> Handle<(OkTopkAllReduce, Result<OkTopkSum>)> {
         self.start_compressed(OkTopkAllReduce { local, state, coder })
+    }
+
+    /// Sums the vectors of all ranks at random places, which all ranks draw alike: only the values travel.
+    /// The sum has an entry for each place. What is left for later steps is the vector with zeros at the
+    /// indices of the sum.
+    ///
+    /// ```
+    /// use brevity_collectives::Group;
+    /// use brevity_collectives::sparse::{Draw, RandomPlaces};
+    /// use brevity_compress::feedback::Residual;
+    ///
+    /// let (group, mut residual) = (Group::solo(), Residual::new(4));
+    /// for step in 0..3 {
+    ///     residual.accumulate(&[1.0, -2.0, 0.0, 4.0])?;
+    ///     let places = RandomPlaces { draw: Draw::Block, k: 2, seed: 7, step };
+    ///     let sum = group.random_k_all_reduce(residual.values(), places)?;
+    ///     residual.clear_at(sum.indices())?;
+    ///     assert_eq!(sum.len(), 2);
+    /// }
+    /// # Ok::<(), brevity_collectives::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a
+    /// value is not finite, and [`Error::Overflow`](crate::Error::Overflow) if a sum is not;
+    /// [`Error::Compress`](crate::Error::Compress) for more than 2^32 elements. Other
+    /// [places](RandomPlaces) on another rank are a mismatch.
+    pub fn random_k_all_reduce(&self, vector: &[f32], places: RandomPlaces) -> Result<SparseVec> {
+        self.call_compressed(&mut RandomKAllReduce { vector, places })
+    }
+
+    /// Starts a [`random_k_all_reduce`](Self::random_k_all_reduce).
+    pub fn start_random_k_all_reduce(
+        &self,
+        vector: Vec<f32>,
+        places: RandomPlaces,
+    ) -> Handle<(RandomKAllReduce, Result<SparseVec>)> {
+        self.start_compressed(RandomKAllReduce { vector, places })
+    }
+
+    /// Sums the vectors of all ranks in place. Blocks of `block` values that are entirely zero do not travel;
+    /// `block` is at least 1 and equal on all ranks. The sum has the bits of the dense one, except that a
+    /// zero may have the other sign.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a
+    /// value is not finite, and [`Error::Overflow`](crate::Error::Overflow) if a sum is not; the vector is
+    /// unspecified then. [`Error::Length`](crate::Error::Length) for a `block` of 0;
+    /// [`Error::Compress`](crate::Error::Compress) for 2^32 blocks and more.
+    pub fn block_all_reduce(&self, vector: &mut [f32], block: usize) -> Result<()> {
+        self.call_compressed(&mut BlockAllReduce { vector, block })
+    }
+
+    /// Starts a [`block_all_reduce`](Self::block_all_reduce).
+    pub fn start_block_all_reduce(
+        &self,
+        vector: Vec<f32>,
+        block: usize,
+    ) -> Handle<(BlockAllReduce, Result<()>)> {
+        self.start_compressed(BlockAllReduce { vector, block })
     }
 
     /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding

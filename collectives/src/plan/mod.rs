@@ -37,7 +37,7 @@ pub struct Work {
     pub bytes: usize,
     /// The same of partial results.
     pub wide_bytes: usize,
-    /// Whether a sum may have any order.
+    /// Whether a sum may have any order; of sparse vectors, whether entries arrive as they are sent.
     pub is_exact: bool,
     /// Whether blocks have lengths of their own, which only some ranks know.
     pub is_uneven: bool,

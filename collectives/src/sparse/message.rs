@@ -7,6 +7,7 @@ use ucx_sys_wrap::Lengths;
 
 use super::wire::Wire;
 use crate::call::Call;
+use crate::data::Element;
 use crate::dense::to_children;
 use crate::error::{Error, Result};
 use crate::pattern::Binomial;
@@ -130,6 +131,31 @@ async fn receive(
     indices.truncate(entries(call, &lengths, from)?);
     values.truncate(indices.len());
     SparseVec::from_parts(dim, indices, values).map_err(|error| invalid(call, from, error))
+}
+
+/// Receives two parts of at most so many elements.
+pub(super) async fn receive_parts<A: Element, B: Element>(
+    call: &Call<'_, '_>,
+    from: u32,
+    round: u32,
+    (most_first, most_second): (usize, usize),
+) -> Result<(Vec<A>, Vec<B>)> {
+    let room = (call.zeros::<A>(most_first)?, call.zeros::<B>(most_second)?);
+    let ((mut first, mut second), lengths) = call.recv_up_to(from, round, room).await?;
+    match lengths[..] {
+        [of_first, of_second]
+            if of_first.is_multiple_of(size_of::<A>()) && of_second.is_multiple_of(size_of::<B>()) =>
+        {
+            first.truncate(of_first / size_of::<A>());
+            second.truncate(of_second / size_of::<B>());
+            Ok((first, second))
+        }
+        _ => {
+            let (a, b) = (size_of::<A>(), size_of::<B>());
+            let what = format!("parts of {lengths:?} bytes, expected multiples of {a} and {b}");
+            Err(call.refuse(from, what))
+        }
+    }
 }
 
 /// The number of entries of a message whose parts have these lengths.

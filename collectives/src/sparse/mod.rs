@@ -1,16 +1,20 @@
 //! Collectives on sparse vectors.
 
 pub(crate) mod all_gather;
+mod blocks;
 mod calls;
+mod doubling;
 pub(crate) mod gtopk;
 mod message;
 mod ok_topk;
+mod random_k;
 pub(crate) mod reduce_scatter;
 mod tensors;
 pub(crate) mod topk;
 mod wire;
 
 pub use all_gather::{describe_all_gather, sparse_all_gather};
+pub use blocks::{BlockAllReduce, block_all_reduce, describe as describe_blocks};
 pub use calls::{Entries, GtopkAllReduce, SparseAllGather, SparseReduceScatter, TopkAllReduce};
 pub(crate) use gtopk::names as names_of_gtopk;
 pub use gtopk::{
@@ -18,6 +22,10 @@ pub use gtopk::{
 };
 pub use ok_topk::{
     OkTopk, OkTopkAllReduce, OkTopkSum, Periods, describe as describe_ok_topk, ok_topk_all_reduce,
+};
+pub(crate) use random_k::name as name_of_places;
+pub use random_k::{
+    Draw, RandomKAllReduce, RandomPlaces, describe as describe_random_k, random_k_all_reduce,
 };
 pub use reduce_scatter::{Scattered, describe as describe_reduce_scatter, owned, sparse_reduce_scatter};
 pub use tensors::{TensorEnd, Tensors};

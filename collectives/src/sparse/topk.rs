@@ -6,14 +6,18 @@
 //! | --- | --- | --- | --- |
 //! | Bruck: a sparse all-gather, then the sum | ceil(log2 P) | (P - 1) k | P k, ceil(log2 P) times |
 //! | direct: a sparse reduce-scatter, then an all-gather of the sums | 1 + ceil(log2 P) | k and the others' sums | k, ceil(log2 P) times |
+//! | doubling: sums of pairs, of blocks of four ranks and so on; dense where that is shorter | log2 m, and 2 more unless P = m | at most (m - 1) k, and m k to a guest | at most 2 (m - 1) k |
 //!
-//! The second is SparCML's split and all-gather (Renggli et al., SC 2019). Values that arrive as they are
-//! sent give the bits of the dense sum in the fixed order, by both.
+//! The second and the third are SparCML's split and all-gather and its recursive doubling (Renggli et al., SC
+//! 2019); `m` is the largest power of two up to `P`. Values that arrive as they are sent give the bits of the
+//! dense sum in the fixed order, by all. Doubling is for such wires alone, because it would round sums anew
+//! in each round.
 
 use brevity_compress::merge::{OrderedScratch, sum_in_order};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::all_gather::{gathering, sparse_all_gather};
+use super::doubling;
 use super::reduce_scatter::{Scattered, owned, scatter, scattering};
 use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison, rounded_away};
@@ -58,13 +62,14 @@ pub(crate) const ROWS: &[Row] = &[
             scattering(work, ground).then(gathering(of_sums, ground))
         },
     },
+    Row { algorithm: Algorithm::Doubling, fits: |work, _| work.is_exact, estimate: doubling::estimate },
 ];
 
 /// What an all-reduce or an all-gather of sparse vectors has to do.
 pub(crate) fn work(dim: usize, limit: usize, wire: Wire) -> Work {
     let (entries, bytes) = (limit.min(dim), wire.most_bytes(dim, limit));
     let wide_bytes = wire.of_sums().most_bytes(dim, limit);
-    Work { bytes, wide_bytes, entries, dim, ..Work::default() }
+    Work { bytes, wide_bytes, is_exact: wire.is_exact(), entries, dim, ..Work::default() }
 }
 
 /// The entries of the sum, if those of each rank are anywhere.
@@ -97,7 +102,8 @@ pub async fn topk_all_reduce(
 }
 
 /// Likewise, by an algorithm of the caller's choice, which is equal on all ranks:
-/// [`Direct`](Algorithm::Direct), or else [`Bruck`](Algorithm::Bruck).
+/// [`Direct`](Algorithm::Direct), [`Doubling`](Algorithm::Doubling) on an [exact](Wire::is_exact) wire, or
+/// else [`Bruck`](Algorithm::Bruck).
 ///
 /// # Errors
 /// As for [`topk_all_reduce`].
@@ -113,6 +119,10 @@ pub async fn topk_all_reduce_by(
     let local = finite_or_poison(call, local, tensors);
     if algorithm == Algorithm::Direct && call.world_size() > 1 {
         return direct(call, local, limit, coder, tensors).await;
+    }
+    if algorithm == Algorithm::Doubling && coder.wire().is_exact() && call.world_size() > 1 {
+        let sum = doubling::all_reduce(call, local, limit, coder, tensors).await?;
+        return Ok(TopK { sum, kept: SparseVec::new(local.dim()) });
     }
     let gathered = sparse_all_gather(call, local, limit, coder).await?;
     let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();

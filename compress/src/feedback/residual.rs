@@ -213,6 +213,20 @@ impl Residual {
         self.ceiling = 0.0;
     }
 
+    /// Sets the elements at these indices to zero: what has been sent of them is delivered.
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfRange`] for the first index that is not below the length. The residual is unchanged
+    /// then.
+    pub fn clear_at(&mut self, indices: &[u32]) -> Result<(), Error> {
+        let dim = self.values.len();
+        if let Some(position) = indices.iter().position(|&index| index as usize >= dim) {
+            return Err(Error::IndexOutOfRange { position, index: indices[position], dim });
+        }
+        indices.iter().for_each(|&index| self.values[index as usize] = 0.0);
+        Ok(())
+    }
+
     /// Checks that `r + sign * g` is finite everywhere, and raises the ceiling accordingly.
     fn check_addition(&mut self, gradient: &[f32], sign: f32) -> Result<(), Error> {
         check_length(self.values.len(), gradient.len())?;
@@ -366,6 +380,16 @@ mod tests {
             "{:?}",
             residual.values()
         );
+    }
+
+    #[test]
+    fn delivered_places_become_zero() {
+        let mut residual = loaded(&[1.0, -2.0, 3.0]);
+        let found = residual.clear_at(&[0, 3]);
+        assert_eq!(found, Err(Error::IndexOutOfRange { position: 1, index: 3, dim: 3 }));
+        assert_eq!(residual.values(), [1.0, -2.0, 3.0]);
+        residual.clear_at(&[0, 2]).unwrap();
+        assert_eq!(residual.values(), [0.0, -2.0, 0.0]);
     }
 
     #[test]
