@@ -2,6 +2,7 @@
 //!
 //! - [`perf`]: the rows of `brevity perf`;
 //! - [`kernels`]: kernels of compression and their floors: `brevity perf compress`;
+//! - [`models`]: the tensors of well-known models;
 //! - [`p2p`]: messages between two ranks: latency, bandwidth, both directions at once, several parts;
 //! - [`collective`]: the dense collectives, and which of them Brevity has;
 //! - [`order`]: the orders to a measured process, and its answers;
@@ -22,6 +23,7 @@ pub mod floor;
 pub mod job;
 pub mod kernels;
 mod memory;
+pub mod models;
 pub mod net;
 mod oracle;
 pub mod order;

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod dense;
+mod exchange;
 mod messages;
 mod overlap;
 mod parts;
@@ -20,6 +21,7 @@ use brevity::compress::quantise::Values;
 
 pub use blocks::InBlocks;
 pub use dense::Dense;
+pub use exchange::{Stepped, measure_exchange};
 pub use overlap::{Overlapped, measure_overlap};
 pub use parts::{InParts, SentPart};
 pub use quantised::{FewBits, InFewBits};

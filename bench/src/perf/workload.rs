@@ -120,7 +120,7 @@ pub fn measure(
 }
 
 /// Bytes that have left this rank, by messages and by memory that ranks of one host share.
-fn bytes_out(group: &Group) -> u64 {
+pub(super) fn bytes_out(group: &Group) -> u64 {
     let statistics = group.statistics();
     statistics.bytes_sent + statistics.bytes_shared
 }

@@ -10,8 +10,8 @@ use brevity::transport::MAX_WORLD_SIZE;
 use brevity::transport::bootstrap::Choice;
 
 use super::error::{Error, Result};
-use super::kernels;
 use super::way::{Over, Way};
+use super::{exchange, kernels};
 use brevity_bench::collective::Collective;
 use brevity_bench::output::{Outputs, svg_file};
 use brevity_bench::perf::{Benchmark, Case, Dtype, FewBits};
@@ -46,7 +46,7 @@ pub struct PerfArguments {
     /// reducescatter, allgather, gather, scatter, alltoall, randomk-allreduce, randomblock-allreduce,
     /// block-allreduce, sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce,
     /// oktopk-allreduce, quantised-allreduce, vote-allreduce, or compress for the kernels of compression,
-    /// which need no ranks
+    /// which need no ranks; or exchange, a step of a model's gradient exchange
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
@@ -86,6 +86,17 @@ pub struct PerfArguments {
     /// value, 8 bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
+    /// Model whose gradients exchange averages: resnet50, vgg16, lstm, transformer, or COUNTxLENGTH for as
+    /// many vectors [default: resnet50]
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// How its tensors travel, as "dims<2=dense; *=gtopk:0.001"; a row for each [default: dense, gtopk:0.001
+    /// and low-rank:4 for all]
+    #[arg(long, value_name = "RULES")]
+    pub policy: Vec<String>,
+    /// Bytes of gradients of a bucket, as 25M [default: what an exchange takes]
+    #[arg(long, value_name = "BYTES")]
+    pub bucket_bytes: Option<Size>,
     /// Type of the elements: f32, f64, f16 or bf16 [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
@@ -137,10 +148,31 @@ pub struct Plan {
     pub plot: Option<PathBuf>,
 }
 
-impl Plan {
+/// The ranks that a measurement needs.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Their number, if given.
+    pub ranks: Option<u32>,
+    /// The smallest number.
+    pub fewest: u32,
+    /// The transport, if given.
+    pub transport: Option<Choice>,
+    /// How long ranks may go on, if it was said.
+    pub grace: Option<Duration>,
+}
+
+impl Wanted {
     /// The number of ranks to start.
     pub fn ranks_to_start(&self) -> u32 {
         self.ranks.unwrap_or(DEFAULT_RANKS)
+    }
+}
+
+impl Plan {
+    /// The ranks that it needs.
+    pub fn wanted(&self) -> Wanted {
+        let Self { ranks, transport, grace, .. } = *self;
+        Wanted { ranks, fewest: self.benchmark.fewest_ranks(), transport, grace }
     }
 
     /// Opens the requested files.
@@ -178,7 +210,8 @@ impl PerfArguments {
 
     fn benchmark(&self) -> Result<Benchmark> {
         let named: Benchmark = self.name.parse().map_err(|error| {
-            Error::Arguments(format!("{error}; or {} for the kernels of compression", kernels::NAME))
+            let (kernels, exchange) = (kernels::NAME, exchange::NAME);
+            Error::Arguments(format!("{error}; or {kernels} for the kernels of compression, or {exchange}"))
         })?;
         let Some(values) = &self.values else { return Ok(named) };
         let read = || -> Result<Values> {
@@ -221,6 +254,10 @@ impl PerfArguments {
         })?;
         refuse(self.size.is_some() && self.elements.is_some(), || {
             "--size and --elements say the same thing: give one of them".into()
+        })?;
+        let has_model = self.model.is_some() || !self.policy.is_empty() || self.bucket_bytes.is_some();
+        refuse(has_model, || {
+            format!("--model, --policy and --bucket-bytes go with exchange: {benchmark} has no model")
         })?;
         refuse(!self.only.is_empty() || self.record.is_some(), || {
             format!("--only and --record go with compress: {benchmark} has one table")

@@ -62,10 +62,10 @@ fn counts_have_defaults() {
     assert_eq!(counts("latency --size 8K"), (1000, 100));
     assert_eq!(counts("latency --size 16K"), (100, 10));
     assert_eq!(counts("latency --size 16K --iterations 7 --warmup 0"), (7, 0));
-    assert_eq!(plan("latency").unwrap().ranks_to_start(), 2);
+    assert_eq!(plan("latency").unwrap().wanted().ranks_to_start(), 2);
     // The name in earlier versions still works.
     for line in ["allreduce -n 5", "allreduce --ranks 5", "allreduce --np 5"] {
-        assert_eq!(plan(line).unwrap().ranks_to_start(), 5, "{line}");
+        assert_eq!(plan(line).unwrap().wanted().ranks_to_start(), 5, "{line}");
     }
 }
 

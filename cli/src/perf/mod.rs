@@ -5,6 +5,7 @@
 
 mod arguments;
 mod error;
+mod exchange;
 mod kernels;
 mod overlap;
 mod plot;
@@ -19,7 +20,7 @@ use brevity_bench::Error as Measurement;
 pub use arguments::PerfArguments;
 pub use error::{Error, Result};
 
-use arguments::Plan;
+use arguments::{Plan, Wanted};
 use brevity_bench::output::Outputs;
 use brevity_bench::perf::measure;
 use brevity_bench::record;
@@ -34,20 +35,37 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
     if arguments.name == kernels::NAME {
         return kernels::perf(&arguments);
     }
+    if arguments.name == exchange::NAME {
+        return exchange::perf(&arguments);
+    }
     let plan = arguments.plan()?;
     if let Way::Simulated(simulation) = plan.way {
         return simulated::perf(&plan, simulation).map(|()| 0);
     }
+    // Rank 0 opens them again later; this reports errors before any rank starts.
+    between_ranks(
+        &plan.wanted(),
+        || plan.open_outputs().map(drop),
+        |group| match plan.way {
+            Way::Overlapped { tests } => overlap::measure_all(group, &plan, tests),
+            Way::Timed | Way::Simulated(_) => measure_all(group, &plan),
+        },
+    )
+}
+
+/// Measures as a rank of a job, or checks what it can beforehand, starts the ranks and waits for them.
+/// Returns the exit status.
+fn between_ranks(
+    wanted: &Wanted,
+    check: impl FnOnce() -> Result<()>,
+    measure: impl FnOnce(&Group) -> Result<()>,
+) -> Result<u8> {
     if !ranks::is_launched() {
-        // Rank 0 opens them again later; this reports errors before any rank starts.
-        plan.open_outputs()?;
-        return ranks::start(&plan);
+        check()?;
+        return ranks::start(wanted);
     }
     let measured = ranks::join().and_then(|group| {
-        let measured = ranks::check(&plan, &group).and_then(|()| match plan.way {
-            Way::Overlapped { tests } => overlap::measure_all(&group, &plan, tests),
-            Way::Timed | Way::Simulated(_) => measure_all(&group, &plan),
-        });
+        let measured = ranks::check(wanted, &group).and_then(|()| measure(&group));
         measured.inspect_err(|error| {
             if !error.is_unread() {
                 group.abort();

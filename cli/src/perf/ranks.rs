@@ -8,7 +8,7 @@ use brevity::transport::Error as Transport;
 use brevity::transport::bootstrap::{Choice, Launcher};
 use brevity::{Group, Settings};
 
-use super::arguments::Plan;
+use super::arguments::Wanted;
 use super::error::{Error, Result};
 
 /// Whether a launcher has started this process as a rank.
@@ -34,16 +34,16 @@ pub fn rank_of_environment() -> u32 {
 ///
 /// # Errors
 /// [`Error::Arguments`].
-pub fn check(plan: &Plan, group: &Group) -> Result<()> {
+pub fn check(wanted: &Wanted, group: &Group) -> Result<()> {
     let (ranks, transport) = (group.world_size(), group.transport());
-    let fewest = plan.benchmark.fewest_ranks();
-    if plan.ranks.is_some_and(|wanted| wanted != ranks) || ranks < fewest {
-        let wanted = plan.ranks.unwrap_or(fewest);
+    let fewest = wanted.fewest;
+    if wanted.ranks.is_some_and(|wanted| wanted != ranks) || ranks < fewest {
+        let wanted = wanted.ranks.unwrap_or(fewest);
         return Err(Error::Arguments(format!(
             "the launcher started {ranks} ranks, expected {wanted}: start as many"
         )));
     }
-    match plan.transport {
+    match wanted.transport {
         Some(choice) if choice != Choice::Auto && choice.name() != transport => {
             Err(Error::Arguments(format!(
                 "--transport {choice}: the launcher's job runs over {transport}, set \
@@ -71,14 +71,14 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
 ///
 /// # Errors
 /// If a rank can't be started.
-pub fn start(plan: &Plan) -> Result<u8> {
-    let transport = plan.transport.map_or_else(transport_of_environment, Ok)?;
+pub fn start(wanted: &Wanted) -> Result<u8> {
+    let transport = wanted.transport.map_or_else(transport_of_environment, Ok)?;
     // Checked once here, because every rank would refuse the same.
     Settings::from_env()?;
     let program = env::current_exe().map_err(|error| Error::Program(error.to_string()))?;
-    let ranks = plan.ranks_to_start();
+    let ranks = wanted.ranks_to_start();
     let mut job = Launch::new(program, env::args_os().skip(1)).ranks(ranks).transport(transport);
-    if let Some(grace) = plan.grace {
+    if let Some(grace) = wanted.grace {
         job = job.grace(grace);
     }
     let outcome = job.spawn()?.wait()?;

@@ -144,7 +144,8 @@ fn only_the_rank_that_stopped_the_job_tells() {
 
 #[test]
 fn the_job_must_be_as_the_arguments_ask() {
-    let check = |line: &str| ranks::check(&plan(line), &Group::solo()).map_err(|error| error.to_string());
+    let check =
+        |line: &str| ranks::check(&plan(line).wanted(), &Group::solo()).map_err(|error| error.to_string());
     assert_eq!(check("allreduce"), Ok(()));
     assert_eq!(check("allreduce --ranks 1 --transport auto"), Ok(()));
     assert!(check("allreduce --ranks 3").unwrap_err().contains("started 1 ranks, expected 3"));
