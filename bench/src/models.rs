@@ -15,10 +15,11 @@ pub enum ModelShape {
     Resnet50,
     /// VGG-16 for ImageNet: 32 tensors of 138 million elements. Simonyan and Zisserman, ICLR 2015.
     Vgg16,
-    /// The large LSTM for the Penn Treebank, of 1,500 units and 10,000 words: 11 tensors of 66 million elements.
-    /// Zaremba et al., 2014.
+    /// The large LSTM for the Penn Treebank, of 1,500 units and 10,000 words: 11 tensors of 66 million
+    /// elements. Zaremba et al., 2014.
     Lstm,
-    /// The base transformer of 37,000 words: 253 tensors of 63 million elements. Vaswani et al., NeurIPS 2017.
+    /// The base transformer of 37,000 words: 253 tensors of 63 million elements. Vaswani et al., NeurIPS
+    /// 2017.
     Transformer,
     /// So many equal vectors of so many elements.
     Vectors(usize, usize),

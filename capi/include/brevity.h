@@ -951,7 +951,7 @@ void brv_exchange_free(brv_exchange *exchange);
 
 /* How the gradients of one tensor travel. */
 typedef enum brv_method {
-    BRV_DENSE = 1,   /* all of it; all dense tensors of an exchange travel together */
+    BRV_DENSE = 1,   /* all of it, uncompressed */
     BRV_TOPK = 2,    /* every rank's largest density * n entries (at least one), gathered by all */
     BRV_GTOPK = 3,   /* as in brv_gtopk_average */
     BRV_LOW_RANK = 4, /* as in brv_low_rank_average, of the first dimension by the product of the others;
@@ -1047,10 +1047,11 @@ brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients,
 brv_status brv_iexchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors,
                                  brv_request **request, const brv_options *options);
 
-/* Sets how many bytes of gradients a bucket holds: tensors with equal policies, but for density and rank,
- * travel as one vector up to that size, from the last tensor on. Unless set, that is 25 MiB of dense tensors
- * and 128 MiB of tensors that are compressed; 0 gives each tensor a bucket of its own. All ranks set the
- * same, before the first call with the exchange. Sends nothing. */
+/* Sets how many bytes of gradients a bucket holds: tensors with equal policies, but for density, rank and
+ * momentum, travel as one vector up to that size, from the last tensor on. Unless set, that is 25 MiB of
+ * dense, quantised and signum tensors, and 128 MiB of sparse and low-rank ones; 0 gives each tensor a bucket
+ * of its own, and so does a sparse policy with values of 8 bits and less. All ranks set the same, before the
+ * first call with the exchange. Sends nothing. */
 brv_status brv_exchange_set_bucket_bytes(brv_exchange *exchange, size_t bytes);
 
 /* A step whose gradients are handed in one after the other, so that they travel while others are computed:
@@ -1068,9 +1069,10 @@ brv_status brv_exchange_set_bucket_bytes(brv_exchange *exchange, size_t bytes);
  * was handed in. All ranks do the same: a step and brv_exchange_average are different calls.
  *
  * Between begin and finish no other call on the exchange makes sense: BRV_ERR_ARGUMENT. Nor should there be
- * other collectives on its group, which would wait for the step; those of another group go on. An exchange
- * that is freed in the middle of a step aborts its group, because other ranks wait for it. Errors of finish
- * are as for brv_exchange_average; BRV_ERR_ARGUMENT changes nothing. */
+ * other collectives on its group, barriers among them, which would wait for the step; those of another group
+ * go on. An exchange that is freed in the middle of a step aborts its group, unless all its messages have
+ * started, because other ranks wait for it; brv_exchange_rejoin gives up the step, and aborts the old group.
+ * Errors of finish are as for brv_exchange_average; BRV_ERR_ARGUMENT changes nothing. */
 brv_status brv_exchange_begin(brv_exchange *exchange);
 brv_status brv_exchange_ready(brv_exchange *exchange, size_t tensor, const float *gradient, size_t n);
 brv_status brv_exchange_finish(brv_exchange *exchange, float *const *gradients, size_t tensors);
@@ -1222,8 +1224,9 @@ brv_status brv_igtopk_all_reduce(brv_group *group, const uint32_t *indices, cons
  * rank. kept gets what rounding takes away. limit is the same on all ranks, and count is at most limit.
  *
  * options.algorithm may be BRV_ALGORITHM_BRUCK (a sparse all-gather: ceil(log2 P) rounds, at most 8 (P - 1)
- * limit bytes) or BRV_ALGORITHM_DIRECT (each rank sums a range of the indices, and all get the sums: Renggli
- * et al., SC 2019).
+ * limit bytes), BRV_ALGORITHM_DIRECT (each rank sums a range of the indices, and all get the sums) or, where
+ * format is exact, BRV_ALGORITHM_DOUBLING (ranks exchange sums, which become dense where that is shorter):
+ * Renggli et al., SC 2019.
  *
  * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
 brv_status brv_topk_all_reduce(brv_group *group, const uint32_t *indices, const float *values, size_t count,

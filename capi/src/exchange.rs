@@ -294,6 +294,16 @@ impl Plan {
         Err(Failure::argument(format!("exchange is in use: {what} before the first call with it")))
     }
 
+    /// Refuses what makes no sense in the middle of a step.
+    pub(crate) fn check_no_step(&self) -> Result<(), Failure> {
+        if self.exchange.as_ref().is_some_and(GradientExchange::is_in_step) {
+            return Err(Failure::argument(
+                "exchange is in the middle of a step: call brv_exchange_finish before",
+            ));
+        }
+        Ok(())
+    }
+
     /// The exchange. The first call builds it.
     pub(crate) fn exchange(&mut self) -> Result<&mut GradientExchange, Failure> {
         let exchange = match self.exchange.take() {

@@ -23,6 +23,7 @@ pub unsafe extern "C" fn brv_exchange_saved_size(
     guard(|| {
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
+        plan.check_no_step()?;
         // SAFETY: the caller in C guarantees the memory of `bytes`.
         unsafe { write_size(bytes, || Ok(plan.exchange()?.saved_bytes())) }
     })
@@ -115,6 +116,7 @@ pub unsafe extern "C" fn brv_exchange_rejoin(
 impl Plan {
     /// Loads into a new exchange, so that a failure changes nothing.
     fn load(&mut self, rank: Option<u32>, mut saved: &[u8]) -> Result<(), Failure> {
+        self.check_no_step()?;
         let mut loaded = self.build()?;
         loaded.load_of(rank.unwrap_or_else(|| self.group.group.rank()), &mut saved)?;
         nothing_follows(saved)?;

@@ -59,6 +59,7 @@ pub unsafe extern "C" fn brv_exchange_step_empty(
     guard(|| {
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
+        plan.check_no_step()?;
         // SAFETY: the caller in C guarantees the pointers.
         let stretches = unsafe { plan.gradients(averages, tensors) }?;
         let mut slices: Vec<&mut [f32]> = stretches

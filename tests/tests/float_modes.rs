@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use brevity::collectives::sparse::{Coder, Wire};
+use brevity::collectives::sparse::{Coder, Draw, OkTopk, RandomPlaces, Wire};
 use brevity::collectives::{Algorithm, Chunk, Description, Operation, dense};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
@@ -244,6 +244,20 @@ fn sparse(ledger: &Ledger, dim: usize, step: usize) -> SparseVec {
     SparseVec::from_parts(dim, indices, values).unwrap()
 }
 
+/// Sums that become dense after a round, or are so from the start.
+fn sums_by_doubling(ledger: &mut Ledger, local: &SparseVec) {
+    for (wire, share) in
+        [Wire::Pairs, Wire::Coded(Values::F32)].into_iter().flat_map(|wire| [1, 3].map(|share| (wire, share)))
+    {
+        let indices: Vec<u32> = local.indices().iter().copied().step_by(share).collect();
+        let values = local.values().iter().copied().step_by(share).collect();
+        let some = SparseVec::from_parts(local.dim(), indices, values).unwrap();
+        let group = ledger.group.with_algorithm(Some(Algorithm::Doubling));
+        let top = group.topk_all_reduce_by(some.view(), some.dim(), &mut Coder::new(wire)).unwrap();
+        ledger.note_sparse("a top-k all-reduce by doubling", &top.sum);
+    }
+}
+
 #[test]
 fn sparse_vectors_are_summed_alike() {
     check(|ledger| {
@@ -251,6 +265,16 @@ fn sparse_vectors_are_summed_alike() {
             let local = sparse(ledger, dim, step);
             let sum = ledger.group.topk_all_reduce(local.view(), dim).unwrap();
             ledger.note_sparse("a top-k all-reduce", &sum);
+            sums_by_doubling(ledger, &local);
+            let mut blocks = local.to_dense();
+            ledger.group.block_all_reduce(&mut blocks, 16).unwrap();
+            ledger.note("a block-sparse all-reduce", &blocks);
+            let places = RandomPlaces { draw: Draw::Scattered, k: dim / 2, seed: 5, step: step as u64 };
+            let at_random = ledger.group.random_k_all_reduce(&local.to_dense(), places).unwrap();
+            ledger.note_sparse("a random-k all-reduce", &at_random);
+            let mut state = OkTopk::new(dim, local.len(), ledger.group.world_size());
+            let outcome = ledger.group.ok_topk_all_reduce(local.view(), &mut state).unwrap();
+            ledger.note_sparse("an Ok-Topk all-reduce", &outcome.result);
             for values in [Values::Bf16, Values::EightBit] {
                 let mut coder = Coder::new(Wire::Coded(values));
                 for algorithm in [Algorithm::Bruck, Algorithm::Direct] {

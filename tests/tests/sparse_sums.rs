@@ -1,8 +1,10 @@
 //! Sums of sparse vectors, by each algorithm: whole (top-k all-reduce), and a range to each rank
 //! (reduce-scatter).
 
-use brevity::collectives::sparse::{Coder, Scattered, TopK, Wire, owned};
-use brevity::collectives::{Algorithm, Error};
+use brevity::collectives::sparse::{
+    Coder, Scattered, TensorEnd, Tensors, TopK, Wire, owned, topk_all_reduce_by,
+};
+use brevity::collectives::{Algorithm, Description, Error, Operation};
 use brevity::compress::SparseVec;
 use brevity::compress::quantise::Values;
 use brevity::transport::sim::{Cluster, Links, run};
@@ -145,6 +147,37 @@ fn a_sum_that_is_not_finite_is_an_error_everywhere() {
         let is_told =
             |error: &Error| matches!(error, Error::Overflow { tensor: 0 } | Error::NonFinite { .. });
         assert!(errors.iter().all(is_told), "{name}, P = {world_size}: {errors:?}");
+    }
+}
+
+/// Where a sum is not finite travels with it, so that all ranks name the same tensor.
+#[test]
+fn a_sum_that_is_not_finite_is_of_its_tensor_everywhere() {
+    const DIM: usize = 90;
+    let ends = [(10, 4), (10, 7), (60, 2), (DIM, 9)].map(|(end, tensor)| TensorEnd { end, tensor });
+    let wires = [Wire::Pairs, Wire::Coded(Values::F32)];
+    for (algorithm, wire) in ALGORITHMS.into_iter().flat_map(|by| wires.map(|wire| (by, wire))) {
+        for (index, tensor) in [(0, 4), (10, 2), (59, 2), (89, 9)] {
+            for world_size in [2, 3, 4, 5] {
+                let errors = on_local(world_size, move |group| {
+                    let is_one_of_two = group.rank() == 0 || group.rank() + 1 == group.world_size();
+                    let value = if is_one_of_two { f32::MAX } else { 1.0 };
+                    let own = SparseVec::from_parts(DIM, vec![index], vec![value]).unwrap();
+                    let description = Description::new(Operation::TOPK_ALL_REDUCE, 0, DIM);
+                    group.run(description, async |call| {
+                        let (mut coder, tensors) = (Coder::new(wire), Tensors::from(&ends[..]));
+                        let sum = topk_all_reduce_by(call, algorithm, own.view(), 1, &mut coder, tensors);
+                        sum.await.map(drop).and_then(|()| call.check_poison()).unwrap_err()
+                    })
+                });
+                let found = |error: &Error| match error {
+                    Error::Overflow { tensor } | Error::NonFinite { tensor, .. } => Some(*tensor),
+                    _ => None,
+                };
+                let is_told = errors.iter().all(|error| found(error) == Some(tensor));
+                assert!(is_told, "{algorithm:?}, {wire:?}, P = {world_size}, {index}: {errors:?}");
+            }
+        }
     }
 }
 

@@ -28,9 +28,9 @@ pub struct Stepped {
     pub buckets: f64,
 }
 
-/// Measures steps of an exchange of these tensors. Gradients are standard normal, the same in each step, and are
-/// handed in from the last tensor on. After the first step, and with `verify` after each, all ranks must have the
-/// same averages. A barrier follows each, outside the clock.
+/// Measures steps of an exchange of these tensors. Gradients are standard normal, the same in each step, and
+/// are handed in from the last tensor on. After the first step, and with `verify` after each, all ranks must
+/// have the same averages. A barrier follows each, outside the clock.
 ///
 /// # Errors
 /// If no rule is for a tensor, the exchange refuses a policy, a rank is lost, or averages differ.

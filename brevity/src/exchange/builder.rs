@@ -18,8 +18,8 @@ use super::{GradientExchange, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
 
-/// The gradients of a bucket, in bytes, unless the caller says otherwise: of dense tensors, which travel as
-/// they are, and of those that are compressed.
+/// The gradients of a bucket, in bytes, unless the caller says otherwise: of tensors of which all values
+/// travel, and of the others.
 const DENSE_BUCKET_BYTES: usize = 25 << 20;
 const BUCKET_BYTES: usize = 128 << 20;
 
@@ -75,14 +75,16 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Sets how many bytes of gradients a bucket holds. Unless set, that is 25 MiB of dense tensors, and
-    /// 128 MiB of tensors that are compressed. It must be the same on all ranks.
+    /// Sets how many bytes of gradients a bucket holds. Unless set, that is 25 MiB of dense, quantised and
+    /// signum tensors, and 128 MiB of sparse and low-rank ones. It must be the same on all ranks.
     ///
-    /// Tensors with equal policies, but for density and rank, share buckets, which are formed from the last
-    /// tensor on. A bucket travels as one vector; a larger tensor has a bucket of its own. In a
+    /// Tensors with equal policies, but for density, rank and momentum, share buckets, which are formed from
+    /// the last tensor on. A bucket travels as one vector; a larger tensor has a bucket of its own, and so
+    /// has a sparse one whose format of values has scales (8 bits and less). In a
     /// [step](GradientExchange::begin), a bucket leaves as soon as its last gradient is ready: smaller ones
-    /// leave earlier, larger ones wait less for messages. Results depend on it in one way: of a bucket,
-    /// gTop-k delivers the largest of the sums of all its tensors together, as many as are selected of these.
+    /// leave earlier, larger ones wait less for messages. Results depend on it: of a bucket, gTop-k delivers
+    /// the largest of the sums of all its tensors together, as many as are selected of these; and quantised
+    /// tensors are rounded in other pieces.
     ///
     /// State of low-rank tensors can be loaded only by an exchange with the same buckets.
     #[must_use]
@@ -121,7 +123,7 @@ impl ExchangeBuilder {
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
                 Resolved::Sparse { k, method, values, momentum } => {
                     let member = Member { tensor: position, count, k, momentum };
-                    plan.sparse.push((Way { method, values }, member));
+                    plan.sparse.push((Way::new(method, values, position), member));
                 }
                 Resolved::LowRank { rows, cols, rank } => {
                     let seed = self.seed.wrapping_add(position as u64);
@@ -149,8 +151,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Puts the tensors into buckets of so many bytes of gradients. A bucket is in front of those that are
-    /// complete after it, if gradients become ready from the last tensor on.
+    /// Puts the tensors into buckets of so many bytes of gradients. They are sorted by when
+    /// they become complete, if gradients are ready from the last tensor on.
     fn buckets(self, bytes: Option<usize>, tensors: &[Tensor], world_size: u32) -> Result<Vec<Bucket>> {
         let most = |default: usize| bytes.unwrap_or(default) / size_of::<f32>();
         let mut buckets = Vec::new();

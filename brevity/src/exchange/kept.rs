@@ -46,6 +46,13 @@ impl Kept {
         })
     }
 
+    /// Goes on among another number of ranks.
+    pub(super) fn rejoin(&mut self, momentum: Momentum, world_size: u32) {
+        if let (Self::Corrected(corrected), Momentum::Corrected { clip, .. }) = (self, momentum) {
+            corrected.set_clip(clip.and_then(|limit| Clip::new(limit, world_size as usize).ok()));
+        }
+    }
+
     /// Adds a gradient and takes out the `k` largest entries.
     pub(super) fn feed(
         &mut self,

@@ -181,8 +181,10 @@ impl GradientExchange {
         self.group = group.clone();
         self.parts.number = group.number_object();
         for bucket in &mut self.parts.buckets {
-            if let Bucket::LowRank(bucket) = bucket {
-                bucket.restart();
+            match bucket {
+                Bucket::LowRank(bucket) => bucket.restart(),
+                Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),
+                Bucket::Dense(_) | Bucket::Vote(_) => {}
             }
         }
         self.parts.describe_anew();

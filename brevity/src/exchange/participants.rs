@@ -21,8 +21,9 @@ impl Shares {
         let own = Chunk::from(vec![u32::from(has_gradient)]);
         let all = all_reduce(call, own, ReduceOp::Sum).await?;
         let counted = all.first().copied().unwrap_or(0);
+        let world_size = call.world_size();
         // Without any gradient there are still residuals to be delivered.
-        Ok(Self { world_size: call.world_size(), averaged: counted.max(1) })
+        Ok(Self { world_size, averaged: if counted == 0 { world_size } else { counted } })
     }
 
     /// The average for a sum over all ranks: divided once, everywhere, so that all have the same bits.
@@ -30,11 +31,14 @@ impl Shares {
         sum / self.averaged as f32
     }
 
-    /// Makes an average over all ranks one over those that count.
+    /// Makes an average over all ranks one over those that count, up to the largest finite number.
     pub(super) fn correct(self, average: &mut [f32]) {
         if self.averaged != self.world_size {
-            let factor = self.world_size as f32 / self.averaged as f32;
-            average.iter_mut().for_each(|value| *value *= factor);
+            let (all, counted) = (f64::from(self.world_size), f64::from(self.averaged));
+            average.iter_mut().for_each(|value| {
+                let corrected = (f64::from(*value) * all / counted) as f32;
+                *value = corrected.clamp(f32::MIN, f32::MAX);
+            });
         }
     }
 }

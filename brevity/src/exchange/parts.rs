@@ -21,6 +21,8 @@ pub(super) struct Parts {
     pub(super) description: Description,
     /// The same of a bucket that travels by itself.
     pub(super) of_buckets: Vec<Description>,
+    /// How many buckets there are, also while they are in a step.
+    pub(super) count: usize,
     /// The same of what a step does beside its buckets.
     pub(super) of_head: Description,
 }
@@ -32,7 +34,7 @@ impl Parts {
         number: u32,
         over_participants: bool,
     ) -> Self {
-        let description = Description::of_plan(Operation::EXCHANGE, &[]);
+        let (description, count) = (Description::of_plan(Operation::EXCHANGE, &[]), buckets.len());
         let mut parts = Self {
             tensors,
             buckets,
@@ -40,6 +42,7 @@ impl Parts {
             over_participants,
             description,
             of_buckets: Vec::new(),
+            count,
             of_head: description,
         };
         parts.describe_anew();
@@ -149,7 +152,7 @@ pub(super) async fn all_buckets(
         Some(has_gradient) => Shares::counted(call, has_gradient).await?,
         None => Shares::all(call.world_size()),
     };
-    if buckets.is_empty() {
+    if buckets.is_empty() && counts.is_none() {
         // So that ranks that have some find out.
         barrier(call).await?;
     }

@@ -23,7 +23,8 @@ impl GradientExchange {
     /// after a failure, the warm start of low-rank tensors, and the momentum of signum tensors. Each rank
     /// saves its own state, all after the same step. The exchange does not change.
     ///
-    /// Cost: 4 bytes an element, for dense tensors too, and one copy of that in memory.
+    /// Cost: 4 bytes an element, for dense tensors too, 8 with momentum correction, and one copy of that in
+    /// memory.
     ///
     /// ```
     /// use brevity::{GradientExchange, Group, Policy};
@@ -147,9 +148,8 @@ fn digest(text: &str) -> u64 {
     Description::of_plan(Operation::EXCHANGE, text.as_bytes()).count
 }
 
-/// What the buckets keep from step to step: those of which all values travel in their
-/// order, all matrices, and sparse tensors in
-/// their order, whatever their buckets.
+/// What the buckets keep from step to step: dense, quantised and signum tensors in the builder's order, then
+/// the matrices by bucket, then sparse tensors in the builder's order.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
         *b"exch"

@@ -24,6 +24,15 @@ use crate::policy::{Momentum, SparseMethod};
 pub(super) struct Way {
     pub(super) method: SparseMethod,
     pub(super) values: Values,
+    /// The tensor, if it travels alone: where several values share a scale, it must be of one tensor.
+    alone: Option<usize>,
+}
+
+impl Way {
+    pub(super) fn new(method: SparseMethod, values: Values, tensor: usize) -> Self {
+        let has_scales = !matches!(values, Values::F32 | Values::F16 | Values::Bf16);
+        Self { method, values, alone: has_scales.then_some(tensor) }
+    }
 }
 
 /// A tensor for a bucket.
@@ -100,6 +109,11 @@ impl SparseBucket {
 
     fn part(&self, tensor: usize) -> Option<&Part> {
         self.parts.iter().find(|part| part.tensor == tensor)
+    }
+
+    /// Goes on among another number of ranks.
+    pub(super) fn rejoin(&mut self, world_size: u32) {
+        self.parts.iter_mut().for_each(|part| part.kept.rejoin(part.momentum, world_size));
     }
 
     pub(super) fn tensors(&self) -> impl Iterator<Item = usize> {

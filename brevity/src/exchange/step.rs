@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use brevity_collectives::engine::Handle;
 use brevity_collectives::{Call, Error as Collective, Group, Reserved};
 use brevity_compress::in_standard_float_mode;
+use ucx_sys_wrap::Rank;
 
 use super::bucket::Bucket;
 use super::participants::Shares;
@@ -26,7 +27,7 @@ pub struct Step<'a> {
 
 /// What a step has of the exchange while it runs.
 pub(super) struct Running {
-    /// Counts the ranks that have gradients, if that matters, and keeps those that have no bucket in step.
+    /// Counts the ranks that have gradients, if that matters; without buckets, a barrier.
     head: Option<Handle<((), Result<Shares, Collective>)>>,
     /// Its result, if it has ended.
     shares: Result<Shares, Collective>,
@@ -64,8 +65,8 @@ impl GradientExchange {
     /// the bits of [`average`](Self::average). All ranks make their steps the same way; in a step they may
     /// hand in tensors in any order.
     ///
-    /// Until it is finished, make no other call on the group that may go over shared memory: it would wait
-    /// for the step. Buckets travel while this rank is in a call on the group (also in
+    /// Until it is finished, make no other call on the group that may go over shared memory, as a barrier: it
+    /// would wait for the step. Buckets travel while this rank is in a call on the group (also in
     /// [`ready`](Step::ready)), or by its [progress thread](brevity_collectives::Settings).
     ///
     /// ```
@@ -105,8 +106,9 @@ impl GradientExchange {
         self.check_settled()?;
         let Parts { tensors, buckets, of_buckets, of_head, over_participants, .. } = &mut self.parts;
         let mut places = vec![(0, false); tensors.len()];
-        for description in of_buckets.iter() {
-            note_plan(&self.group, description, tensors, buckets);
+        // Ranks that differ find out in the first call.
+        if let Some(first) = of_buckets.first() {
+            note_plan(&self.group, first, tensors, buckets);
         }
         let counts = over_participants.then_some(has_gradient);
         let head = (counts.is_some() || buckets.is_empty()).then(|| {
@@ -141,22 +143,42 @@ impl GradientExchange {
         if self.running.is_some() { Some(Step { exchange: self }) } else { None }
     }
 
+    /// Whether a step was [left](Step::leave) and has not ended.
+    #[must_use]
+    pub fn is_in_step(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Ends a step that was dropped: its gradients stay in the residuals.
     pub(super) fn settle(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.group.abort();
-        let (flights, _) = running.end();
+        if self.group.check_process().is_err() {
+            // In a forked child the calls are those of the parent.
+            std::mem::forget(running);
+            return;
+        }
+        let (flights, head) = running.end();
+        let outcome = outcome(&flights, head, own_rank(&self.group));
         let shares = Shares::all(self.group.world_size());
-        self.put_back(flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));
+        if outcome.is_err() {
+            self.put_back(flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));
+            return;
+        }
+        // Others may have delivered the step: what it took must not be delivered again.
+        let mut unseen: Vec<Vec<f32>> =
+            self.parts.tensors.iter().map(|tensor| vec![0.0; tensor.count]).collect();
+        let mut unseen: Vec<&mut [f32]> = unseen.iter_mut().map(Vec::as_mut_slice).collect();
+        self.put_back(flights, |bucket| bucket.finish(Ending::Done, &mut unseen, shares));
     }
 
     /// Fails if the exchange's buckets are in a step, or were lost with one.
     pub(super) fn check_settled(&self) -> Result<()> {
-        let Parts { buckets, of_buckets, .. } = &self.parts;
+        let Parts { buckets, count, .. } = &self.parts;
         let (what, remedy) = if self.running.is_some() {
             let remedy = "resume the step, and finish or drop it, before anything else";
             ("an exchange in the middle of a step", remedy)
-        } else if buckets.len() != of_buckets.len() {
+        } else if buckets.len() != *count {
             ("an exchange that has lost tensors in a panic", "build it anew, and load its last state")
         } else {
             return Ok(());
@@ -188,6 +210,7 @@ impl Step<'_> {
     /// ready already. Nothing has changed then.
     pub fn ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<()> {
         let GradientExchange { group, parts, running } = &mut *self.exchange;
+        group.check_process()?;
         let shape = |what, found, expected| Err(Error::Shape { what, found, expected });
         let Some(known) = parts.tensors.get(tensor) else {
             return shape(
@@ -261,7 +284,7 @@ impl Step<'_> {
     fn commit(&mut self, gradients: &mut [&mut [f32]]) -> Result<StepReport> {
         let Some(running) = self.exchange.running.take() else { return Ok(StepReport::default()) };
         let (flights, head) = running.end();
-        let outcome = outcome(&flights, head);
+        let outcome = outcome(&flights, head, own_rank(&self.exchange.group));
         let ending = Ending::of(&outcome);
         let all = Shares::all(self.exchange.group.world_size());
         let shares = *outcome.as_ref().unwrap_or(&all);
@@ -287,10 +310,11 @@ impl Drop for Step<'_> {
     }
 }
 
-/// What a step of these buckets comes to. What leaves it out comes first, in the order in which a single call
-/// would have told it.
-fn outcome(flights: &[Flight], head: Result<Shares, Collective>) -> Result<Shares, Collective> {
+/// The outcome of a step. `NonFinite`, then `Overflow`, come before other errors; of several, the lowest rank
+/// and tensor, as in a single call.
+fn outcome(flights: &[Flight], head: Result<Shares, Collective>, own: Rank) -> Result<Shares, Collective> {
     let errors = || flights.iter().filter_map(|flight| flight.state.error());
+    let all_ended = flights.iter().all(|flight| matches!(flight.state, State::Back(..)));
     let not_finite = errors().filter_map(|error| match error {
         Collective::NonFinite { rank, tensor } => Some((*rank, *tensor)),
         _ => None,
@@ -305,7 +329,17 @@ fn outcome(flights: &[Flight], head: Result<Shares, Collective>) -> Result<Share
     if let Some(tensor) = overflow.min() {
         return Err(Collective::Overflow { tensor });
     }
-    errors().next().map_or(head, |error| Err(error.clone()))
+    match errors().next() {
+        Some(error) => Err(error.clone()),
+        None if all_ended => head,
+        // The step was dropped, or one of its tensors has panicked.
+        None => Err(Collective::Aborted { rank: own }),
+    }
+}
+
+/// This rank, in the world.
+fn own_rank(group: &Group) -> Rank {
+    group.members()[group.rank() as usize]
 }
 
 impl State {

@@ -93,7 +93,7 @@ impl Policy {
     }
 
     /// Every element, rounded to a format of a few bits, with error feedback: a quantised all-reduce. All
-    /// quantised tensors of an exchange that have the same format share one call.
+    /// quantised tensors of an exchange that have the same format share buckets.
     ///
     /// Each rank rounds its gradient and residual, the owner of each slice sums what all ranks sent of it and
     /// rounds the sum. What both roundings take away stays in residuals (4 bytes an element): the first in
@@ -115,7 +115,7 @@ impl Policy {
     /// Signum: the majority of all ranks' signs. The "average" of an element is 1, -1, or 0 for a tie, and no
     /// mean: the learning rate alone says how far a parameter moves. Gradients `g` make the momentum of each
     /// rank `m = momentum * m + (1 - momentum) * g`, whose sign is the rank's vote; 0 votes for nothing. With
-    /// `momentum` 0 (0 <= momentum < 1) this is signSGD. All signum tensors of an exchange share one call.
+    /// `momentum` 0 (0 <= momentum < 1) this is signSGD. Signum tensors share buckets.
     /// Sent: one or two bits an element, in two messages to each other rank. Don't apply momentum again
     /// afterwards.
     ///

@@ -110,6 +110,7 @@ static void refusals(brv_group *group)
     float *pointers[TENSORS];
     brv_exchange *exchange = exchange_of(group, 1000);
     brv_bucket_report report = BRV_BUCKET_REPORT_INIT;
+    size_t size = 0;
 
     fill(values, pointers, 0, brv_group_rank(group));
     CHECK_FAILS(brv_exchange_begin(NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
@@ -125,6 +126,10 @@ static void refusals(brv_group *group)
     CHECK(brv_exchange_begin(exchange) == BRV_OK);
     CHECK_FAILS(brv_exchange_begin(exchange), BRV_ERR_ARGUMENT, "in the middle of a step");
     CHECK_FAILS(brv_exchange_average(exchange, pointers, TENSORS, NULL), BRV_ERR_ARGUMENT, "in the middle");
+    CHECK_FAILS(brv_exchange_step_empty(exchange, pointers, TENSORS), BRV_ERR_ARGUMENT, "in the middle");
+    CHECK(values[0][0] == (float)number(0, brv_group_rank(group), 0, 1000));
+    CHECK_FAILS(brv_exchange_load(exchange, values, 8), BRV_ERR_ARGUMENT, "in the middle");
+    CHECK_FAILS(brv_exchange_saved_size(exchange, &size), BRV_ERR_ARGUMENT, "in the middle");
     CHECK_FAILS(brv_exchange_ready(exchange, TENSORS, values[0], 1), BRV_ERR_ARGUMENT, "list");
     CHECK_FAILS(brv_exchange_ready(exchange, 0, values[0], 399), BRV_ERR_ARGUMENT, "matrix");
     CHECK_FAILS(brv_exchange_ready(exchange, 0, NULL, 400), BRV_ERR_ARGUMENT, "gradient is NULL");

@@ -66,8 +66,9 @@ Sums the sparse vectors of all ranks, in the order of dense sums: sum gets all e
 rank. kept gets what rounding takes away. limit is the same on all ranks, and count is at most limit.
 
 options.algorithm may be BRV_ALGORITHM_BRUCK (a sparse all-gather: ceil(log2 P) rounds, at most 8 (P - 1)
-limit bytes) or BRV_ALGORITHM_DIRECT (each rank sums a range of the indices, and all get the sums: Renggli et
-al., SC 2019).
+limit bytes), BRV_ALGORITHM_DIRECT (each rank sums a range of the indices, and all get the sums) or, where
+format is exact, BRV_ALGORITHM_DOUBLING (ranks exchange sums, which become dense where that is shorter):
+Renggli et al., SC 2019.
 
 BRV_ERR_NON_FINITE if a value or a sum is not finite.",
     },

@@ -192,8 +192,8 @@ impl Row {
     fn line(&self) -> String {
         let Self { policy, buckets, avg_us, select_us, communicate_us, wait_us, apply_us, .. } = self;
         format!(
-            "{policy:<30} {buckets:>8} {avg_us:>12.1} {select_us:>12.1} {communicate_us:>16.1} {wait_us:>12.1} \
-             {apply_us:>12.1} {:>14.0}",
+            "{policy:<30} {buckets:>8} {avg_us:>12.1} {select_us:>12.1} {communicate_us:>16.1} \
+             {wait_us:>12.1} {apply_us:>12.1} {:>14.0}",
             self.bytes_sent_per_rank
         )
     }

@@ -147,7 +147,9 @@ impl Group {
     /// goes back to the residual.
     ///
     /// `local` has at most [`limit`](OkTopk::limit) entries, such as the state [selects](OkTopk::select). The
-    /// states of all ranks have equal settings and have taken the same steps; other ones are a mismatch.
+    /// states of all ranks have equal settings and have taken the same steps; other ones are a mismatch. A
+    /// call that fails may leave them a step apart: then all ranks begin with new states, or load those of
+    /// one step.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier); [`Error::Length`](crate::Error::Length) if `local` has more, or the
@@ -168,6 +170,7 @@ impl Group {
         state: &mut OkTopk,
         coder: &mut Coder,
     ) -> Result<OkTopkSum> {
+        state.check_world_size(self.world_size())?;
         self.call_compressed(&mut OkTopkAllReduce { local, state, coder })
     }
 
@@ -178,7 +181,12 @@ impl Group {
         state: OkTopk,
         coder: Coder,
     ) -> Handle<(OkTopkAllReduce, Result<OkTopkSum>)> {
-        self.start_compressed(OkTopkAllReduce { local, state, coder })
+        let checked = state.check_world_size(self.world_size());
+        let collective = OkTopkAllReduce { local, state, coder };
+        match checked {
+            Ok(()) => self.start_compressed(collective),
+            Err(error) => self.ended((collective, Err(error))),
+        }
     }
 
     /// Sums the vectors of all ranks at random places, which all ranks draw alike: only the values travel.

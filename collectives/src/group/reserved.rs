@@ -26,7 +26,7 @@ impl Group {
     ///
     /// With `in_order` it is as if made by [`start_in_order`](Self::start_in_order): its collectives on dense
     /// vectors use shared memory, from now on in its turn. Then no blocking call over shared memory may come
-    /// between this and its start: it would wait for ever, until its deadline.
+    /// between this and its start: it would wait until its deadline.
     pub fn reserve(&self, description: Description, in_order: bool) -> Reserved {
         let made = self.next_call(description, 0);
         let inside = if in_order { self.inside(made.signature, 0) } else { None };

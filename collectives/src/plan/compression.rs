@@ -159,6 +159,9 @@ fn side(elements: usize) -> usize {
 #[must_use]
 pub fn compare(summand: &Summand, ground: &Ground) -> Vec<Planned> {
     let mut all = dense(summand, ground);
+    // Nothing is no sum.
+    let (entries, rank) = (summand.entries.filter(|&k| k > 0), summand.rank.filter(|&rank| rank > 0));
+    let summand = &Summand { entries, rank, ..*summand };
     for method in METHODS {
         let Some(work) = (method.work)(summand) else { continue };
         let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));

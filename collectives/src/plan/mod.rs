@@ -76,6 +76,8 @@ impl Ground {
     /// Of ranks that are all on hosts of their own, with other settings as they are by default.
     #[must_use]
     pub const fn new(machine: Machine, world_size: u32) -> Self {
+        // There is no group of nobody.
+        let world_size = if world_size == 0 { 1 } else { world_size };
         let topology = Topology::apart(world_size);
         Self { machine, topology, world_size, any_order: false, slice_bytes: SLICE_BYTES }
     }

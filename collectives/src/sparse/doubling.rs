@@ -108,8 +108,8 @@ impl Sum {
     }
 
     /// Sends it and returns it, in two parts. Entries are indices and values, or a code and nothing; dense
-    /// values are nothing and values. Of a sum that is not finite there is one, with the bits of the index;
-    /// of a dense vector of one element, that element.
+    /// values are nothing and values. Of a sum that is not finite there is one, with the bits of its
+    /// index. A vector of one element is dense at once, and such a sum is then one of its values.
     async fn send(self, call: &Call<'_, '_>, to: u32, round: u32, code: Vec<u8>) -> Result<Self> {
         Ok(match self {
             Self::Sparse(entries) if code.is_empty() => {
@@ -123,7 +123,7 @@ impl Sum {
             }
             Self::Dense(values) => Self::Dense(call.send(to, round, (code, values)).await?.1),
             Self::Overflow(index) => {
-                call.send(to, round, (code, vec![overflow_at(index)])).await?;
+                call.send(to, round, (code, vec![f32::from_bits(index)])).await?;
                 Self::Overflow(index)
             }
         })
@@ -161,7 +161,8 @@ impl Sum {
         match self {
             Self::Sparse(entries) if entries.len() > most_entries(entries.dim(), wire) => {
                 let mut values = call.zeros(entries.dim())?;
-                entries.add_to(&mut values);
+                // Written, not added: sums depend on the float mode.
+                entries.iter().for_each(|(index, value)| values[index as usize] = value);
                 Ok(Self::Dense(values))
             }
             other => Ok(other),
@@ -216,22 +217,11 @@ async fn receive(call: &Call<'_, '_>, from: u32, round: u32, room: Room) -> Resu
     entries.map(Sum::Sparse).map_err(|error| invalid(call, from, error))
 }
 
-/// The value that stands for a sum that is not finite at this index. It is not finite for index 0: a vector
-/// of one element has the same length.
-fn overflow_at(index: u32) -> f32 {
-    f32::from_bits(if index == 0 { u32::MAX } else { index })
-}
-
-fn index_of(overflow: f32) -> u32 {
-    let bits = overflow.to_bits();
-    if bits == u32::MAX { 0 } else { bits }
-}
-
 /// The sum of dense values that rank `from` has sent.
 fn dense_of(call: &Call<'_, '_>, from: u32, values: Vec<f32>, dim: usize) -> Result<Sum> {
     match values[..] {
         _ if values.len() == dim => Ok(Sum::Dense(values)),
-        [value] if (index_of(value) as usize) < dim => Ok(Sum::Overflow(index_of(value))),
+        [value] if (value.to_bits() as usize) < dim => Ok(Sum::Overflow(value.to_bits())),
         _ => Err(call.refuse(from, format!("{} values of a dense vector of {dim}", values.len()))),
     }
 }

@@ -96,8 +96,9 @@ pub async fn topk_all_reduce(
     tensors: impl Into<Tensors<'_>>,
 ) -> Result<TopK> {
     let work = work(local.dim(), limit, coder.wire());
-    let wish = call.plan().wishes.of(Operation::TOPK_ALL_REDUCE);
-    let algorithm = wish.unwrap_or_else(|| call.plan().choose(Operation::TOPK_ALL_REDUCE, ROWS, &work));
+    let (operation, plan) = (Operation::TOPK_ALL_REDUCE, call.plan());
+    let wish = plan.wishes.of(operation).filter(|by| plan.check(operation, ROWS, &work, *by).is_ok());
+    let algorithm = wish.unwrap_or_else(|| plan.choose(operation, ROWS, &work));
     topk_all_reduce_by(call, algorithm, local, limit, coder, tensors).await
 }
 

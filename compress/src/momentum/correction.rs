@@ -64,6 +64,11 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         Self { clip: Some(clip), ..self }
     }
 
+    /// Changes how gradients are clipped, for another number of ranks.
+    pub fn set_clip(&mut self, clip: Option<Clip>) {
+        self.clip = clip;
+    }
+
     /// The compressor, for changing its settings.
     pub fn compressor_mut(&mut self) -> &mut C {
         &mut self.compressor

@@ -180,3 +180,18 @@ fn densities_of_a_bucket_change_one_by_one() {
         assert!(left[6].iter().any(|&value| value != 0.0));
     });
 }
+
+/// A scale is that of one tensor: small values do not travel at the magnitude of large ones.
+#[test]
+fn formats_with_scales_do_not_mix_tensors() {
+    for values in [Values::OneBit(Magnitude::Mean), Values::TwoBit(Magnitude::Mean), Values::EightBit] {
+        on_local(2, move |group| {
+            let policy = Policy::topk(1.0).values(values);
+            let builder = GradientExchange::builder(group).tensor("large", [16], policy);
+            let mut exchange = builder.tensor("little", [16], policy).build().unwrap();
+            let mut gradients = [vec![1000.0; 16], vec![0.5; 16]];
+            exchange.average(&mut gradients).unwrap();
+            assert_eq!(gradients, [vec![1000.0; 16], vec![0.5; 16]], "{values}");
+        });
+    }
+}

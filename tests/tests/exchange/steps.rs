@@ -168,6 +168,33 @@ fn a_step_that_is_dropped_closes_the_group_and_loses_nothing() {
     }
 }
 
+/// A step whose buckets have all arrived, dropped on one rank: others have delivered what this rank gave, so
+/// it must not give it again.
+#[test]
+fn a_step_that_was_delivered_is_not_put_back() {
+    for between in BOTH {
+        let residuals = between.run(2, |group| {
+            let builder = GradientExchange::builder(group).tensor("all", [8], Policy::topk(1.0));
+            let mut exchange = builder.build().unwrap();
+            let mut gradients = [vec![1.0f32; 8]];
+            let mut step = exchange.begin().unwrap();
+            step.ready(0, &gradients[0]).unwrap();
+            // What rank 0 has sent for the step arrives before what it sends afterwards.
+            let later = || (0..10).for_each(|_| drop(group.all_gather_varying(vec![0u8]).unwrap()));
+            if group.rank() == 1 {
+                later();
+                drop(step);
+            } else {
+                step.finish(&mut gradients).unwrap();
+                assert_eq!(gradients[0], [1.0; 8]);
+                later();
+            }
+            exchange.residual("all").unwrap()
+        });
+        assert_eq!(residuals, [vec![0.0; 8], vec![0.0; 8]], "{between:?}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_in_a_step_is_refused() {
     let group = Group::solo();

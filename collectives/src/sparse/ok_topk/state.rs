@@ -97,6 +97,12 @@ impl OkTopk {
     /// The same with other periods, equal on all ranks. A period of 0 counts as 1.
     #[must_use]
     pub fn with_periods(self, periods: Periods) -> Self {
+        let Periods { local_threshold, global_threshold, partition } = periods;
+        let periods = Periods {
+            local_threshold: local_threshold.max(1),
+            global_threshold: global_threshold.max(1),
+            partition: partition.max(1),
+        };
         Self { periods, ..self }
     }
 
@@ -162,7 +168,7 @@ impl OkTopk {
     }
 
     /// Refuses a group of another size.
-    pub(super) fn check_world_size(&self, world_size: u32) -> Result<()> {
+    pub(crate) fn check_world_size(&self, world_size: u32) -> Result<()> {
         if world_size == self.world_size {
             return Ok(());
         }
@@ -183,7 +189,7 @@ impl OkTopk {
 
 /// Whether something with this period is due in a step.
 fn is_due(step: u64, period: u32) -> bool {
-    step.is_multiple_of(u64::from(period.max(1)))
+    step.is_multiple_of(u64::from(period))
 }
 
 impl State for OkTopk {
