@@ -104,29 +104,38 @@ impl Steps {
     }
 
     /// Whether the first step has changed something in every tensor, and no more than the largest entries of
-    /// all ranks.
+    /// all ranks. Those of an exchange are the largest of all tensors together.
     fn check(&self) -> Result<()> {
-        let changed = match &self.side {
-            Side::Server { parameters, .. } => parameters,
-            Side::Exchange(_) => &self.ready[0],
-        };
         let ranks = self.group.world_size() as usize;
-        for (tensor, (values, range)) in changed.iter().zip(self.model.ranges()).enumerate() {
-            let found = values.iter().filter(|value| **value != 0.0).count();
-            // A tensor that is cut into parts has entries of each; every rank may have pushed once.
-            let most = (self.model.density.entries(range.len()) + ranks) * ranks;
-            if !(1..=most).contains(&found) {
-                return Err(Error::Wrong {
-                    rank: self.group.rank(),
-                    what: "a step",
-                    bytes: size_of_val(&values[..]),
-                    index: tensor,
-                    found: format!("{found} changes"),
-                    expected: format!("1 to {most}"),
-                });
+        let changes = |values: &[f32]| values.iter().filter(|value| **value != 0.0).count();
+        let kept = self.model.ranges().map(|range| self.model.density.entries(range.len()));
+        match &self.side {
+            Side::Server { parameters, .. } => {
+                for (tensor, (values, kept)) in parameters.iter().zip(kept).enumerate() {
+                    // A tensor that is cut into parts has entries of each; every rank may have pushed once.
+                    self.check_changes((tensor, changes(values)), (kept + ranks) * ranks)?;
+                }
+                Ok(())
+            }
+            Side::Exchange(_) => {
+                let found = self.ready[0].iter().map(|values| changes(values)).sum();
+                self.check_changes((0, found), kept.sum())
             }
         }
-        Ok(())
+    }
+
+    fn check_changes(&self, (tensor, found): (usize, usize), most: usize) -> Result<()> {
+        if (1..=most).contains(&found) {
+            return Ok(());
+        }
+        Err(Error::Wrong {
+            rank: self.group.rank(),
+            what: "a step",
+            bytes: self.model.elements * size_of::<f32>(),
+            index: tensor,
+            found: format!("{found} changes"),
+            expected: format!("1 to {most}"),
+        })
     }
 }
 

@@ -305,9 +305,11 @@ static void wrong_policies(brv_exchange *exchange)
     REFUSES(policy.method = (brv_method)7, "policy.method is 7");
     REFUSES(policy.min_compression = -1, "policy.min_compression is -1");
     REFUSES(policy.reserved[0] = 1, "reserved");
-    REFUSES(policy.reserved_values = 1, "reserved");
     policy.method = BRV_TOPK;
     policy.density = 0.5;
+    REFUSES(policy.momentum_rule = (brv_momentum)4, "policy.momentum_rule is 4");
+    REFUSES((policy.momentum_rule = BRV_MOMENTUM_CORRECTED, policy.momentum = 1), "policy.momentum is 1");
+    REFUSES(policy.clip = -1, "policy.clip is -1");
     REFUSES(policy.values = 8, "policy.values is 8");
     policy.method = BRV_GTOPK;
     REFUSES(policy.density = 0, "policy.density is 0");
