@@ -9,7 +9,7 @@ use crate::difference::Difference;
 use crate::plan::{Algorithm, UnknownMachine, UnknownWish};
 
 /// The result of a collective.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a collective failed.
 ///

@@ -13,7 +13,7 @@
 use std::mem;
 
 use brevity_compress::merge::{self, MergeScratch};
-use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
+use brevity_compress::{Error as Compress, SparseVec, SparseView, in_standard_float_mode};
 
 use super::message::{Message, Room, invalid};
 use super::tensors::Tensors;
@@ -61,6 +61,9 @@ pub struct Gtopk {
     /// What this rank must add to its residual.
     pub put_back: SparseVec,
 }
+
+/// Whether sums are finite.
+type Added = std::result::Result<(), Compress>;
 
 /// The bits of a rule's number in a description; the wire's has those above.
 const RULE_BITS: u32 = 2;
@@ -138,7 +141,7 @@ pub async fn gtopk_all_reduce_with_feedback(
     rule: PutBack,
     coder: &mut Coder,
     tensors: impl Into<Tensors<'_>>,
-    check_room: impl FnOnce(SparseView<'_>) -> Result<(), brevity_compress::Error>,
+    check_room: impl FnOnce(SparseView<'_>) -> Added,
 ) -> Result<Gtopk> {
     reduce(call, local, k, rule, coder, tensors.into(), check_room).await
 }
@@ -152,7 +155,7 @@ async fn reduce(
     rule: PutBack,
     coder: &mut Coder,
     tensors: Tensors<'_>,
-    check_room: impl FnOnce(SparseView<'_>) -> Result<(), brevity_compress::Error>,
+    check_room: impl FnOnce(SparseView<'_>) -> Added,
 ) -> Result<Gtopk> {
     call.check_open()?;
     let local = finite_or_poison(call, local, tensors);
@@ -204,7 +207,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn new(rule: PutBack, dropped: SparseVec, rounded: SparseVec) -> Result<Self, brevity_compress::Error> {
+    fn new(rule: PutBack, dropped: SparseVec, rounded: SparseVec) -> std::result::Result<Self, Compress> {
         let most = match rule {
             PutBack::Published => rounded,
             _ if rounded.is_empty() => dropped,
@@ -269,7 +272,7 @@ impl Merger {
         Message::Pairs(mem::take(&mut self.spare))
     }
 
-    fn merge(&mut self, incoming: SparseVec) -> Result<(), brevity_compress::Error> {
+    fn merge(&mut self, incoming: SparseVec) -> Added {
         let Self { k, kept, dropped, next_kept, next_dropped, spare, scratch, .. } = self;
         self.has_merged = true;
         merge::top_k_sum(kept.view(), incoming.view(), *k, next_kept, next_dropped, scratch)?;
