@@ -217,14 +217,14 @@ mod tests {
     /// The sum rounds down, so the exact difference would be half a unit above the largest number.
     #[test]
     fn what_waits_is_finite_after_a_gradient_was_taken_out() {
-        let mut lane = DenseBucket::default();
-        lane.add(0, 2);
-        lane.allocate(1).unwrap();
-        lane.pending.copy_from_slice(&[f32::MAX, 1.0]);
-        lane.waiting = true;
+        let mut bucket = DenseBucket::default();
+        bucket.add(0, 2);
+        bucket.allocate(1).unwrap();
+        bucket.pending.copy_from_slice(&[f32::MAX, 1.0]);
+        bucket.waiting = true;
         let mut gradient = [-1.5 * 2.0_f32.powi(104), 2.0];
-        assert!(lane.accumulate(0, &gradient));
-        lane.finish(Ending::Poisoned, &mut [&mut gradient], Shares::all(1));
-        assert_eq!(lane.pending, [f32::MAX, 1.0]);
+        assert!(bucket.accumulate(0, &gradient));
+        bucket.finish(Ending::Poisoned, &mut [&mut gradient], Shares::all(1));
+        assert_eq!(bucket.pending, [f32::MAX, 1.0]);
     }
 }

@@ -18,8 +18,9 @@ use crate::error::{Error, Result};
 /// [finish](Self::finish). The tensors of a bucket leave as soon as the last of them is ready, so that they
 /// travel while other gradients are computed.
 ///
-/// A step that is dropped closes the group ([`Group::abort`]), because other ranks wait for it; the gradients
-/// that were handed in stay in the residuals.
+/// A step that is dropped closes the group ([`Group::abort`]), because other ranks wait for it. The gradients
+/// that were handed in stay in the residuals, unless all buckets have arrived: then others have delivered
+/// them.
 #[must_use = "a step that is not finished closes the group"]
 pub struct Step<'a> {
     exchange: &'a mut GradientExchange,
@@ -149,7 +150,7 @@ impl GradientExchange {
         self.running.is_some()
     }
 
-    /// Ends a step that was dropped: its gradients stay in the residuals.
+    /// Ends a step that was dropped. Its gradients stay in the residuals, unless they were delivered.
     pub(super) fn settle(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.group.abort();

@@ -97,7 +97,7 @@ impl Share {
         }
     }
 
-    /// Whether a rank with this region may say so.
+    /// Whether a region of this length can have these counts.
     fn is_possible(&self, region: Range<usize>) -> bool {
         self.all <= region.len() as u64
             && self.above.checked_add(self.ties).is_some_and(|reaching| reaching <= self.all)
