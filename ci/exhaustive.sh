@@ -20,6 +20,7 @@ ranks() {
 }
 ranks groups_sim:: --ignored --nocapture --test-threads=2
 ranks group_kills:: --ignored --nocapture --test-threads=1
+ranks shrink:: --ignored --nocapture --test-threads=2
 BREVITY_VOLUME_RANKS=128 ranks ok_topk::volume:: --nocapture --test-threads=1
 export BREVITY_MESSAGES=100000 BREVITY_TEST_PATIENCE=10
 ranks messages::random messages::simulated::random --test-threads=1

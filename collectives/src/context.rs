@@ -9,7 +9,7 @@ use ucx_sys_wrap::shm::SlotSet;
 use ucx_sys_wrap::{Owner, Rank};
 
 use crate::calls::seed;
-use crate::difference::Difference;
+use crate::difference::{CONTROL, Difference};
 use crate::engine::{Engine, Status};
 use crate::group::Settings;
 use crate::host::Host;
@@ -29,6 +29,8 @@ pub(crate) struct Context {
     /// Objects that were made for this context so far.
     objects: AtomicU32,
     pub(crate) tried: Tried,
+    /// The context in which this one was made after a loss: the members agree on that one.
+    pub(crate) born_of: OnceLock<Arc<Ranks>>,
 }
 
 /// The ranks of a context: what its calls need.
@@ -102,6 +104,7 @@ impl Context {
             settings,
             objects: AtomicU32::new(0),
             tried: Tried::default(),
+            born_of: OnceLock::new(),
         }
     }
 
@@ -117,6 +120,11 @@ impl Context {
 
     pub(crate) fn port(&self) -> &Arc<Port> {
         self.world.engine.port()
+    }
+
+    /// The ranks by which the members agree on who goes on when this context is closed.
+    pub(crate) fn agreeing(&self) -> &Arc<Ranks> {
+        self.born_of.get().unwrap_or(&self.ranks)
     }
 
     #[inline]
@@ -142,6 +150,25 @@ impl Context {
 }
 
 impl Ranks {
+    /// All ranks, in the context of messages about other contexts, which is open as long as the world is.
+    pub(crate) fn control(world: &World) -> Self {
+        let members: Arc<[Rank]> = Rank::all(world.port().world_size()).collect();
+        Self {
+            owner: world.owner,
+            engine: Arc::downgrade(&world.engine),
+            numbers: Arc::clone(&world.contexts),
+            number: CONTROL,
+            epoch: 0,
+            members,
+            own: world.port().rank().0,
+            host: None,
+            difference: Difference::default(),
+            messages: Messages::default(),
+            plan: OnceLock::new(),
+            scratch: world.scratch.clone(),
+        }
+    }
+
     /// How algorithms are chosen.
     #[inline]
     pub(crate) fn plan(&self) -> &Plan {
@@ -184,6 +211,7 @@ impl Drop for Ranks {
         }
         let Some(engine) = self.engine.upgrade() else { return };
         match self.number {
+            CONTROL => return,
             0 => engine.port().discard_unasked(0),
             number => engine.port().forget_context(number),
         }

@@ -95,6 +95,24 @@ pub enum Error {
     #[error("no group number is free on all ranks of the new group: drop groups that are not used any more")]
     TooManyGroups,
 
+    /// The other ranks of the group go on without this one, which did not answer in time.
+    #[error(
+        "the other ranks of the group go on without this one, which did not answer in time: start it again"
+    )]
+    Excluded,
+
+    /// Too few ranks of a closed group are left to go on.
+    #[error(
+        "only {left} of {of} ranks have answered, and no majority of the group goes on: wait until others can \
+         be reached, or shrink to any number of ranks"
+    )]
+    NoMajority {
+        /// The ranks that have answered.
+        left: u32,
+        /// The ranks of the group.
+        of: u32,
+    },
+
     /// The group was made by the parent of this forked process, which still uses it.
     #[error(
         "the group was made before fork, in the parent process, and a child can't use it: make calls in the \

@@ -34,6 +34,7 @@ pub mod pattern;
 mod plan;
 mod poison;
 pub mod quantised;
+mod shrink;
 pub mod sparse;
 pub mod vote;
 mod world;

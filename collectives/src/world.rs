@@ -9,6 +9,7 @@ use ucx_sys_wrap::{Owner, Rank};
 
 use crate::engine::{Engine, EngineThread};
 use crate::host::Host;
+use crate::shrink::Agreements;
 
 /// The unused memory that calls keep to receive into.
 const SCRATCH_BYTES: usize = 64 << 20;
@@ -31,6 +32,7 @@ pub(crate) struct World {
     pub(crate) hosts: Arc<[u32]>,
     pub(crate) contexts: Arc<Numbers>,
     pub(crate) scratch: Pool,
+    pub(crate) agreements: Agreements,
 }
 
 impl Drop for World {

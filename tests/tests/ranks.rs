@@ -53,6 +53,8 @@ mod segments;
 mod server;
 mod shared_buffers;
 mod shared_memory;
+mod shrink;
+mod shrink_processes;
 mod sim;
 mod sparse_sums;
 mod strangers;

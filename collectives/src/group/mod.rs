@@ -33,6 +33,7 @@ use crate::engine::{Engine, EngineThread};
 use crate::error::{Error, Result};
 use crate::host::places;
 use crate::plan::{Algorithm, Machine, SEGMENTS};
+use crate::shrink::Agreements;
 use crate::world::{Numbers, World};
 
 pub(crate) use dense::wished;
@@ -61,7 +62,7 @@ pub use split::Hosts;
 /// ([`members`](Self::members)).
 #[derive(Clone)]
 pub struct Group {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     /// The timeout of this handle's calls, instead of the group's.
     timeout: Option<Duration>,
     /// The algorithm of this handle's calls on dense vectors, instead of the cheapest.
@@ -106,9 +107,10 @@ impl Group {
         port.open_context(CONTROL, 0, Arc::clone(&members), OnLoss::Continue);
         let contexts = Arc::new(Numbers::new());
         let owner = Owner::here();
-        let scratch = World::scratch();
+        let (scratch, agreements) = (World::scratch(), Agreements::default());
         let world =
-            Arc::new(World { thread, owner, engine, local_group, is_encrypted, hosts, contexts, scratch });
+            World { thread, owner, engine, local_group, is_encrypted, hosts, contexts, scratch, agreements };
+        let world = Arc::new(world);
         let slots = places(&world, &world.here(&members)).map(|_| SlotSet::default());
         let agreed = Agreed { number: 0, epoch: 0, members, slots };
         Ok(Self::of(Context::open(&world, agreed, OnLoss::Close, settings)))
@@ -120,7 +122,7 @@ impl Group {
         self
     }
 
-    fn of(context: Context) -> Self {
+    pub(crate) fn of(context: Context) -> Self {
         Self { context: Arc::new(context), timeout: None, algorithm: None }
     }
 

@@ -142,6 +142,12 @@ impl Group {
         self.port().fail(self.context.ranks.number, cause);
     }
 
+    /// Starts [`duplicate`](Self::duplicate), as [`start_split`](Self::start_split) does.
+    pub(crate) fn start_duplicate(&self) -> impl Future<Output = Result<Self>> + use<> {
+        let split = self.start_split(Some(0), self.rank());
+        async move { split.await.map(duplicated) }
+    }
+
     /// Another group of the same ranks, for calls that are independent of those on this one.
     ///
     /// # Errors

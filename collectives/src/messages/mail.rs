@@ -324,11 +324,11 @@ impl Ranks {
     }
 
     /// All messages have the same.
-    pub(super) fn signature(&self) -> Signature {
+    pub(crate) fn signature(&self) -> Signature {
         Description::new(Operation::MESSAGE, 0, 0).sign(self.epoch, 0)
     }
 
-    pub(super) fn envelope(&self, tag: Tag) -> Envelope {
+    pub(crate) fn envelope(&self, tag: Tag) -> Envelope {
         Envelope { tag, signature: self.signature(), mark: Mark::NONE }
     }
 

@@ -135,7 +135,7 @@ impl Messages {
     }
 
     /// Notes the sender of a message that was received, so that others have their turn.
-    fn took(&self, source: Rank) {
+    pub(crate) fn took(&self, source: Rank) {
         self.last.store(source.0, Ordering::Relaxed);
     }
 
@@ -145,7 +145,7 @@ impl Messages {
         self.of_any.fetch_add(1, Ordering::Relaxed).is_multiple_of(RECEIVES_PER_TURN)
     }
 
-    fn last(&self) -> Rank {
+    pub(crate) fn last(&self) -> Rank {
         Rank(self.last.load(Ordering::Relaxed))
     }
 }

@@ -105,6 +105,15 @@ impl Job {
         self.path(&format!("ready-{rank}")).exists()
     }
 
+    /// Waits until `rank` goes on after its `loss`-th loss.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn await_on(&self, rank: u32, loss: u32) {
+        let path = self.path(&format!("on-{loss}-{rank}"));
+        self.until(&format!("rank {rank} does not go on after loss {loss}"), || path.exists());
+    }
+
     /// Lets waiting ranks continue.
     pub fn go(&self) {
         write(&self.path("go"), "");

@@ -21,6 +21,10 @@ pub enum Kind {
     Aborted,
     /// A rank did not answer in time.
     Timeout,
+    /// The others go on without this rank.
+    Excluded,
+    /// The rank goes on in a group of so many ranks.
+    On,
     /// Anything else.
     Other,
 }
@@ -30,7 +34,7 @@ pub enum Kind {
 pub struct Ended {
     /// How.
     pub kind: Kind,
-    /// The rank that the error names.
+    /// The rank that the error names, or the size of the group.
     pub rank: u32,
     /// The time since the call began.
     pub after: Duration,
@@ -60,8 +64,14 @@ pub struct Report {
     pub peak_kib: u64,
 }
 
-const KINDS: [(Kind, &str); 4] =
-    [(Kind::Lost, "lost"), (Kind::Aborted, "aborted"), (Kind::Timeout, "timeout"), (Kind::Other, "other")];
+const KINDS: [(Kind, &str); 6] = [
+    (Kind::Lost, "lost"),
+    (Kind::Aborted, "aborted"),
+    (Kind::Timeout, "timeout"),
+    (Kind::Excluded, "excluded"),
+    (Kind::On, "on"),
+    (Kind::Other, "other"),
+];
 
 /// Writes a rank's report for the test.
 pub struct Log {
@@ -105,8 +115,19 @@ impl Log {
             Error::PeerLost { rank } => (Kind::Lost, rank.0),
             Error::Aborted { rank } => (Kind::Aborted, rank.0),
             Error::Timeout { rank, .. } => (Kind::Timeout, rank.0),
+            Error::Excluded => (Kind::Excluded, self.rank),
             _ => (Kind::Other, u32::MAX),
         };
+        self.tell(which, (kind, rank), start, now);
+    }
+
+    /// Reports that this rank goes on after its `loss`-th loss, in a group of `size` ranks.
+    pub fn went_on(&self, loss: u32, size: u32, start: Instant) {
+        self.tell(&format!("on-{loss}"), (Kind::On, size), start, now());
+        write(&self.folder.join(format!("on-{loss}-{}", self.rank)), "");
+    }
+
+    fn tell(&self, which: &str, (kind, rank): (Kind, u32), start: Instant, now: Duration) {
         let name = KINDS.iter().find(|(known, _)| *known == kind).map_or("", |(_, name)| name);
         self.add(&format!("{which} {name} {rank} {} {}\n", start.elapsed().as_micros(), now.as_micros()));
     }

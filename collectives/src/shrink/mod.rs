@@ -1,0 +1,334 @@
+//! Going on without the ranks that are lost.
+//!
+//! The members that are left of a closed group agree on who goes on and on the number of a new context
+//! ([`agreement`]), by messages in the context that no loss closes. In the new context they make a group as
+//! [`Group::duplicate`] does, whose end confirms that all have come. If one is lost meanwhile, they agree
+//! again, on the new context.
+//!
+//! A member that leaves the agreement with its decision may meet members that have not heard it, because the
+//! candidate died: then the new context is closed too, for the candidate is its member, and in the next
+//! agreement the first one tells what was decided in the one before.
+
+mod agreement;
+mod message;
+mod serving;
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use ucx_sys_wrap::buffer::OnLoss;
+use ucx_sys_wrap::{Failure, Rank};
+
+use crate::context::{Agreed, Context, Ranks};
+use crate::description::mix;
+use crate::difference::CONTROL;
+use crate::engine::{Handle, Status};
+use crate::error::{Error, Result};
+use crate::group::Group;
+use crate::messages::Mail;
+use crate::world::World;
+use agreement::{Agreement, Outcome, Promises};
+use message::{GivenUp, MOST_OFFERS, Message, Offer};
+
+pub(crate) use agreement::Quorum;
+pub(crate) use message::{GroupId, Value};
+
+/// The agreements and the messages about other groups that a rank remembers. A number has another epoch with
+/// each group, of which there are 256.
+const REMEMBERED: usize = 64;
+const STRAYED: usize = 1024;
+
+/// What a rank remembers of agreements, beyond calls.
+#[derive(Default)]
+pub(crate) struct Agreements(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    promises: VecDeque<(GroupId, Promises)>,
+    decided: VecDeque<(GroupId, Value)>,
+    /// Messages about groups on which this rank does not agree now: of another thread, or of later.
+    strayed: VecDeque<(Rank, Vec<u8>)>,
+}
+
+impl Agreements {
+    fn promises(&self, group: GroupId) -> Promises {
+        let kept = self.0.lock();
+        kept.promises.iter().find(|(id, _)| *id == group).map(|(_, kept)| kept.clone()).unwrap_or_default()
+    }
+
+    fn decided(&self, group: GroupId) -> Option<Value> {
+        self.0.lock().decided.iter().find(|(id, _)| *id == group).map(|(_, value)| value.clone())
+    }
+
+    fn keep(&self, group: GroupId, agreement: &Agreement) {
+        let mut kept = self.0.lock();
+        kept.promises.retain(|(id, _)| *id != group);
+        kept.promises.push_front((group, agreement.promises().clone()));
+        kept.promises.truncate(REMEMBERED);
+        if let Some(Outcome::Decided(value)) = agreement.outcome() {
+            kept.decided.retain(|(id, _)| *id != group);
+            kept.decided.push_front((group, value.clone()));
+            kept.decided.truncate(REMEMBERED);
+        }
+    }
+
+    fn stray(&self, from: Rank, bytes: Vec<u8>) {
+        let mut kept = self.0.lock();
+        kept.strayed.push_back((from, bytes));
+        if kept.strayed.len() > STRAYED {
+            kept.strayed.pop_front();
+        }
+    }
+
+    /// Takes the messages about a group that were received by others.
+    fn strayed(&self, group: GroupId) -> Vec<(Rank, Vec<u8>)> {
+        let mut kept = self.0.lock();
+        let about = |bytes: &[u8]| GroupId::of_message(bytes) == Some(group);
+        let (found, others) = kept.strayed.drain(..).partition(|(_, bytes)| about(bytes));
+        kept.strayed = others;
+        Vec::from(found)
+    }
+}
+
+/// The context numbers that this rank holds until there is a decision.
+struct Held {
+    world: Arc<World>,
+    offers: Vec<Offer>,
+}
+
+impl Held {
+    /// From the highest number on, so that members hold the same ones; a split begins elsewhere.
+    fn take(world: &Arc<World>) -> Self {
+        let free = world.contexts.offer(&[]).free;
+        let numbers = (0..free.len() as u16 * 64).rev();
+        let is_free = |number: &u16| free[usize::from(*number) / 64] >> (number % 64) & 1 == 1;
+        let claim = |number| world.contexts.claim(number).map(|epoch| (number, epoch));
+        let offers = numbers.filter(is_free).filter_map(claim).take(MOST_OFFERS).collect();
+        Self { world: Arc::clone(world), offers }
+    }
+
+    /// Keeps the number that was decided. Gives whether this rank has it.
+    fn keep(mut self, value: &Value) -> bool {
+        let held = self.offers.iter().position(|(number, _)| *number == value.number);
+        let has_it = match held {
+            Some(place) => {
+                self.offers.swap_remove(place);
+                true
+            }
+            // Decided on in an earlier call.
+            None => self.world.contexts.claim(value.number).is_some(),
+        };
+        if has_it {
+            self.world.contexts.begin(value.number, value.epoch);
+        }
+        has_it
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.offers.iter().for_each(|(number, _)| self.world.contexts.unclaim(*number));
+    }
+}
+
+/// # Going on after a loss
+impl Group {
+    /// A group of the ranks that are left of this one, which is closed: by a death, a timeout, an abort, or
+    /// calls that differ. All ranks that are left call this, each after its error; an open group is closed
+    /// first. The ranks keep their order, and the settings are those of this group.
+    ///
+    /// A rank that does not answer within the [timeout](Self::timeout) is out, and gets [`Error::Excluded`]
+    /// when it calls this. If the lowest rank is silent, it takes up to two timeouts. Ranks that are lost
+    /// meanwhile are out too.
+    ///
+    /// Only a majority of the ranks goes on: more than half of them, or half with the lowest rank among
+    /// them. So a network that is cut never leaves two groups that go on. Others get [`Error::NoMajority`];
+    /// they may call this again, when ranks that were silent can be reached.
+    ///
+    /// Ranks may call this on several groups, in the same order if it is from one thread.
+    ///
+    /// Cost: five messages between the lowest rank that is left and each other, and a
+    /// [`duplicate`](Self::duplicate).
+    ///
+    /// ```
+    /// let group = brevity_collectives::Group::solo();
+    /// group.abort();
+    /// assert!(group.is_closed());
+    /// let group = group.shrink()?;
+    /// group.barrier()?;
+    /// # Ok::<(), brevity_collectives::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Excluded`], [`Error::NoMajority`], [`Error::TooManyGroups`], [`Error::Forked`].
+    pub fn shrink(&self) -> Result<Self> {
+        self.shrink_by(Quorum::Majority)
+    }
+
+    /// Like [`shrink`](Self::shrink), for as few ranks as are left. If the network is cut, each side makes a
+    /// group of its own.
+    ///
+    /// # Errors
+    /// As for [`shrink`](Self::shrink), except for [`Error::NoMajority`].
+    pub fn shrink_any(&self) -> Result<Self> {
+        self.shrink_by(Quorum::Any)
+    }
+
+    /// Starts [`shrink`](Self::shrink), for tasks of a runtime and for ranks of a simulation. Poll the result
+    /// to its end.
+    pub fn start_shrink(&self) -> impl Future<Output = Result<Self>> + use<> {
+        self.start_shrink_by(Quorum::Majority)
+    }
+
+    /// Starts [`shrink_any`](Self::shrink_any), likewise.
+    pub fn start_shrink_any(&self) -> impl Future<Output = Result<Self>> + use<> {
+        self.start_shrink_by(Quorum::Any)
+    }
+
+    fn shrink_by(&self, quorum: Quorum) -> Result<Self> {
+        self.check_process()?;
+        let mut closed = self.clone();
+        loop {
+            let next = closed.opened_by(closed.start_agreement(quorum).wait())?;
+            match next.duplicate() {
+                Ok(group) => return Ok(group.born_of(&next)),
+                Err(error) => closed = next.closed_by(error)?,
+            }
+        }
+    }
+
+    fn start_shrink_by(&self, quorum: Quorum) -> impl Future<Output = Result<Self>> + use<> {
+        let mut closed = self.clone();
+        async move {
+            closed.check_process()?;
+            loop {
+                let agreement = closed.start_agreement(quorum);
+                let next = closed.opened_by(agreement.await)?;
+                match next.start_duplicate().await {
+                    Ok(group) => return Ok(group.born_of(&next)),
+                    Err(error) => closed = next.closed_by(error)?,
+                }
+            }
+        }
+    }
+
+    /// Starts the agreement of this group's members.
+    fn start_agreement(&self, quorum: Quorum) -> Handle<((Held, Agreement), Result<()>)> {
+        let (world, ranks) = (Arc::clone(&self.context.world), Arc::clone(self.context.agreeing()));
+        let port = world.port();
+        if self.context.is_open() {
+            // The others hear of it, and come.
+            port.fail(self.context.ranks.number, Failure::Aborted(port.rank()));
+        }
+        let group = ranks.id();
+        let held = Held::take(&world);
+        let (promises, offers) = (world.agreements.promises(group), held.offers.clone());
+        let place = (ranks.own, ranks.size());
+        let mut agreement = Agreement::new(place, (quorum, self.timeout()), offers, promises, port.now());
+        if let Some(value) = world.agreements.decided(group) {
+            agreement.receive(ranks.own, Message::Decided(value), port.now());
+        }
+        let control = Arc::new(Ranks::control(&world));
+        let around = (Arc::new(Status::new(CONTROL, port)), Some(Arc::clone(&control) as _));
+        // Nobody closes it, and the agreement has its own patience.
+        let time = (std::time::Duration::MAX, Some(self.timeout()));
+        let body_world = Arc::downgrade(&world);
+        let started = self.engine().spawn_in(around, time, (held, agreement), move |comm, (_, agreement)| {
+            Box::pin(async move {
+                let mail = Mail { comm, ranks: &control };
+                serving::serve(mail, (&ranks, group), agreement, &body_world).await
+            })
+        });
+        started.of_receive()
+    }
+
+    /// The context that was decided on.
+    fn opened_by(&self, ((held, agreement), served): ((Held, Agreement), Result<()>)) -> Result<Self> {
+        served?;
+        let ranks = self.context.agreeing();
+        let value = match agreement.outcome() {
+            Some(Outcome::Decided(value)) => value.clone(),
+            Some(Outcome::GivenUp(GivenUp::NoNumber)) => return Err(Error::TooManyGroups),
+            Some(Outcome::GivenUp(GivenUp::NoMajority(left))) => {
+                return Err(Error::NoMajority { left: *left, of: ranks.size() });
+            }
+            None => return Err(Error::Canceled),
+        };
+        if !value.members.contains(&ranks.own) {
+            return Err(Error::Excluded);
+        }
+        if !held.keep(&value) {
+            return Err(Error::TooManyGroups);
+        }
+        let members = value.members.iter().map(|place| ranks.member(*place)).collect();
+        // The epoch on the wire has 8 bits.
+        let agreed = Agreed { number: value.number, epoch: value.epoch as u8, members, slots: None };
+        let (world, settings) = (&self.context.world, self.context.settings);
+        let machine = Some(*self.context.ranks.plan().machine());
+        let next = Self::of(Context::open(world, agreed, OnLoss::Close, settings)).planned(machine);
+        next.set_timeout(self.timeout());
+        Ok(next)
+    }
+
+    /// This group, if a loss has closed it on the way to the next one.
+    fn closed_by(self, error: Error) -> Result<Self> {
+        match error {
+            Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. } => Ok(self),
+            error => Err(error),
+        }
+    }
+
+    /// This group, whose members agree on its context as on that of `next`: a member that was told of a loss
+    /// before this group was confirmed is still there.
+    fn born_of(self, next: &Self) -> Self {
+        let is_first = self.context.born_of.set(Arc::clone(&next.context.ranks)).is_ok();
+        debug_assert!(is_first, "a group is made once");
+        self
+    }
+}
+
+impl Ranks {
+    /// What the members call the context in an agreement.
+    fn id(&self) -> GroupId {
+        let digest = self.members.iter().fold(0, |digest, member| mix(digest ^ u64::from(member.0)));
+        GroupId { number: self.number, epoch: self.epoch, members: digest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn id(number: u16) -> GroupId {
+        GroupId { number, epoch: 0, members: 0 }
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let agreements = Agreements::default();
+        let bytes =
+            |group| message::Message::Decided(Value { number: 1, epoch: 1, members: vec![0] }).encode(group);
+        (0..3 * STRAYED).for_each(|_| agreements.stray(Rank(1), bytes(id(3))));
+        agreements.stray(Rank(1), bytes(id(4)));
+        assert_eq!(agreements.strayed(id(4)).len(), 1);
+        assert_eq!(agreements.strayed(id(3)).len(), STRAYED - 1);
+        let agreement = |now| {
+            let mut agreement = Agreement::new(
+                (0, 1),
+                (Quorum::Any, now),
+                vec![(5, 1)],
+                Promises::default(),
+                std::time::Duration::ZERO,
+            );
+            agreement.look(std::time::Duration::ZERO);
+            agreement
+        };
+        for number in 0..200 {
+            agreements.keep(id(number), &agreement(std::time::Duration::ZERO));
+        }
+        let known = (0..200).filter(|number| agreements.decided(id(*number)).is_some());
+        assert_eq!(known.collect::<Vec<_>>(), (200 - REMEMBERED as u16..200).collect::<Vec<_>>());
+    }
+}

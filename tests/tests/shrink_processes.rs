@@ -1,0 +1,69 @@
+//! Groups that go on without killed and stopped ranks, on every wire between processes.
+//!
+//! Prints how long after a kill the first call of the new group has ended. UCX's own shared memory is left out:
+//! its queues may be stuck after a death (see `group_kills`).
+
+use std::time::Duration;
+
+use brevity_testing::{Wire, on_every_wire_of_processes};
+use brevity_tests::faults::{Ended, Job, Kind, now};
+
+const WORLD_SIZE: u32 = 4;
+
+on_every_wire_of_processes! {
+    those_who_are_left_go_on_after_two_kills => |wire| kill_two(wire);
+    a_stopped_rank_is_excluded => |wire| stop_one(wire);
+}
+
+/// The victims leave a majority of those that were there before: one after the other, rank 0 among them.
+fn kill_two(wire: Wire) {
+    if wire == Wire::UcxShared {
+        return;
+    }
+    let job = Job::launch(env!("CARGO_BIN_EXE_survive"), &["2"], WORLD_SIZE, wire, &[]);
+    job.await_ready();
+    let mut killed = Vec::new();
+    for (loss, victim) in [(1, 2_u32), (2, 0)] {
+        killed.push((victim, now()));
+        job.ranks()[victim as usize].signal("KILL");
+        let left = (0..WORLD_SIZE).filter(|rank| killed.iter().all(|(victim, _)| victim != rank));
+        left.for_each(|rank| job.await_on(rank, loss));
+    }
+    let mut delays = Vec::new();
+    for rank in [1, 3] {
+        let report = job.report(rank);
+        for (loss, (_, killed)) in (1..).zip(&killed) {
+            let name = format!("on-{loss}");
+            let on = report.others.iter().find(|(which, _)| *which == name).map(|(_, ended)| *ended);
+            let Some(Ended { kind: Kind::On, rank: size, at, .. }) = on else { panic!("{report:?}") };
+            assert_eq!(size, WORLD_SIZE - loss, "{report:?}");
+            delays.push(at.saturating_sub(*killed));
+        }
+    }
+    delays.sort();
+    println!("{wire:?}: the first call of a new group ends {delays:?} after a kill");
+    assert!(delays.iter().all(|delay| *delay < Duration::from_secs(10)), "{delays:?}");
+}
+
+fn stop_one(wire: Wire) {
+    if wire == Wire::UcxShared {
+        return;
+    }
+    let timeout = [("BREVITY_TIMEOUT", "2")];
+    let job = Job::launch(env!("CARGO_BIN_EXE_survive"), &["1"], WORLD_SIZE, wire, &timeout);
+    job.await_ready();
+    let stopped = 0;
+    job.ranks()[stopped as usize].signal("STOP");
+    let others = (0..WORLD_SIZE).filter(|rank| *rank != stopped);
+    for rank in others {
+        job.await_on(rank, 1);
+        let report = job.report(rank);
+        let [(_, on)] = report.others[..] else { panic!("{report:?}") };
+        assert_eq!((on.kind, on.rank), (Kind::On, WORLD_SIZE - 1), "{report:?}");
+        assert!(on.after < Duration::from_secs(20), "{report:?}");
+    }
+    job.ranks()[stopped as usize].signal("CONT");
+    let report = job.report(stopped);
+    // It may find that all others have left before it hears why.
+    assert!(report.later.is_some_and(|ended| ended.kind == Kind::Excluded), "{report:?}");
+}
