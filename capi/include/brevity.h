@@ -143,6 +143,10 @@ typedef enum brv_status {
     /* A reduction of the program (brv_reduction_register) has failed on this rank; brv_last_error has its
      * name and what it returned. The group is closed: other ranks get BRV_ERR_ABORTED. */
     BRV_ERR_USER = 14,
+    /* The other ranks go on without this one, which did not answer in time (brv_group_shrink). */
+    BRV_ERR_EXCLUDED = 15,
+    /* Too few ranks of the group have answered to go on (brv_group_shrink). */
+    BRV_ERR_NO_MAJORITY = 16,
     /* Not an error: the request has not ended, no message has come, or nothing could be sent without waiting.
      * Leaves brv_last_error as it is. */
     BRV_PENDING = 100,
@@ -425,6 +429,22 @@ brv_status brv_group_split(brv_group *group, int32_t colour, int32_t key, brv_gr
  * uses it does not disturb its caller, and two threads may each have their own. Stores it in *duplicate.
  * Errors are as for brv_group_split. */
 brv_status brv_group_duplicate(brv_group *group, brv_group **duplicate, const brv_options *options);
+
+/* Makes a group of the ranks that are left of this one, which a death, a timeout, an abort or a mismatch has
+ * closed; an open group is closed first. All ranks that are left call this, each after its error. Stores it
+ * in *left; NULL after a failure. The ranks keep their order; the old group must still be freed.
+ *
+ * A rank that does not answer within the group's timeout, or that of the options, is out, and gets
+ * BRV_ERR_EXCLUDED when it calls this. Only more than half of the ranks go on, or half of them with the lowest
+ * one among them, so that a network that is cut never leaves two groups: others get BRV_ERR_NO_MAJORITY, and
+ * may call this again when more can be reached.
+ *
+ * BRV_ERR_ARGUMENT, BRV_ERR_EXCLUDED, BRV_ERR_NO_MAJORITY, BRV_ERR_EXHAUSTED as of brv_group_split. */
+brv_status brv_group_shrink(brv_group *group, brv_group **left, const brv_options *options);
+
+/* As brv_group_shrink, for as few ranks as are left. If the network is cut, each side makes a group of its
+ * own. */
+brv_status brv_group_shrink_any(brv_group *group, brv_group **left, const brv_options *options);
 
 /* Makes the groups for calls in two levels. *local gets the ranks that share memory with this one; *leaders
  * gets the first rank of each host, on those ranks, and NULL on others. A rank that shares no memory with

@@ -96,7 +96,8 @@ pub use server_state::{
     brv_server_shard, brv_server_statistics,
 };
 pub use split::{
-    brv_group_duplicate, brv_group_hosts, brv_group_set_timeout, brv_group_split, brv_group_world_rank,
+    brv_group_duplicate, brv_group_hosts, brv_group_set_timeout, brv_group_shrink, brv_group_shrink_any,
+    brv_group_split, brv_group_world_rank,
 };
 pub use state::{
     brv_group_settings, brv_group_statistics, brv_group_status, brv_setting_function, brv_statistics,

@@ -1,5 +1,6 @@
 //! New groups of the ranks of a group.
 
+use brevity::Group;
 use brevity::collectives::Hosts;
 
 use crate::boundary::{check, guard, guard_value, hand_out};
@@ -52,6 +53,51 @@ pub unsafe extern "C" fn brv_group_duplicate(
     };
     // SAFETY: the caller in C guarantees what `hand_out` and `read` demand.
     unsafe { hand_out_by(duplicate, "duplicate", options, make) }
+}
+
+/// Makes a group of the ranks that are left of a closed one, if they are a majority.
+///
+/// # Safety
+/// `group` is NULL or a live group; `left` is NULL, or may be written; `options` are as for `Options::read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_shrink(
+    group: *mut brv_group,
+    left: *mut *mut brv_group,
+    options: *const brv_options,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what this demands.
+    unsafe { shrink_by(group, left, options, Group::shrink) }
+}
+
+/// Makes a group of the ranks that are left of a closed one, however few they are.
+///
+/// # Safety
+/// As for `brv_group_shrink`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_shrink_any(
+    group: *mut brv_group,
+    left: *mut *mut brv_group,
+    options: *const brv_options,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what this demands.
+    unsafe { shrink_by(group, left, options, Group::shrink_any) }
+}
+
+/// # Safety
+/// As for `brv_group_shrink`.
+unsafe fn shrink_by(
+    group: *mut brv_group,
+    left: *mut *mut brv_group,
+    options: *const brv_options,
+    shrink: fn(&Group) -> brevity::collectives::Result<Group>,
+) -> brv_status {
+    let make = |options: &Options| {
+        // SAFETY: the caller in C guarantees a live group.
+        let group = unsafe { group_of(group) }?;
+        Ok(Some(group.part(shrink(&options.on(group.group()))?)))
+    };
+    // SAFETY: the caller in C guarantees what `hand_out` and `read` demand.
+    unsafe { hand_out_by(left, "left", options, make) }
 }
 
 /// Makes the groups for calls in two levels: the ranks of this host, and the first rank of each host.

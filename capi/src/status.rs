@@ -43,6 +43,10 @@ pub enum brv_status {
     Truncated = 13,
     /// A reduction of the program has failed.
     User = 14,
+    /// The other ranks of the group go on without this one.
+    Excluded = 15,
+    /// Too few ranks are left to go on.
+    NoMajority = 16,
     /// Not an error: not ended yet.
     Pending = 100,
 }
@@ -54,7 +58,7 @@ impl brv_status {
     }
 
     /// Its names in C.
-    const NAMES: [(Self, &CStr); 16] = [
+    const NAMES: [(Self, &CStr); 18] = [
         (Self::Ok, c"BRV_OK"),
         (Self::Argument, c"BRV_ERR_ARGUMENT"),
         (Self::PeerLost, c"BRV_ERR_PEER_LOST"),
@@ -70,6 +74,8 @@ impl brv_status {
         (Self::Canceled, c"BRV_ERR_CANCELED"),
         (Self::Truncated, c"BRV_ERR_TRUNCATED"),
         (Self::User, c"BRV_ERR_USER"),
+        (Self::Excluded, c"BRV_ERR_EXCLUDED"),
+        (Self::NoMajority, c"BRV_ERR_NO_MAJORITY"),
         (Self::Pending, c"BRV_PENDING"),
     ];
 }
@@ -126,6 +132,8 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         }
         Collective::User { .. } => (brv_status::User, None),
         Collective::TooManyGroups => (brv_status::Exhausted, None),
+        Collective::Excluded => (brv_status::Excluded, None),
+        Collective::NoMajority { .. } => (brv_status::NoMajority, None),
         Collective::Transport(error) => of_transport(error),
         _ => (brv_status::Argument, None),
     }

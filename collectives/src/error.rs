@@ -103,8 +103,8 @@ pub enum Error {
 
     /// Too few ranks of a closed group are left to go on.
     #[error(
-        "only {left} of {of} ranks have answered, and no majority of the group goes on: wait until others can \
-         be reached, or shrink to any number of ranks"
+        "only {left} of {of} ranks have answered, and no majority of the group goes on: wait until others \
+         can be reached, or shrink to any number of ranks"
     )]
     NoMajority {
         /// The ranks that have answered.

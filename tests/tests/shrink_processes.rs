@@ -49,7 +49,7 @@ fn stop_one(wire: Wire) {
     if wire == Wire::UcxShared {
         return;
     }
-    let timeout = [("BREVITY_TIMEOUT", "2")];
+    let timeout = [("BREVITY_TIMEOUT", "1")];
     let job = Job::launch(env!("CARGO_BIN_EXE_survive"), &["1"], WORLD_SIZE, wire, &timeout);
     job.await_ready();
     let stopped = 0;
@@ -64,6 +64,5 @@ fn stop_one(wire: Wire) {
     }
     job.ranks()[stopped as usize].signal("CONT");
     let report = job.report(stopped);
-    // It may find that all others have left before it hears why.
     assert!(report.later.is_some_and(|ended| ended.kind == Kind::Excluded), "{report:?}");
 }

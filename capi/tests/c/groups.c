@@ -37,6 +37,9 @@ static void misuse(brv_group *group)
     CHECK_FAILS(brv_group_split(group, INT32_MIN, 0, &part, NULL), BRV_ERR_ARGUMENT, "colour is -2147483648");
     CHECK_FAILS(brv_group_duplicate(NULL, &part, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK_FAILS(brv_group_duplicate(group, NULL, NULL), BRV_ERR_ARGUMENT, "duplicate is NULL");
+    CHECK_FAILS(brv_group_shrink(NULL, &part, NULL), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_group_shrink(group, NULL, NULL), BRV_ERR_ARGUMENT, "left is NULL");
+    CHECK_FAILS(brv_group_shrink_any(group, NULL, NULL), BRV_ERR_ARGUMENT, "left is NULL");
     part = group;
     CHECK_FAILS(brv_group_hosts(NULL, &part, &other, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK(part == NULL && other == NULL);
@@ -274,6 +277,21 @@ static void hand_over_and_die(brv_group *group, brv_group *three, void *saved, s
     CHECK(brv_broadcast(group, &last, 1, BRV_F32, 0, NULL) == BRV_OK || brv_last_error_rank() == 3);
 }
 
+/* Those that are left of a group go on, also when one of them has closed the next one. */
+static void go_on(brv_group *group)
+{
+    brv_group *left = NULL, *again = NULL;
+
+    CHECK(brv_group_shrink(group, &left, NULL) == BRV_OK);
+    CHECK(brv_group_size(left) == 3 && brv_group_rank(left) == brv_group_rank(group));
+    CHECK(sum(left, 1) == 3);
+    if (brv_group_rank(left) == 1)
+        CHECK(brv_group_abort(left) == BRV_OK);
+    CHECK(brv_group_shrink_any(left, &again, NULL) == BRV_OK && sum(again, 1) == 3);
+    brv_group_free(left);
+    brv_group_free(again);
+}
+
 static void dies(brv_group *group)
 {
     int32_t rank = brv_group_rank(group), i;
@@ -322,6 +340,7 @@ static void dies(brv_group *group)
     CHECK_FAILS(brv_feedback_rejoin(feedback, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK(brv_exchange_rejoin(exchange, three) == BRV_OK && brv_feedback_rejoin(feedback, three) == BRV_OK);
     CHECK(brv_feedback_rejoin(unused, three) == BRV_OK);
+    go_on(group);
     brv_group_free(group);
     brv_group_free(with);
     /* What the three have not sent, with the step that failed, is sent or still there. */
