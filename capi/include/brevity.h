@@ -435,9 +435,9 @@ brv_status brv_group_duplicate(brv_group *group, brv_group **duplicate, const br
  * in *left; NULL after a failure. The ranks keep their order; the old group must still be freed.
  *
  * A rank that does not answer within the group's timeout, or that of the options, is out, and gets
- * BRV_ERR_EXCLUDED when it calls this. Only more than half of the ranks go on, or half of them with the lowest
- * one among them, so that a network that is cut never leaves two groups: others get BRV_ERR_NO_MAJORITY, and
- * may call this again when more can be reached.
+ * BRV_ERR_EXCLUDED when it calls this. Only more than half of the ranks go on, or half of them with the
+ * lowest one among them, so that a network that is cut never leaves two groups: others get
+ * BRV_ERR_NO_MAJORITY, and may call this again when more can be reached.
  *
  * BRV_ERR_ARGUMENT, BRV_ERR_EXCLUDED, BRV_ERR_NO_MAJORITY, BRV_ERR_EXHAUSTED as of brv_group_split. */
 brv_status brv_group_shrink(brv_group *group, brv_group **left, const brv_options *options);
@@ -1145,6 +1145,21 @@ brv_status brv_exchange_load_of(brv_exchange *exchange, int32_t rank, const void
 
 /* Like brv_feedback_rejoin, for all tensors of the list. */
 brv_status brv_exchange_rejoin(brv_exchange *exchange, brv_group *group);
+
+/* Lets ranks that are left of a loss agree on the last step: before the first call with the exchange, on all
+ * ranks. Costs a barrier in each step. */
+brv_status brv_exchange_keep_going(brv_exchange *exchange);
+
+/* Goes on in the group of the ranks that are left (brv_group_shrink), which all call this, on an exchange
+ * that keeps going. Afterwards all of them have delivered the last step, or none has. *delivered gets 1 on a
+ * rank whose last step has failed although others have delivered it: the averages are those of that step
+ * then, for the model. Otherwise it gets 0, the averages are unchanged, and a step that has failed is in the
+ * residuals: don't hand it in again. averages are as for brv_exchange_average.
+ *
+ * BRV_ERR_ARGUMENT; errors of brv_all_reduce on the group, as the loss of another rank: nothing has changed,
+ * and this can be called again with the next group. */
+brv_status brv_exchange_go_on(brv_exchange *exchange, brv_group *group, float *const *averages,
+                              size_t tensors, int32_t *delivered);
 
 /* ---- Compressed collectives ---------------------------------------------------------------------------- */
 

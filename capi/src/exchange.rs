@@ -30,6 +30,7 @@ pub(crate) struct Plan {
     /// The bytes of gradients of a bucket, if they were set.
     bucket_bytes: Option<usize>,
     over_participants: bool,
+    keeps_going: bool,
     /// What the last step took.
     pub(crate) report: StepReport,
 }
@@ -64,6 +65,7 @@ pub unsafe extern "C" fn brv_exchange_new(
             away: None,
             bucket_bytes: None,
             over_participants: false,
+            keeps_going: false,
             report: StepReport::default(),
         };
         Ok(Some(brv_exchange(Mutex::new(plan))))
@@ -287,6 +289,12 @@ impl Plan {
         Ok(())
     }
 
+    pub(crate) fn keep_going(&mut self) -> Result<(), Failure> {
+        self.check_unused("let it keep going")?;
+        self.keeps_going = true;
+        Ok(())
+    }
+
     fn check_unused(&self, what: &str) -> Result<(), Failure> {
         if self.exchange.is_none() {
             return Ok(());
@@ -322,6 +330,9 @@ impl Plan {
         }
         if self.over_participants {
             builder = builder.average_over_participants();
+        }
+        if self.keeps_going {
+            builder = builder.keep_going();
         }
         for tensor in &self.tensors {
             builder = builder.tensor(&tensor.name, &tensor.shape, tensor.policy);

@@ -19,6 +19,7 @@ mod exchange_state;
 mod exchange_vote;
 mod faults;
 mod float_modes;
+mod going_on;
 mod group_kills;
 mod groups;
 mod groups_sim;

@@ -1,7 +1,8 @@
-//! Groups that go on without the dead, on a simulated network: a rank is killed after each of its messages, and
-//! another one after each of its messages of the agreement that follows.
+//! Groups that go on without the dead, on a simulated network: a rank is killed after each of its messages,
+//! and another one after each of its messages of the agreement that follows.
 //!
-//! Continuous integration runs worlds of up to four ranks; `ci/exhaustive.sh` runs the tests that are ignored.
+//! Continuous integration runs worlds of up to four ranks; `ci/exhaustive.sh` runs the tests that are
+//! ignored.
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -1,7 +1,7 @@
 //! Groups that go on without killed and stopped ranks, on every wire between processes.
 //!
-//! Prints how long after a kill the first call of the new group has ended. UCX's own shared memory is left out:
-//! its queues may be stuck after a death (see `group_kills`).
+//! Prints how long after a kill the first call of the new group has ended. UCX's own shared memory is left
+//! out: its queues may be stuck after a death (see `group_kills`).
 
 use std::time::Duration;
 

@@ -36,6 +36,7 @@ pub struct ExchangeBuilder {
     number: Option<u32>,
     bucket_bytes: Option<usize>,
     over_participants: bool,
+    keeps_going: bool,
     tensors: Vec<(String, Vec<usize>, Policy)>,
 }
 
@@ -47,6 +48,7 @@ impl ExchangeBuilder {
             number: None,
             bucket_bytes: None,
             over_participants: false,
+            keeps_going: false,
             tensors: Vec::new(),
         }
     }
@@ -102,6 +104,14 @@ impl ExchangeBuilder {
         self
     }
 
+    /// Lets ranks that are left of a loss agree on the last step, so that all have delivered it or none
+    /// ([`GradientExchange::go_on`]). Costs a barrier in each step. It must be the same on all ranks.
+    #[must_use]
+    pub fn keep_going(mut self) -> Self {
+        self.keeps_going = true;
+        self
+    }
+
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
@@ -136,7 +146,7 @@ impl ExchangeBuilder {
         }
         let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size())?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
-        let parts = Parts::new(tensors, buckets, number, self.over_participants);
+        let parts = Parts::new(tensors, buckets, number, (self.over_participants, self.keeps_going));
         Ok(GradientExchange { group: self.group, parts, running: None })
     }
 }

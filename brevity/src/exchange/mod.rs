@@ -9,6 +9,7 @@ mod averaging;
 mod bucket;
 mod builder;
 mod dense;
+mod going;
 mod kept;
 mod low_rank;
 mod participants;
@@ -176,15 +177,27 @@ impl GradientExchange {
     /// new group and hand their exchanges over. Low-rank tensors start from the builder's seed again, because
     /// survivors may be a step apart. Every rank of the new group must call this or have just built its
     /// exchange.
+    ///
+    /// Where the last step has ended with an error on some ranks and not on others, those with an error keep
+    /// what others have delivered: [`go_on`](Self::go_on) is for that.
     pub fn rejoin(&mut self, group: &Group) {
         self.settle();
+        self.parts.decide(false, &mut []);
+        self.parts.committed = 0;
+        for bucket in &mut self.parts.buckets {
+            if let Bucket::LowRank(bucket) = bucket {
+                bucket.restart();
+            }
+        }
+        self.move_to(group);
+    }
+
+    fn move_to(&mut self, group: &Group) {
         self.group = group.clone();
         self.parts.number = group.number_object();
         for bucket in &mut self.parts.buckets {
-            match bucket {
-                Bucket::LowRank(bucket) => bucket.restart(),
-                Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),
-                Bucket::Dense(_) | Bucket::Vote(_) => {}
+            if let Bucket::Sparse(bucket) = bucket {
+                bucket.rejoin(group.world_size());
             }
         }
         self.parts.describe_anew();

@@ -17,6 +17,12 @@ pub(super) struct Parts {
     pub(super) number: u32,
     /// Whether averages are over the ranks that have gradients in a step.
     pub(super) over_participants: bool,
+    /// Whether a step ends with a barrier, so that ranks that are left of a loss agree on it.
+    pub(super) keeps_going: bool,
+    /// The steps that were delivered.
+    pub(super) committed: u64,
+    /// The last step, if this rank has its results and does not know whether others have delivered it.
+    pub(super) undecided: Option<Shares>,
     /// What all ranks must have built alike.
     pub(super) description: Description,
     /// The same of a bucket that travels by itself.
@@ -25,6 +31,8 @@ pub(super) struct Parts {
     pub(super) count: usize,
     /// The same of what a step does beside its buckets.
     pub(super) of_head: Description,
+    /// The same of the barrier at its end.
+    pub(super) of_confirming: Description,
 }
 
 impl Parts {
@@ -32,7 +40,7 @@ impl Parts {
         tensors: Vec<Tensor>,
         buckets: Vec<Bucket>,
         number: u32,
-        over_participants: bool,
+        (over_participants, keeps_going): (bool, bool),
     ) -> Self {
         let (description, count) = (Description::of_plan(Operation::EXCHANGE, &[]), buckets.len());
         let mut parts = Self {
@@ -40,10 +48,14 @@ impl Parts {
             buckets,
             number,
             over_participants,
+            keeps_going,
+            committed: 0,
+            undecided: None,
             description,
             of_buckets: Vec::new(),
             count,
             of_head: description,
+            of_confirming: description,
         };
         parts.describe_anew();
         parts
@@ -84,10 +96,12 @@ impl Parts {
             plan.extend_from_slice(&bucket.to_le_bytes());
             let description = Description::of_plan(Operation::EXCHANGE, &plan);
             plan.truncate(length);
-            description.with_detail(u64::from(self.number) << 1 | u64::from(self.over_participants))
+            let flags = u64::from(self.keeps_going) << 1 | u64::from(self.over_participants);
+            description.with_detail(u64::from(self.number) << 2 | flags)
         };
         self.of_buckets = (0..self.buckets.len() as u64).map(&mut of).collect();
         (self.description, self.of_head) = (of(u64::MAX), of(u64::MAX - 1));
+        self.of_confirming = of(u64::MAX - 2);
     }
 }
 
@@ -120,7 +134,7 @@ pub(super) async fn all_at_once(
     has_gradient: bool,
     gradients: &mut [&mut [f32]],
 ) -> Result<()> {
-    let Parts { tensors, buckets, over_participants, .. } = parts;
+    let Parts { buckets, over_participants, .. } = &mut *parts;
     let bad = in_standard_float_mode(|| {
         let all = buckets.iter_mut().filter_map(|bucket| {
             let tensors = bucket.tensors().into_iter();
@@ -135,10 +149,16 @@ pub(super) async fn all_at_once(
     let outcome = all_buckets(call, buckets, bad.is_some(), counts).await;
     let ending = Ending::of(&outcome);
     let shares = *outcome.as_ref().unwrap_or(&Shares::all(call.world_size()));
-    in_standard_float_mode(|| {
-        buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, shares));
-    });
-    outcome.map(drop).map_err(|error| named(error, tensors))
+    if parts.keeps_going && !matches!(ending, Ending::Failed) {
+        // All ranks know of a value that is not finite: that needs no decision.
+        let confirmed = barrier(call).await;
+        if let (Ending::Done, Err(error)) = (ending, confirmed) {
+            parts.undecided = Some(shares);
+            return Err(named(error, &parts.tensors));
+        }
+    }
+    parts.finish(ending, gradients, shares);
+    outcome.map(drop).map_err(|error| named(error, &parts.tensors))
 }
 
 /// The collectives of all buckets, one after the other. With `counts`, returns over how many the average is.

@@ -8,6 +8,7 @@ use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::Rank;
 
 use super::bucket::Bucket;
+use super::going::Confirming;
 use super::participants::Shares;
 use super::parts::{Parts, all_buckets, note_plan};
 use super::report::{BucketReport, StepReport};
@@ -35,6 +36,7 @@ pub(super) struct Running {
     buckets: Vec<Flight>,
     /// The bucket of each tensor, and whether its gradient is there.
     tensors: Vec<(usize, bool)>,
+    confirming: Confirming,
 }
 
 /// A bucket in a step.
@@ -130,11 +132,14 @@ impl GradientExchange {
                 state: State::Ready(bucket, reserved),
             }
         });
+        let flights: Vec<Flight> = flights.collect();
+        let confirming = Confirming::reserve(&self.group, &self.parts);
         self.running = Some(Running {
             head,
             shares: Ok(Shares::all(self.group.world_size())),
-            buckets: flights.collect(),
+            buckets: flights,
             tensors: places,
+            confirming,
         });
         Ok(Step { exchange: self })
     }
@@ -159,10 +164,12 @@ impl GradientExchange {
             std::mem::forget(running);
             return;
         }
-        let (flights, head) = running.end();
+        let keeps_going = self.parts.keeps_going;
+        let (flights, head, _confirming) = running.end();
         let outcome = outcome(&flights, head, own_rank(&self.group));
         let shares = Shares::all(self.group.world_size());
-        if outcome.is_err() {
+        // Without this rank's part in the barrier nobody has delivered the step.
+        if outcome.is_err() || keeps_going {
             self.put_back(flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));
             return;
         }
@@ -173,8 +180,20 @@ impl GradientExchange {
         self.put_back(flights, |bucket| bucket.finish(Ending::Done, &mut unseen, shares));
     }
 
-    /// Fails if the exchange's buckets are in a step, or were lost with one.
+    /// Fails if the exchange is in a step, or has one that is not decided.
     pub(super) fn check_settled(&self) -> Result<()> {
+        self.check_whole()?;
+        if self.parts.undecided.is_some() {
+            return Err(Error::Order {
+                what: "an exchange whose last step others may have delivered",
+                remedy: "shrink its group, and call go_on on all ranks that are left",
+            });
+        }
+        Ok(())
+    }
+
+    /// Fails if the exchange's buckets are in a step, or were lost with one.
+    pub(super) fn check_whole(&self) -> Result<()> {
         let Parts { buckets, count, .. } = &self.parts;
         let (what, remedy) = if self.running.is_some() {
             let remedy = "resume the step, and finish or drop it, before anything else";
@@ -259,6 +278,10 @@ impl Step<'_> {
                     flight.back(ended, begun);
                 }
             }
+            if running.has_results(own_rank(&self.exchange.group)) {
+                running.confirming.start();
+                running.confirming.end().await;
+            }
         }
         self.commit(&mut slices)
     }
@@ -284,11 +307,20 @@ impl Step<'_> {
     /// Waits for all buckets: one decision for all of them, of which all ranks have the same outcomes.
     fn commit(&mut self, gradients: &mut [&mut [f32]]) -> Result<StepReport> {
         let Some(running) = self.exchange.running.take() else { return Ok(StepReport::default()) };
-        let (flights, head) = running.end();
+        let (flights, head, mut confirming) = running.end();
         let outcome = outcome(&flights, head, own_rank(&self.exchange.group));
         let ending = Ending::of(&outcome);
         let all = Shares::all(self.exchange.group.world_size());
         let shares = *outcome.as_ref().unwrap_or(&all);
+        if !matches!(ending, Ending::Failed) {
+            confirming.start();
+        }
+        if let (Ending::Done, Err(error)) = (ending, confirming.wait()) {
+            self.exchange.put_back(flights, |_| ());
+            self.exchange.parts.undecided = Some(shares);
+            return Err(named(error, &self.exchange.parts.tensors));
+        }
+        self.exchange.parts.committed += u64::from(matches!(ending, Ending::Done));
         let report = self.exchange.put_back(flights, |bucket| bucket.finish(ending, gradients, shares));
         match outcome {
             Ok(_) => Ok(report),
@@ -376,7 +408,7 @@ impl Running {
     }
 
     /// Waits for the buckets that are away. One that has not started ends here: its call is dropped.
-    fn end(self) -> (Vec<Flight>, Result<Shares, Collective>) {
+    fn end(self) -> (Vec<Flight>, Result<Shares, Collective>, Confirming) {
         let shares = self.head.map_or(self.shares, |head| head.wait().1);
         let mut flights = self.buckets;
         for flight in &mut flights {
@@ -386,7 +418,13 @@ impl Running {
                 other => flight.state = other,
             }
         }
-        (flights, shares)
+        (flights, shares, self.confirming)
+    }
+
+    /// Whether all buckets have arrived, and a barrier may tell the others.
+    fn has_results(&self, own: Rank) -> bool {
+        let outcome = outcome(&self.buckets, self.shares.clone(), own);
+        !matches!(Ending::of(&outcome), Ending::Failed)
     }
 }
 

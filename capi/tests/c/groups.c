@@ -277,6 +277,37 @@ static void hand_over_and_die(brv_group *group, brv_group *three, void *saved, s
     CHECK(brv_broadcast(group, &last, 1, BRV_F32, 0, NULL) == BRV_OK || brv_last_error_rank() == 3);
 }
 
+/* A step that fails everywhere is put back everywhere, and delivered by the next one. */
+static void exchange_goes_on(brv_group *group)
+{
+    float ones[COUNT], zeros[COUNT] = {0}, *gradients_of[1] = {ones}, *nothing[1] = {zeros};
+    brv_exchange *exchange = NULL;
+    brv_group *left = NULL;
+    int32_t delivered = -1;
+    size_t i;
+
+    for (i = 0; i < COUNT; i++)
+        ones[i] = 1;
+    CHECK(brv_exchange_new(group, &exchange) == BRV_OK && add_dense(exchange, "dense", COUNT) == BRV_OK);
+    CHECK_FAILS(brv_exchange_keep_going(NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK(brv_exchange_keep_going(exchange) == BRV_OK);
+    CHECK(brv_exchange_average(exchange, gradients_of, 1, NULL) == BRV_OK && ones[0] == 1);
+    CHECK_FAILS(brv_exchange_keep_going(exchange), BRV_ERR_ARGUMENT, "in use");
+    CHECK(brv_barrier(group, NULL) == BRV_OK && brv_group_abort(group) == BRV_OK);
+    CHECK(brv_exchange_average(exchange, gradients_of, 1, NULL) != BRV_OK && ones[COUNT - 1] == 1);
+    CHECK(brv_group_shrink(group, &left, NULL) == BRV_OK && brv_group_size(left) == 3);
+    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 1, NULL), BRV_ERR_ARGUMENT, "delivered is NULL");
+    CHECK_FAILS(brv_exchange_go_on(exchange, NULL, nothing, 1, &delivered), BRV_ERR_ARGUMENT,
+                "group is NULL");
+    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 2, &delivered), BRV_ERR_ARGUMENT, "2 tensors");
+    CHECK(delivered == -1);
+    CHECK(brv_exchange_go_on(exchange, left, nothing, 1, &delivered) == BRV_OK && delivered == 0);
+    CHECK(zeros[0] == 0);
+    CHECK(brv_exchange_average(exchange, nothing, 1, NULL) == BRV_OK && zeros[0] == 1);
+    brv_exchange_free(exchange);
+    brv_group_free(left);
+}
+
 /* Those that are left of a group go on, also when one of them has closed the next one. */
 static void go_on(brv_group *group)
 {
@@ -289,6 +320,7 @@ static void go_on(brv_group *group)
         CHECK(brv_group_abort(left) == BRV_OK);
     CHECK(brv_group_shrink_any(left, &again, NULL) == BRV_OK && sum(again, 1) == 3);
     brv_group_free(left);
+    exchange_goes_on(again);
     brv_group_free(again);
 }
 

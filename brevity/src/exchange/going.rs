@@ -1,0 +1,143 @@
+//! Going on after a loss: all ranks that are left have delivered the last step, or none has.
+//!
+//! A step of an exchange that keeps going ends with a barrier. A rank that passes it knows that all others have
+//! the results; so one that fails in it has them too, and only waits for the decision: it delivers the step if
+//! any rank that is left has passed, and puts it back otherwise. A rank that fails before has kept all others
+//! from passing.
+
+use brevity_collectives::dense::barrier;
+use brevity_collectives::engine::Handle;
+use brevity_collectives::{Error as Collective, Group, ReduceOp, Reserved};
+use brevity_compress::in_standard_float_mode;
+
+use super::participants::Shares;
+use super::parts::Parts;
+use super::{Ending, GradientExchange};
+use crate::error::{Error, Result};
+
+/// The barrier at the end of a step that is handed in tensor by tensor.
+pub(super) enum Confirming {
+    /// The exchange does without.
+    Unneeded,
+    Reserved(Reserved),
+    Away(Handle<((), Result<(), Collective>)>),
+    Ended(Result<(), Collective>),
+}
+
+impl Confirming {
+    /// Takes the number of the barrier.
+    pub(super) fn reserve(group: &Group, parts: &Parts) -> Self {
+        if parts.keeps_going {
+            Self::Reserved(group.reserve(parts.of_confirming, false))
+        } else {
+            Self::Unneeded
+        }
+    }
+
+    /// Starts it, once this rank has all results.
+    pub(super) fn start(&mut self) {
+        *self = match std::mem::replace(self, Self::Unneeded) {
+            Self::Reserved(reserved) => {
+                Self::Away(reserved.start((), |call, ()| Box::pin(async move { barrier(call).await })))
+            }
+            other => other,
+        };
+    }
+
+    /// Waits for its end, in any runtime.
+    pub(super) async fn end(&mut self) {
+        if let Self::Away(handle) = self {
+            *self = Self::Ended(handle.await.1);
+        }
+    }
+
+    /// Whether all ranks have the results. Blocks.
+    pub(super) fn wait(self) -> Result<(), Collective> {
+        match self {
+            Self::Away(handle) => handle.wait().1,
+            Self::Ended(ended) => ended,
+            // Another error comes first then.
+            Self::Unneeded | Self::Reserved(_) => Ok(()),
+        }
+    }
+}
+
+impl GradientExchange {
+    /// Goes on in `group`, which has the ranks that are [left](Group::shrink) of the exchange's own. All of
+    /// them call this, on an exchange that [keeps going](crate::ExchangeBuilder::keep_going). Afterwards they
+    /// have all delivered the last step, or none has.
+    ///
+    /// Returns true on a rank whose last step has failed, although others have delivered it: `averages` are
+    /// those of that step then, for the model. Otherwise they are unchanged, and a step that has failed is in
+    /// the residuals: don't hand it in again. Low-rank tensors keep their warm start.
+    ///
+    /// Costs an all-reduce of 8 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Order`] for an exchange that does not keep going, and in the middle of a step;
+    /// [`Error::Shape`]. Those of the all-reduce, for instance if another rank is lost: nothing has changed,
+    /// and this can be called again with the next group.
+    pub fn go_on<G: AsMut<[f32]>>(&mut self, group: &Group, averages: &mut [G]) -> Result<bool> {
+        let mut slices: Vec<&mut [f32]> = averages.iter_mut().map(AsMut::as_mut).collect();
+        self.check_going(&slices)?;
+        let mut steps = [self.parts.committed];
+        group.all_reduce(&mut steps, ReduceOp::Max)?;
+        self.go_on_after(steps[0], group, &mut slices)
+    }
+
+    /// Like [`go_on`](Self::go_on), without blocking. If the future is dropped, nothing has changed, and the
+    /// other ranks may have gone on.
+    ///
+    /// # Errors
+    /// As for [`go_on`](Self::go_on).
+    pub async fn go_on_async<G: AsMut<[f32]>>(&mut self, group: &Group, averages: &mut [G]) -> Result<bool> {
+        let mut slices: Vec<&mut [f32]> = averages.iter_mut().map(AsMut::as_mut).collect();
+        self.check_going(&slices)?;
+        let (steps, reduced) = group.start_all_reduce(vec![self.parts.committed], ReduceOp::Max).await;
+        reduced?;
+        self.go_on_after(steps[0], group, &mut slices)
+    }
+
+    fn check_going(&self, averages: &[&mut [f32]]) -> Result<()> {
+        self.check_shapes(averages)?;
+        self.check_whole()?;
+        if self.parts.keeps_going {
+            return Ok(());
+        }
+        Err(Error::Order {
+            what: "going on with an exchange that does not know how its last step has ended elsewhere",
+            remedy: "build it with keep_going, or call rejoin",
+        })
+    }
+
+    /// Goes on where some rank has delivered so many steps.
+    fn go_on_after(&mut self, steps: u64, group: &Group, averages: &mut [&mut [f32]]) -> Result<bool> {
+        let is_delivered = steps > self.parts.committed;
+        let was_undecided = self.parts.decide(is_delivered, averages);
+        self.move_to(group);
+        if self.parts.committed != steps {
+            return Err(Error::Order {
+                what: "an exchange that has missed steps of other ranks",
+                remedy: "take the model and the state of one of them",
+            });
+        }
+        Ok(was_undecided && is_delivered)
+    }
+}
+
+impl Parts {
+    /// Ends a step that waits for a decision. Returns whether there was one.
+    pub(super) fn decide(&mut self, is_delivered: bool, gradients: &mut [&mut [f32]]) -> bool {
+        let Some(shares) = self.undecided.take() else { return false };
+        self.finish(if is_delivered { Ending::Done } else { Ending::Failed }, gradients, shares);
+        true
+    }
+
+    /// Ends a step in all buckets.
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+        in_standard_float_mode(|| {
+            self.buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, shares));
+        });
+        self.committed += u64::from(matches!(ending, Ending::Done));
+    }
+}
