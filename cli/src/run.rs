@@ -48,6 +48,12 @@ pub struct RunArguments {
     #[arg(long, value_name = "SECONDS", value_parser = grace)]
     grace: Option<Duration>,
 
+    /// Go on when ranks fail: the job has succeeded if one rank ends with status 0
+    ///
+    /// For programs that shrink their group. What has become of the others is reported at the end.
+    #[arg(long)]
+    keep_going: bool,
+
     /// Put the rank before every line of output
     #[arg(long)]
     tag_output: bool,
@@ -114,7 +120,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     // Each rank begins as this program, so that any program it becomes dies with the launcher.
     let begin = [TRAMPOLINE, "--"].map(OsString::from).into_iter().chain(arguments.program);
     let mut job = Launch::new(&own, begin).ranks(arguments.ranks).guard(own, [GUARD]);
-    job = job.tag_output(arguments.tag_output).encrypt(arguments.encrypt);
+    job = job.tag_output(arguments.tag_output).encrypt(arguments.encrypt).keep_going(arguments.keep_going);
     if let Some(transport) = arguments.transport {
         job = job.transport(transport);
     }

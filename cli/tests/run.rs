@@ -51,6 +51,23 @@ fn the_first_failure_decides_the_status() {
 }
 
 #[test]
+fn a_job_that_keeps_going_succeeds_if_one_rank_does() {
+    let run = |script: &str| {
+        let output = brevity(&["run", "-n", "3", "--keep-going", "--grace", "0", "--", "sh", "-c", script]);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (status, stdout, stderr) = run("test $BREVITY_RANK = 0 && kill -9 $$; sleep 1; \
+                                        test $BREVITY_RANK = 1 && exit 7; echo $BREVITY_RANK");
+    assert_eq!((status, &*stdout), (Some(0), "2\n"), "{stderr}");
+    assert_eq!(
+        stderr,
+        "brevity: rank 0 was killed by signal 9, rank 1 ended with status 7; the others went on\n"
+    );
+    let (status, _, stderr) = run("test $BREVITY_RANK = 1 || sleep 1; exit 7");
+    assert_eq!((status, &*stderr), (Some(7), "brevity: rank 1 ended with status 7\n"));
+}
+
+#[test]
 fn ranks_that_go_on_after_a_failure_are_ended_with_what_they_started() {
     let start = Instant::now();
     let script = "test $BREVITY_RANK = 0 && exit 1; sleep 1000 & echo $!; wait";

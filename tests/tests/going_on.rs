@@ -1,5 +1,5 @@
-//! Exchanges that go on after a death at any message of a step, on a simulated network: all ranks that are left
-//! have delivered the same steps, and nothing is lost or counted twice.
+//! Exchanges that go on after a death at any message of a step, on a simulated network: all ranks that are
+//! left have delivered the same steps, and nothing is lost or counted twice.
 //!
 //! Gradients are whole numbers, so sums are exact.
 

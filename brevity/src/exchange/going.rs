@@ -1,9 +1,9 @@
 //! Going on after a loss: all ranks that are left have delivered the last step, or none has.
 //!
-//! A step of an exchange that keeps going ends with a barrier. A rank that passes it knows that all others have
-//! the results; so one that fails in it has them too, and only waits for the decision: it delivers the step if
-//! any rank that is left has passed, and puts it back otherwise. A rank that fails before has kept all others
-//! from passing.
+//! A step of an exchange that keeps going ends with a barrier. A rank that passes it knows that all others
+//! have the results; so one that fails in it has them too, and only waits for the decision: it delivers the
+//! step if any rank that is left has passed, and puts it back otherwise. A rank that fails before has kept
+//! all others from passing.
 
 use brevity_collectives::dense::barrier;
 use brevity_collectives::engine::Handle;

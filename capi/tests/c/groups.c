@@ -299,7 +299,7 @@ static void exchange_goes_on(brv_group *group)
     CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 1, NULL), BRV_ERR_ARGUMENT, "delivered is NULL");
     CHECK_FAILS(brv_exchange_go_on(exchange, NULL, nothing, 1, &delivered), BRV_ERR_ARGUMENT,
                 "group is NULL");
-    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 2, &delivered), BRV_ERR_ARGUMENT, "2 tensors");
+    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 2, &delivered), BRV_ERR_ARGUMENT, "tensors is 2");
     CHECK(delivered == -1);
     CHECK(brv_exchange_go_on(exchange, left, nothing, 1, &delivered) == BRV_OK && delivered == 0);
     CHECK(zeros[0] == 0);

@@ -37,6 +37,8 @@ pub struct Job {
     /// Made before the first rank, so that no signal ends the launcher alone.
     relay: Relay,
     schedule: Schedule,
+    /// Whether ranks go on when others fail.
+    keeps_going: bool,
     /// Reserves the port of rank 0.
     _reserved: Socket,
     /// Last, because it may be dismissed only when the job has ended.
@@ -66,7 +68,7 @@ pub struct Outcome {
     /// How each rank ended, in rank order.
     pub endings: Vec<Ending>,
     /// The first rank that failed. A rank that was killed comes before ranks that exited at the same time,
-    /// most likely because of it.
+    /// most likely because of it. None if the job [goes on](super::Launch::keep_going) and a rank succeeded.
     pub first_failure: Option<Rank>,
 }
 
@@ -81,14 +83,20 @@ impl Outcome {
         }
     }
 
-    /// The first failure in one line, as "rank 2 was killed by signal 9"; `None` if every rank succeeded.
+    /// The first failure in one line, as "rank 2 was killed by signal 9", or all of a job that has gone on
+    /// without those ranks; `None` if every rank succeeded.
     #[must_use]
     pub fn report(&self) -> Option<String> {
-        let rank = self.first_failure?;
-        Some(match self.endings[rank.index()] {
+        let words = |rank: Rank, ending| match ending {
             Ending::Exited(status) => format!("rank {rank} ended with status {status}"),
             Ending::Killed(signal) => format!("rank {rank} was killed by signal {signal}"),
-        })
+        };
+        if let Some(rank) = self.first_failure {
+            return Some(words(rank, self.endings[rank.index()]));
+        }
+        let lost = (0..).map(Rank).zip(&self.endings).filter(|(_, ending)| **ending != Ending::Exited(0));
+        let lost: Vec<String> = lost.map(|(rank, ending)| words(rank, *ending)).collect();
+        (!lost.is_empty()).then(|| format!("{}; the others went on", lost.join(", ")))
     }
 }
 
@@ -97,12 +105,13 @@ impl Job {
     pub(super) fn new(
         reserved: Socket,
         grace: Duration,
-        tag_output: bool,
+        (tag_output, keeps_going): (bool, bool),
         guard: Option<Guard>,
     ) -> Result<Self> {
         let taggers = tag_output.then(Taggers::new);
         let (relay, schedule) = (Relay::new()?, Schedule::new(grace));
-        Ok(Self { children: Vec::new(), taggers, relay, schedule, _reserved: reserved, guard })
+        let children = Vec::new();
+        Ok(Self { children, taggers, relay, schedule, keeps_going, _reserved: reserved, guard })
     }
 
     pub(super) fn add(&mut self, rank: Rank, mut child: Child) -> Result<()> {
@@ -151,7 +160,9 @@ impl Job {
             let failed = self.look()?;
             let now = Instant::now();
             if !failed.is_empty() && blame.is_none() {
-                self.schedule.end(now);
+                if !self.keeps_going {
+                    self.schedule.end(now);
+                }
                 blame = Blame::among(&failed, self.ending());
             }
             if let Some(blame) = &mut blame {
@@ -166,8 +177,9 @@ impl Job {
                 self.stop();
             }
         }
-        let first_failure = blame.map(|blame| blame.rank());
-        let endings = self.children.iter().filter_map(|running| running.ending).collect();
+        let endings: Vec<Ending> = self.children.iter().filter_map(|running| running.ending).collect();
+        let has_gone_on = self.keeps_going && endings.contains(&Ending::Exited(0));
+        let first_failure = blame.map(|blame| blame.rank()).filter(|_| !has_gone_on);
         self.end();
         if let Some(taggers) = self.taggers.take() {
             taggers.finish(OUTPUT_PATIENCE);

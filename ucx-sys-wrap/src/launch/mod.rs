@@ -51,6 +51,7 @@ pub struct Launch {
     encrypt: bool,
     tag_output: bool,
     grace: Duration,
+    keeps_going: bool,
     environment: Vec<(OsString, OsString)>,
     guard: Option<(OsString, Vec<OsString>)>,
     /// The ranks' limit of open files, if this process has raised its own.
@@ -71,6 +72,7 @@ impl Launch {
             encrypt: false,
             tag_output: false,
             grace: GRACE,
+            keeps_going: false,
             environment: Vec::new(),
             guard: None,
             files: None,
@@ -105,6 +107,13 @@ impl Launch {
     /// job. Default: 30 seconds.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// Lets ranks go on when others fail, for programs that can do without them. The job has succeeded if one
+    /// rank ends with status 0.
+    pub fn keep_going(mut self, keep_going: bool) -> Self {
+        self.keeps_going = keep_going;
         self
     }
 
@@ -152,7 +161,7 @@ impl Launch {
         check(&self.command(Rank(0), master, &key))?;
         warn_of_unknown(std::env::vars_os().chain(self.environment.iter().cloned()).map(|(name, _)| name));
         let guard = self.guard.clone().map(Guard::start).transpose()?;
-        let mut job = Job::new(reserved, self.grace, self.tag_output, guard)?;
+        let mut job = Job::new(reserved, self.grace, (self.tag_output, self.keeps_going), guard)?;
         for rank in Rank::all(self.ranks) {
             let mut command = self.command(rank, master, &key);
             // The first rank leads the process group of the others and of all that they start.
