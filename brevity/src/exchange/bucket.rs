@@ -24,7 +24,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.tensors().collect(),
             Self::Sparse(bucket) => bucket.tensors().collect(),
-            Self::LowRank(bucket) => bucket.tensors().to_vec(),
+            Self::LowRank(bucket) => bucket.tensors(),
             Self::Vote(bucket) => bucket.tensors().collect(),
         }
     }
@@ -95,7 +95,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.keeps(tensor),
             Self::Sparse(bucket) => bucket.keeps(tensor),
-            Self::LowRank(bucket) => bucket.travels(tensor),
+            Self::LowRank(bucket) => bucket.keeps(tensor),
             Self::Vote(bucket) => bucket.holds(tensor).then(|| "vote of signs".into()),
         }
     }
@@ -123,8 +123,9 @@ impl Bucket {
     pub(super) fn write_whole(&self, tensor: usize, contents: &mut Writer) {
         match self {
             Self::Dense(bucket) => bucket.write_state(tensor, contents),
+            Self::LowRank(bucket) => bucket.vectors().write_state(tensor, contents),
             Self::Vote(bucket) => bucket.write_state(tensor, contents),
-            Self::Sparse(_) | Self::LowRank(_) => {}
+            Self::Sparse(_) => {}
         }
     }
 
@@ -135,8 +136,9 @@ impl Bucket {
     ) -> Result<(), brevity_compress::Error> {
         match self {
             Self::Dense(bucket) => bucket.read_state(tensor, contents),
+            Self::LowRank(bucket) => bucket.vectors_mut().read_state(tensor, contents),
             Self::Vote(bucket) => bucket.read_state(tensor, contents),
-            Self::Sparse(_) | Self::LowRank(_) => Ok(()),
+            Self::Sparse(_) => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The list of tensors that an exchange is built from.
 
 use std::cmp::Reverse;
+use std::mem::take;
 
 use brevity_collectives::Group;
 use brevity_compress::Error as Compress;
@@ -13,6 +14,7 @@ use super::low_rank::LowRankBucket;
 use super::parts::Parts;
 use super::room::Lacking;
 use super::sparse::{Member, SparseBucket, Way};
+use super::vectors::{Vector, with_matrices};
 use super::vote::VoteBucket;
 use super::{GradientExchange, Tensor};
 use crate::error::{Error, Result};
@@ -82,7 +84,8 @@ impl ExchangeBuilder {
     /// the last tensor on. A bucket travels as one vector; a larger tensor has a bucket of its own, and so
     /// has a sparse one whose format of values has scales (8 bits and less). In a
     /// [step](GradientExchange::begin), a bucket leaves as soon as its last gradient is ready: smaller ones
-    /// leave earlier, larger ones wait less for messages. Results depend on it: of a bucket, gTop-k delivers
+    /// leave earlier, larger ones wait less for messages. A bucket of low-rank matrices takes along vectors
+    /// of the same policy, up to 25 MiB or as many bytes. Results depend on it: of a bucket, gTop-k delivers
     /// the largest of the sums of all its tensors together, as many as are selected of these; and quantised
     /// tensors are rounded in other pieces.
     ///
@@ -129,8 +132,9 @@ impl ExchangeBuilder {
                     let seed = self.seed.wrapping_add(position as u64);
                     let state = LowRank::new(rows, cols, rank, seed);
                     let state = state.map_err(|error| refused(&name, error))?;
-                    plan.low_rank.push(((), (position, state)));
+                    plan.low_rank.push((position, state));
                 }
+                Resolved::Vector => plan.vectors.push((position, count)),
             }
             tensors.push(Tensor { name, count });
         }
@@ -146,16 +150,19 @@ impl ExchangeBuilder {
 struct Plan {
     dense: Vec<(Option<Values>, (usize, usize))>,
     votes: Vec<((), (usize, usize, f32))>,
-    low_rank: Vec<((), (usize, LowRank))>,
+    low_rank: Vec<(usize, LowRank)>,
+    /// Tensors of low-rank policies that do not shrink.
+    vectors: Vec<Vector>,
     sparse: Vec<(Way, Member)>,
 }
 
 impl Plan {
     /// Puts the tensors into buckets of so many bytes of gradients. They are sorted by when
     /// they become complete, if gradients are ready from the last tensor on.
-    fn buckets(self, bytes: Option<usize>, tensors: &[Tensor], world_size: u32) -> Result<Vec<Bucket>> {
+    fn buckets(mut self, bytes: Option<usize>, tensors: &[Tensor], world_size: u32) -> Result<Vec<Bucket>> {
         let most = |default: usize| bytes.unwrap_or(default) / size_of::<f32>();
-        let mut buckets = Vec::new();
+        let mut buckets = self.low_rank_buckets(most, tensors, world_size)?;
+        self.dense.sort_by_key(|(_, (tensor, _))| *tensor);
         for (values, members) in in_buckets(self.dense, |(_, count)| *count, most(DENSE_BUCKET_BYTES)) {
             let mut bucket = values.map_or_else(DenseBucket::default, DenseBucket::quantised);
             members.into_iter().for_each(|(tensor, count)| bucket.add(tensor, count));
@@ -170,20 +177,6 @@ impl Plan {
             allocated.map_err(|bytes| lacking(words("signum", bucket.tensors(), tensors), bytes))?;
             buckets.push(Bucket::Vote(bucket));
         }
-        let matrices =
-            in_buckets(self.low_rank, |(_, state)| state.rows() * state.cols(), most(BUCKET_BYTES));
-        let has_several = matrices.len() > 1;
-        for (number, ((), members)) in matrices.into_iter().enumerate() {
-            let mut bucket = LowRankBucket::default();
-            for (tensor, state) in members {
-                bucket.add(tensor, state).map_err(|error| refused(&tensors[tensor].name, error))?;
-            }
-            if has_several {
-                bucket.name(number);
-            }
-            bucket.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
-            buckets.push(Bucket::LowRank(bucket));
-        }
         for (way, members) in
             in_buckets(self.sparse, |member| member.count, most(BUCKET_BYTES).min(MOST_INDICES))
         {
@@ -193,6 +186,35 @@ impl Plan {
             buckets.push(Bucket::Sparse(bucket));
         }
         buckets.sort_by_key(|bucket| Reverse(bucket.tensors().first().copied()));
+        Ok(buckets)
+    }
+
+    /// Buckets of matrices, and of the vectors that travel with them. The others become dense tensors.
+    fn low_rank_buckets(
+        &mut self,
+        most: impl Fn(usize) -> usize,
+        tensors: &[Tensor],
+        world_size: u32,
+    ) -> Result<Vec<Bucket>> {
+        let (matrices, vectors) = (take(&mut self.low_rank), take(&mut self.vectors));
+        let elements = |state: &LowRank| state.rows() * state.cols();
+        let (members, left) =
+            with_matrices(matrices, elements, vectors, most(BUCKET_BYTES), most(DENSE_BUCKET_BYTES));
+        self.dense.extend(left.into_iter().map(|vector| (None, vector)));
+        let (has_several, mut buckets) = (members.len() > 1, Vec::new());
+        for (number, (matrices, vectors)) in members.into_iter().enumerate() {
+            let mut bucket = LowRankBucket::default();
+            for (tensor, state) in matrices {
+                bucket.add(tensor, state).map_err(|error| refused(&tensors[tensor].name, error))?;
+            }
+            vectors.into_iter().for_each(|(tensor, count)| bucket.add_vector(tensor, count));
+            if has_several {
+                bucket.name(number);
+            }
+            let allocated = bucket.allocate(world_size);
+            allocated.map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
+            buckets.push(Bucket::LowRank(bucket));
+        }
         Ok(buckets)
     }
 }

@@ -18,6 +18,7 @@ mod room;
 mod saved;
 mod sparse;
 mod step;
+mod vectors;
 mod vote;
 
 use std::time::Duration;

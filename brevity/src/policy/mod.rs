@@ -82,7 +82,9 @@ impl Policy {
     }
 
     /// Factors of rank `rank` of the tensor, seen as a matrix of its first dimension by the product of the
-    /// others: PowerSGD. Vectors, and matrices that would not shrink by a factor of 2, travel dense.
+    /// others: PowerSGD. Vectors, and matrices that would not shrink by a factor of 2, travel uncompressed,
+    /// in the message of the left factors, with the averages of [`dense`](Self::dense) tensors. Give a
+    /// model's biases this policy too, and they cost no message of their own.
     ///
     /// Dense first steps can help while gradients change fast. For that, begin with an exchange of
     /// [`dense`](Self::dense) tensors and build this one later: after a step that succeeded, a dense exchange
@@ -255,7 +257,7 @@ impl Policy {
                 let rows = shape.first().copied().unwrap_or(1);
                 let cols = count.checked_div(rows).unwrap_or(0);
                 let compress = shape.len() > 1 && worth_it(rows, cols, rank, min_compression);
-                Ok(if compress { Resolved::LowRank { rows, cols, rank } } else { Resolved::Dense })
+                Ok(if compress { Resolved::LowRank { rows, cols, rank } } else { Resolved::Vector })
             }
         }
     }
@@ -278,12 +280,13 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
     Error::TooLarge { tensor: tensor.into(), shape: shape.to_vec(), expected }
 }
 
-/// A policy with the tensor's shape applied.
+/// A policy with the tensor's shape applied. A `Vector` has a low-rank policy and travels uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resolved {
     Dense,
     Sparse { k: usize, method: SparseMethod, values: Values, momentum: Momentum },
     LowRank { rows: usize, cols: usize, rank: usize },
+    Vector,
     Quantised { values: Values },
     Signum { momentum: f32 },
 }
@@ -295,12 +298,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_and_flat_tensors_travel_dense() {
+    fn small_and_flat_tensors_travel_uncompressed() {
         let policy = Policy::low_rank(2);
-        assert_eq!(policy.resolve("bias", &[512]).unwrap(), Resolved::Dense);
-        assert_eq!(policy.resolve("scalar", &[]).unwrap(), Resolved::Dense);
-        assert_eq!(policy.resolve("small", &[4, 4]).unwrap(), Resolved::Dense);
-        assert_eq!(policy.resolve("empty", &[0, 4]).unwrap(), Resolved::Dense);
+        assert_eq!(policy.resolve("bias", &[512]).unwrap(), Resolved::Vector);
+        assert_eq!(policy.resolve("scalar", &[]).unwrap(), Resolved::Vector);
+        assert_eq!(policy.resolve("small", &[4, 4]).unwrap(), Resolved::Vector);
+        assert_eq!(policy.resolve("empty", &[0, 4]).unwrap(), Resolved::Vector);
         assert_eq!(
             policy.resolve("conv", &[64, 3, 7, 7]).unwrap(),
             Resolved::LowRank { rows: 64, cols: 147, rank: 2 }
