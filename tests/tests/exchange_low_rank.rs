@@ -1,5 +1,6 @@
 //! Low-rank tensors of an exchange, and the vectors that travel with them.
 
+mod momentum;
 mod vectors;
 
 use brevity::transport::sim::{Cluster, Links, run};

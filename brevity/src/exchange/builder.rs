@@ -12,6 +12,7 @@ use super::bucket::{Bucket, in_buckets};
 use super::dense::DenseBucket;
 use super::low_rank::LowRankBucket;
 use super::parts::Parts;
+use super::post_momentum::PostMomentum;
 use super::room::Lacking;
 use super::sparse::{Member, SparseBucket, Way};
 use super::vectors::{Vector, with_matrices};
@@ -136,7 +137,9 @@ impl ExchangeBuilder {
                 }
                 Resolved::Vector => plan.vectors.push((position, count)),
             }
-            tensors.push(Tensor { name, count });
+            let momentum = policy.post_momentum_factor().map(|factor| PostMomentum::new(factor, count));
+            let momentum = momentum.transpose().map_err(|bytes| lacking(named(&name), bytes))?;
+            tensors.push(Tensor { name, count, momentum });
         }
         let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size())?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());

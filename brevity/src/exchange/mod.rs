@@ -13,6 +13,7 @@ mod kept;
 mod low_rank;
 mod participants;
 mod parts;
+mod post_momentum;
 mod report;
 mod room;
 mod saved;
@@ -35,6 +36,7 @@ use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
 use bucket::Bucket;
 use parts::{Parts, all_at_once, note_plan};
+use post_momentum::PostMomentum;
 use step::Running;
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
@@ -67,6 +69,8 @@ pub struct GradientExchange {
 struct Tensor {
     name: String,
     count: usize,
+    /// That of its averages, if it has one.
+    momentum: Option<PostMomentum>,
 }
 
 /// The outcome of a step.
@@ -88,8 +92,9 @@ impl GradientExchange {
     }
 
     /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
-    /// residuals. An average is the sum, divided once by the number of ranks. `gradients` has one slice for
-    /// each tensor, in the builder's order. Blocks until done.
+    /// residuals. An average is the sum, divided once by the number of ranks; tensors with a [momentum after
+    /// aggregation](crate::Policy::post_momentum) get its sum with their momentum. `gradients` has one slice
+    /// for each tensor, in the builder's order. Blocks until done.
     ///
     /// # Errors
     /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: every rank gets the
@@ -174,9 +179,9 @@ impl GradientExchange {
     }
 
     /// Moves the exchange to another group, with all residuals. After a rank is lost, the survivors make a
-    /// new group and hand their exchanges over. Low-rank tensors start from the builder's seed again, because
-    /// survivors may be a step apart. Every rank of the new group must call this or have just built its
-    /// exchange.
+    /// new group and hand their exchanges over. All low-rank tensors start from the builder's seed again, and
+    /// momenta after aggregation from 0, because survivors may be a step apart. Every rank of the new group
+    /// must call this or have just built its exchange.
     pub fn rejoin(&mut self, group: &Group) {
         self.settle();
         self.group = group.clone();
@@ -188,6 +193,8 @@ impl GradientExchange {
                 Bucket::Dense(_) | Bucket::Vote(_) => {}
             }
         }
+        let momenta = self.parts.tensors.iter_mut().filter_map(|tensor| tensor.momentum.as_mut());
+        momenta.for_each(PostMomentum::restart);
         self.parts.describe_anew();
     }
 
@@ -233,7 +240,7 @@ impl GradientExchange {
     }
 
     /// What of a tensor's gradients on this rank has not been sent yet; `None` for an unknown name. A dense
-    /// tensor has a residual only after a failure, a signum tensor never: zeros.
+    /// tensor, and an unbiased one, has a residual only after a failure, a signum tensor never: zeros.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
         let mut residual = vec![0.0; self.position(tensor).ok()?.1];

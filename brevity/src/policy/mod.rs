@@ -1,15 +1,16 @@
 //! How a tensor's gradients travel.
 
+mod low_rank;
 mod momentum;
 mod rules;
 mod text;
 
+use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
 pub(crate) use momentum::Momentum;
 pub use rules::PolicyRules;
 
 use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
-use brevity_compress::low_rank::worth_it;
 use brevity_compress::quantise::Values;
 
 use crate::error::{Error, Result};
@@ -19,9 +20,6 @@ pub(crate) const DENSITIES: &str = "above 0 and at most 1";
 
 /// The range of a momentum, for error messages.
 const MOMENTA: &str = "at least 0 and below 1";
-
-/// A matrix that compresses by a smaller factor travels uncompressed.
-const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
 
 /// An entry's index has 32 bits.
 const MOST_INDICES: u64 = 1 << 32;
@@ -34,7 +32,7 @@ pub struct Policy(pub(crate) Kind);
 pub(crate) enum Kind {
     Dense,
     Sparse(SparsePolicy),
-    LowRank { rank: usize, min_compression: f64 },
+    LowRank(LowRankPolicy),
     Quantised(Values),
     Signum { momentum: f32 },
 }
@@ -79,19 +77,6 @@ impl Policy {
 
     const fn sparse(density: f64, method: SparseMethod) -> Self {
         Self(Kind::Sparse(SparsePolicy { density, method, values: Values::F32, momentum: Momentum::None }))
-    }
-
-    /// Factors of rank `rank` of the tensor, seen as a matrix of its first dimension by the product of the
-    /// others: PowerSGD. Vectors, and matrices that would not shrink by a factor of 2, travel uncompressed,
-    /// in the message of the left factors, with the averages of [`dense`](Self::dense) tensors. Give a
-    /// model's biases this policy too, and they cost no message of their own.
-    ///
-    /// Dense first steps can help while gradients change fast. For that, begin with an exchange of
-    /// [`dense`](Self::dense) tensors and build this one later: after a step that succeeded, a dense exchange
-    /// keeps nothing that the new exchange would need.
-    #[must_use]
-    pub const fn low_rank(rank: usize) -> Self {
-        Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
     }
 
     /// Every element, rounded to a format of a few bits, with error feedback: a quantised all-reduce. All
@@ -155,8 +140,9 @@ impl Policy {
 
     /// Momentum correction of [`topk`](Self::topk) and [`gtopk`](Self::gtopk) (0 <= factor < 1): momentum is
     /// applied before selecting, so the optimiser must not apply it again. Where an entry is delivered, its
-    /// velocity begins anew (*masking*). Takes 4 bytes an element more. No effect on other policies. Lin et
-    /// al., "Deep gradient compression", ICLR 2018.
+    /// velocity begins anew (*masking*). Takes 4 bytes an element more. No effect on other policies; low-rank
+    /// ones have a [momentum after aggregation](Self::post_momentum). Lin et al., "Deep gradient
+    /// compression", ICLR 2018.
     #[must_use]
     pub const fn momentum(mut self, factor: f32) -> Self {
         if let Kind::Sparse(SparsePolicy { momentum, .. }) = &mut self.0 {
@@ -208,15 +194,6 @@ impl Policy {
         self
     }
 
-    /// The compression factor below which a low-rank tensor travels dense. No effect on other policies.
-    #[must_use]
-    pub const fn min_compression(mut self, factor: f64) -> Self {
-        if let Kind::LowRank { min_compression, .. } = &mut self.0 {
-            *min_compression = factor;
-        }
-        self
-    }
-
     /// Checks a tensor of this shape as [`ExchangeBuilder::build`](crate::ExchangeBuilder::build) does and
     /// returns its number of elements, without allocating memory for it.
     ///
@@ -252,13 +229,7 @@ impl Policy {
                 Err(out_of_range("momentum", momentum.into(), MOMENTA))
             }
             Kind::Signum { momentum } => Ok(Resolved::Signum { momentum }),
-            Kind::LowRank { rank: 0, .. } => Err(out_of_range("rank", 0.0, "at least 1")),
-            Kind::LowRank { rank, min_compression } => {
-                let rows = shape.first().copied().unwrap_or(1);
-                let cols = count.checked_div(rows).unwrap_or(0);
-                let compress = shape.len() > 1 && worth_it(rows, cols, rank, min_compression);
-                Ok(if compress { Resolved::LowRank { rows, cols, rank } } else { Resolved::Vector })
-            }
+            Kind::LowRank(policy) => policy.resolve(tensor, shape, count),
         }
     }
 }
@@ -298,19 +269,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_and_flat_tensors_travel_uncompressed() {
-        let policy = Policy::low_rank(2);
-        assert_eq!(policy.resolve("bias", &[512]).unwrap(), Resolved::Vector);
-        assert_eq!(policy.resolve("scalar", &[]).unwrap(), Resolved::Vector);
-        assert_eq!(policy.resolve("small", &[4, 4]).unwrap(), Resolved::Vector);
-        assert_eq!(policy.resolve("empty", &[0, 4]).unwrap(), Resolved::Vector);
-        assert_eq!(
-            policy.resolve("conv", &[64, 3, 7, 7]).unwrap(),
-            Resolved::LowRank { rows: 64, cols: 147, rank: 2 }
-        );
-    }
-
-    #[test]
     fn densities_outside_their_range_are_refused() {
         for density in [0.0, -0.1, 1.5, f64::NAN] {
             assert!(
@@ -318,7 +276,6 @@ mod tests {
                 "{density}"
             );
         }
-        assert!(matches!(Policy::low_rank(0).resolve("t", &[8, 8]), Err(Error::Policy { .. })));
     }
 
     #[test]

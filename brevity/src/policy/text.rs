@@ -8,7 +8,8 @@ use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 
 use super::{
-    DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, MOMENTA, Momentum, Policy, SparseMethod, SparsePolicy,
+    DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, LowRankPolicy, MOMENTA, Momentum, Policy, SparseMethod,
+    SparsePolicy,
 };
 use crate::error::{Error, Result};
 
@@ -42,12 +43,12 @@ impl fmt::Display for Policy {
                 }
                 write!(f, "{momentum}")
             }
-            Kind::LowRank { rank, min_compression } => {
+            Kind::LowRank(LowRankPolicy { rank, min_compression, post_momentum }) => {
                 write!(f, "low-rank:{rank}")?;
-                if min_compression == DEFAULT_MIN_COMPRESSION {
-                    return Ok(());
+                if min_compression != DEFAULT_MIN_COMPRESSION {
+                    write!(f, ",min={min_compression}")?;
                 }
-                write!(f, ",min={min_compression}")
+                post_momentum.map_or(Ok(()), |factor| write!(f, ",post-momentum={factor}"))
             }
             Kind::Quantised(values) => write!(f, "quantised:{values}"),
             Kind::Signum { momentum } => write!(f, "signum:{momentum}"),
@@ -63,7 +64,7 @@ impl fmt::Display for Policy {
 /// | `dense` | none | none |
 /// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
-/// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression): a factor |
+/// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor |
 /// | `quantised` | [format](Policy::quantised): [`bf16`, `eight-bit`, ...](Values) | none |
 /// | `signum` | [momentum](Policy::signum) | none |
 impl FromStr for Policy {
@@ -144,11 +145,17 @@ impl Policy {
                 Kind::Sparse(SparsePolicy { momentum, .. }),
                 "momentum" | "nesterov" | "clip" | "samomentum",
             ) => self.with_momentum(momentum, key, value),
-            (Kind::LowRank { .. }, "min") => {
+            (Kind::LowRank(_), "min") => {
                 let factor = value.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
                 factor
                     .map(|factor| self.min_compression(factor))
                     .ok_or_else(|| "min=FACTOR, with a factor above 0".into())
+            }
+            (Kind::LowRank(_), "post-momentum") => {
+                let factor = value.parse().ok().filter(|factor| (0.0..1.0).contains(factor));
+                factor
+                    .map(|factor| self.post_momentum(factor))
+                    .ok_or_else(|| format!("post-momentum=FACTOR, with a factor of {MOMENTA}"))
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
@@ -158,7 +165,7 @@ impl Policy {
                 Kind::Sparse(_) => {
                     "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR"
                 }
-                Kind::LowRank { .. } => "only min=FACTOR",
+                Kind::LowRank(_) => "only min=FACTOR and post-momentum=FACTOR",
                 Kind::Dense | Kind::Quantised(_) | Kind::Signum { .. } => "nothing",
             }
             .to_owned()
@@ -225,6 +232,11 @@ mod tests {
             ("topk:0.01,values=f16,samomentum=0.7", Policy::topk(0.01).values(Values::F16).samomentum(0.7)),
             ("low-rank:4", Policy::low_rank(4)),
             ("low-rank:1,min=3.5", Policy::low_rank(1).min_compression(3.5)),
+            ("low-rank:2,post-momentum=0.9", Policy::low_rank(2).post_momentum(0.9)),
+            (
+                "low-rank:2,min=1.5,post-momentum=0",
+                Policy::low_rank(2).min_compression(1.5).post_momentum(0.0),
+            ),
             ("quantised:eight-bit", Policy::quantised(Values::EightBit)),
             ("quantised:two-bit-mean", Policy::quantised(Values::TwoBit(Magnitude::Mean))),
             ("signum:0.9", Policy::signum(0.9)),
@@ -251,7 +263,9 @@ mod tests {
             ("low-rank:2,min=0", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,min=inf", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,min", "min=FACTOR, with a factor above 0"),
-            ("low-rank:2,put-back=published", "only min=FACTOR after the method"),
+            ("low-rank:2,put-back=published", "only min=FACTOR and post-momentum=FACTOR after the method"),
+            ("low-rank:2,post-momentum=1", "post-momentum=FACTOR, with a factor of at least 0 and below 1"),
+            ("low-rank:2,momentum=0.9", "only min=FACTOR and post-momentum=FACTOR after the method"),
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             (
                 "gtopk:0.1,min=2",
