@@ -1,5 +1,6 @@
 //! Low-rank tensors of an exchange, and the vectors that travel with them.
 
+mod compared;
 mod momentum;
 mod vectors;
 
@@ -62,4 +63,11 @@ fn saved(exchange: &GradientExchange) -> Vec<u8> {
     exchange.save(&mut bytes).unwrap();
     assert_eq!(bytes.len(), exchange.saved_bytes());
     bytes
+}
+
+/// Whether every value of a tensor is close to what is expected, measured by the largest.
+fn is_close(found: &[f32], expected: &[f32], tolerance: f32) -> bool {
+    let largest = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    found.len() == expected.len()
+        && found.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance * largest.max(1e-3))
 }

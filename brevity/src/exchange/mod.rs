@@ -9,16 +9,21 @@ mod averaging;
 mod bucket;
 mod builder;
 mod dense;
+mod encoding;
+mod gathered;
 mod kept;
 mod low_rank;
 mod participants;
 mod parts;
+mod pending;
 mod post_momentum;
 mod report;
 mod room;
 mod saved;
 mod sparse;
+mod spectral;
 mod step;
+mod unbiased;
 mod vectors;
 mod vote;
 
@@ -190,6 +195,8 @@ impl GradientExchange {
             match bucket {
                 Bucket::LowRank(bucket) => bucket.restart(),
                 Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),
+                Bucket::Unbiased(bucket) => bucket.restart(),
+                Bucket::Gathered(bucket) => bucket.rejoin(group.rank()),
                 Bucket::Dense(_) | Bucket::Vote(_) => {}
             }
         }

@@ -11,10 +11,45 @@ pub(super) const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
 /// A low-rank policy's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LowRankPolicy {
+    pub(crate) method: LowRankMethod,
     pub(crate) rank: usize,
     pub(crate) min_compression: f64,
     /// The factor of the momentum after aggregation.
     pub(crate) post_momentum: Option<f32>,
+}
+
+/// How a matrix is approximated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum LowRankMethod {
+    PowerSgd,
+    Unbiased,
+    Best,
+    Atomo,
+}
+
+impl LowRankMethod {
+    /// The names of policies as text.
+    pub(super) const ALL: [(&'static str, Self); 4] = [
+        ("low-rank", Self::PowerSgd),
+        ("unbiased-low-rank", Self::Unbiased),
+        ("best-low-rank", Self::Best),
+        ("atomo", Self::Atomo),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(_, method)| *method == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it needs singular vectors, which are a feature of this crate.
+    const fn needs_svd(self) -> bool {
+        matches!(self, Self::Best | Self::Atomo)
+    }
+
+    /// The policy of this method.
+    pub(super) const fn policy(self, rank: usize) -> Policy {
+        let min_compression = DEFAULT_MIN_COMPRESSION;
+        Policy(Kind::LowRank(LowRankPolicy { method: self, rank, min_compression, post_momentum: None }))
+    }
 }
 
 impl Policy {
@@ -28,8 +63,42 @@ impl Policy {
     /// keeps nothing that the new exchange would need.
     #[must_use]
     pub const fn low_rank(rank: usize) -> Self {
-        let min_compression = DEFAULT_MIN_COMPRESSION;
-        Self(Kind::LowRank(LowRankPolicy { rank, min_compression, post_momentum: None }))
+        LowRankMethod::PowerSgd.policy(rank)
+    }
+
+    /// Unbiased rank `rank`: `M U U^T`, with a random `U` that all ranks draw alike, another one in each step.
+    /// Of the matrix `M`, seen as in [`low_rank`](Self::low_rank), only `M U` travels, in one all-reduce of `4
+    /// rank rows` bytes, together with vectors. There is no error feedback: the mean over all `U` is the
+    /// average, and an average alone has an error of `sqrt(cols / rank - 1)` times the norm of `M`. A step that
+    /// fails is kept whole (4 bytes an element) and sent later.
+    ///
+    /// For comparison: Vogels et al., NeurIPS 2019, 4.1.
+    #[must_use]
+    pub const fn unbiased_low_rank(rank: usize) -> Self {
+        LowRankMethod::Unbiased.policy(rank)
+    }
+
+    /// Best rank `rank`: each rank's own best approximation, with error feedback. All ranks gather all factors
+    /// (an all-gather of `4 rank (rows + cols)` bytes from each rank), and average what they multiply to.
+    /// Vectors travel dense.
+    ///
+    /// For comparison (Vogels et al., NeurIPS 2019, 4.2), and slow: a singular value decomposition of each
+    /// matrix in each step. Needs the feature `svd` of this crate; otherwise
+    /// [`build`](crate::ExchangeBuilder::build) fails with [`Error::Feature`].
+    #[must_use]
+    pub const fn best_low_rank(rank: usize) -> Self {
+        LowRankMethod::Best.policy(rank)
+    }
+
+    /// Spectral Atomo: each rank samples `rank` of its singular components at most, unbiased and without error
+    /// feedback. Sent as [`best_low_rank`](Self::best_low_rank), as slow, and with the same feature. Samples
+    /// depend on the seed, the tensor, the rank and the number of the step. A step that fails is kept whole (4
+    /// bytes an element) and sent later.
+    ///
+    /// For comparison: Wang et al., "ATOMO", NeurIPS 2018.
+    #[must_use]
+    pub const fn atomo(rank: usize) -> Self {
+        LowRankMethod::Atomo.policy(rank)
     }
 
     /// The compression factor below which a low-rank tensor travels uncompressed. No effect on other policies.
@@ -70,7 +139,7 @@ impl Policy {
 impl LowRankPolicy {
     /// The policy applied to a tensor of this shape and of `count` elements.
     pub(super) fn resolve(self, tensor: &str, shape: &[usize], count: usize) -> Result<Resolved> {
-        let Self { rank, min_compression, post_momentum } = self;
+        let Self { method, rank, min_compression, post_momentum } = self;
         let out_of_range =
             |parameter, found, expected| Error::Policy { tensor: tensor.into(), parameter, found, expected };
         if rank == 0 {
@@ -79,10 +148,13 @@ impl LowRankPolicy {
         if let Some(factor) = post_momentum.filter(|factor| !(0.0..1.0).contains(factor)) {
             return Err(out_of_range("post-momentum", factor.into(), MOMENTA));
         }
+        if method.needs_svd() && !cfg!(feature = "svd") {
+            return Err(Error::Feature { tensor: tensor.into(), policy: method.name(), feature: "svd" });
+        }
         let rows = shape.first().copied().unwrap_or(1);
         let cols = count.checked_div(rows).unwrap_or(0);
         let shrinks = shape.len() > 1 && worth_it(rows, cols, rank, min_compression);
-        Ok(if shrinks { Resolved::LowRank { rows, cols, rank } } else { Resolved::Vector })
+        Ok(if shrinks { Resolved::LowRank { method, rows, cols, rank } } else { Resolved::Vector { method } })
     }
 }
 
@@ -92,11 +164,12 @@ mod tests {
 
     #[test]
     fn small_and_flat_tensors_travel_uncompressed() {
-        let policy = Policy::low_rank(2);
+        let (policy, method) = (Policy::low_rank(2), LowRankMethod::PowerSgd);
+        let vector = Resolved::Vector { method };
         for (name, shape) in [("bias", &[512][..]), ("scalar", &[]), ("small", &[4, 4]), ("empty", &[0, 4])] {
-            assert_eq!(policy.resolve(name, shape).unwrap(), Resolved::Vector, "{name}");
+            assert_eq!(policy.resolve(name, shape).unwrap(), vector, "{name}");
         }
-        let conv = Resolved::LowRank { rows: 64, cols: 147, rank: 2 };
+        let conv = Resolved::LowRank { method, rows: 64, cols: 147, rank: 2 };
         assert_eq!(policy.resolve("conv", &[64, 3, 7, 7]).unwrap(), conv);
     }
 
@@ -107,6 +180,9 @@ mod tests {
             let error = Policy::low_rank(1).post_momentum(factor).resolve("t", &[8]).unwrap_err();
             assert!(matches!(error, Error::Policy { parameter: "post-momentum", .. }), "{error}");
         }
+        let refused = Policy::best_low_rank(1).resolve("t", &[8, 8]);
+        let is_feature = matches!(refused, Err(Error::Feature { feature: "svd", .. }));
+        assert_eq!(is_feature, !cfg!(feature = "svd"));
         assert_eq!(Policy::dense().post_momentum(0.5), Policy::dense());
         assert_eq!(Policy::low_rank(1).post_momentum(0.5).post_momentum_factor(), Some(0.5));
     }

@@ -5,6 +5,7 @@ mod momentum;
 mod rules;
 mod text;
 
+pub(crate) use low_rank::LowRankMethod;
 use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
 pub(crate) use momentum::Momentum;
 pub use rules::PolicyRules;
@@ -35,6 +36,7 @@ pub(crate) enum Kind {
     LowRank(LowRankPolicy),
     Quantised(Values),
     Signum { momentum: f32 },
+    SignNorm,
 }
 
 /// A sparse policy's parameters.
@@ -115,6 +117,17 @@ impl Policy {
     #[must_use]
     pub const fn signum(momentum: f32) -> Self {
         Self(Kind::Signum { momentum })
+    }
+
+    /// Sign and norm: each rank's signs and the mean of all magnitudes of the tensor, one bit an element,
+    /// with error feedback. All ranks gather all messages and average them, so a rank receives `P - 1` times
+    /// `n / 8` bytes. [`quantised`](Self::quantised) with `one-bit-mean` receives an eighth of `2 n` bytes
+    /// whatever `P` is, and rounds the sum once more.
+    ///
+    /// Karimireddy et al., ICML 2019, as compared to PowerSGD by Vogels et al., NeurIPS 2019, section 5.
+    #[must_use]
+    pub const fn sign_norm() -> Self {
+        Self(Kind::SignNorm)
     }
 
     /// Which part of a gTop-k contribution returns to which residual. No effect on other policies.
@@ -229,6 +242,7 @@ impl Policy {
                 Err(out_of_range("momentum", momentum.into(), MOMENTA))
             }
             Kind::Signum { momentum } => Ok(Resolved::Signum { momentum }),
+            Kind::SignNorm => Ok(Resolved::SignNorm),
             Kind::LowRank(policy) => policy.resolve(tensor, shape, count),
         }
     }
@@ -256,10 +270,11 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
 pub(crate) enum Resolved {
     Dense,
     Sparse { k: usize, method: SparseMethod, values: Values, momentum: Momentum },
-    LowRank { rows: usize, cols: usize, rank: usize },
-    Vector,
+    LowRank { method: LowRankMethod, rows: usize, cols: usize, rank: usize },
+    Vector { method: LowRankMethod },
     Quantised { values: Values },
     Signum { momentum: f32 },
+    SignNorm,
 }
 
 #[cfg(test)]

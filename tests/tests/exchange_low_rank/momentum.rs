@@ -12,8 +12,9 @@ fn model(matrix: Policy) -> Model {
     vec![("first", vec![12, 10], matrix), ("bias", vec![9], matrix), ("last", vec![6, 14], matrix)]
 }
 
-fn policies() -> [Policy; 2] {
-    [1, 2].map(|rank| Policy::low_rank(rank).min_compression(1.0))
+fn policies() -> [Policy; 4] {
+    let all = [Policy::low_rank(1), Policy::unbiased_low_rank(2), Policy::best_low_rank(1), Policy::atomo(2)];
+    all.map(|policy| policy.min_compression(1.0))
 }
 
 fn moving() -> Model {
