@@ -19,6 +19,7 @@ for features in "" encryption pmi ucx; do
     step cargo clippy -p brevity -p brevity-capi -p brevity-cli --no-default-features --features "$features" \
         --locked -- -D warnings
 done
+step cargo clippy -p brevity --features svd --locked -- -D warnings
 if cargo tree -p brevity --no-default-features --edges normal,build --locked | grep -wE "cc|ring"; then
     echo "ci/check.sh: expected no C compiler to be needed without features" >&2
     exit 1

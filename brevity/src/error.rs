@@ -70,6 +70,20 @@ pub enum Error {
         values: Values,
     },
 
+    /// A policy needs a feature of this crate that it was built without.
+    #[error(
+        "tensor {tensor:?}: the policy {policy} needs the feature {feature} of the crate brevity: build it \
+         with that feature, or take low-rank, which needs none"
+    )]
+    Feature {
+        /// The tensor.
+        tensor: String,
+        /// The policy's name.
+        policy: &'static str,
+        /// The feature's name.
+        feature: &'static str,
+    },
+
     /// A text is no policy, or no rule for policies.
     #[error("{text:?} is no policy: expected {expected}")]
     PolicyText {

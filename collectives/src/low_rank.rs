@@ -90,27 +90,32 @@ pub async fn low_rank_all_reduce(
     let mut factors = Factors { p: call.zeros(batch.p_len())?, ..Factors::default() };
     let outcome = in_standard_float_mode(|| batch.left_factors(matrices, &mut factors.p));
     poison_unless(outcome, &mut factors.p, call, tensors);
-    all_reduce_factors(call, Plain { batch, matrices }, factors, tensors).await
+    all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, &mut []).await
 }
 
 /// Like [`low_rank_all_reduce`], with error feedback: for the batch's accumulated gradients, whose packed
 /// left factors are `factors.p`. The memory of the other factors is reused, so passing those of the last step
 /// avoids allocation. The caller commits the factors if it keeps the result. A poisoned rank passes zeros in
-/// `p`.
+/// `p` and in `vectors`.
+///
+/// `vectors` are values that do not shrink, as those of biases. They travel behind the left factors, in the
+/// same message, and become their sums over all ranks, with the bits of a dense all-reduce. Sums that are not
+/// finite are not looked for. All ranks pass as many.
 ///
 /// # Errors
-/// As for [`low_rank_all_reduce`].
+/// As for [`low_rank_all_reduce`]; `vectors` is unspecified then.
 pub async fn powersgd_all_reduce(
     call: &Call<'_, '_>,
     powersgd: &mut PowerSgd,
     factors: Factors,
     tensors: &[u32],
+    vectors: &mut [f32],
 ) -> Result<Factors> {
     let expected = powersgd.batch().p_len();
     if factors.p.len() != expected {
         return Err(Error::Length { what: "the left factors", found: factors.p.len(), expected });
     }
-    all_reduce_factors(call, powersgd, factors, tensors).await
+    all_reduce_factors(call, powersgd, factors, tensors, vectors).await
 }
 
 /// The mean of all ranks' matrices, as a call of a group; see [`low_rank_all_reduce`].
@@ -183,9 +188,10 @@ async fn all_reduce_factors(
     mut phases: impl Phases,
     factors: Factors,
     tensors: &[u32],
+    vectors: &mut [f32],
 ) -> Result<Factors> {
     let Factors { p, mut own_q, mut q } = factors;
-    let mut p = mean(call, p).await?;
+    let mut p = mean(call, p, vectors).await?;
     call.check_poison()?;
     // All ranks have the same bits, and so the same outcome.
     in_standard_float_mode(|| phases.states().orthonormalise(&mut p))
@@ -195,7 +201,7 @@ async fn all_reduce_factors(
     poison_unless(outcome, &mut own_q, call, tensors);
     call.resize(&mut q, own_q.len())?;
     q.copy_from_slice(&own_q);
-    let q = mean(call, q).await?;
+    let q = mean(call, q, &mut []).await?;
     call.check_poison()?;
     match q.iter().position(|value| !value.is_finite()) {
         Some(place) => Err(Error::Overflow { tensor: tensors[phases.states().position_in_q(place)] }),
@@ -216,8 +222,17 @@ fn poison_unless(
     }
 }
 
-async fn mean(call: &Call<'_, '_>, factors: Vec<f32>) -> Result<Vec<f32>> {
-    all_reduce(call, Chunk::from(factors), ReduceOp::Average).await.map(Chunk::into_vec)
+/// The mean of all ranks' factors. The `vectors` travel behind them, and become sums.
+async fn mean(call: &Call<'_, '_>, mut factors: Vec<f32>, vectors: &mut [f32]) -> Result<Vec<f32>> {
+    let length = factors.len();
+    call.resize(&mut factors, length + vectors.len())?;
+    factors[length..].copy_from_slice(vectors);
+    let mut sums = all_reduce(call, Chunk::from(factors), ReduceOp::Sum).await?.into_vec();
+    vectors.copy_from_slice(&sums[length..]);
+    sums.truncate(length);
+    let ranks = call.world_size() as f32;
+    in_standard_float_mode(|| sums.iter_mut().for_each(|sum| *sum /= ranks));
+    Ok(sums)
 }
 
 /// Checks the arguments of a [`low_rank_all_reduce`]. A rank whose call ends before it has sent anything

@@ -17,7 +17,7 @@ use brevity::transport::{Transport, local};
 use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
 
-const POLICIES: [(&str, Policy); 9] = [
+const POLICIES: [(&str, Policy); 11] = [
     ("dense", Policy::dense()),
     ("topk", Policy::topk(0.05)),
     ("gtopk", Policy::gtopk(0.05)),
@@ -27,6 +27,8 @@ const POLICIES: [(&str, Policy); 9] = [
     ("low rank", Policy::low_rank(2)),
     ("quantised bf16", Policy::quantised(Values::Bf16)),
     ("quantised one bit", Policy::quantised(Values::OneBit(Magnitude::Mean))),
+    ("best low rank", Policy::best_low_rank(2)),
+    ("sign and norm", Policy::sign_norm()),
 ];
 
 const SHAPE: [usize; 2] = [33, 65];
@@ -366,6 +368,9 @@ fn an_exchange_that_no_memory_holds_is_refused() {
         (Policy::low_rank(2), vec![1, 1 << 60]),
         (Policy::quantised(Values::Bf16), vec![1 << 46]),
         (Policy::signum(0.9), vec![1 << 46]),
+        (Policy::unbiased_low_rank(2), vec![1 << 40, 1 << 10]),
+        (Policy::best_low_rank(2), vec![1 << 40, 1 << 10]),
+        (Policy::sign_norm(), vec![1 << 46]),
     ];
     for (policy, shape) in huge {
         let refused = on_local(2, move |group| {

@@ -5,9 +5,11 @@ use brevity_compress::state::{Reader, Writer};
 
 use super::Ending;
 use super::dense::DenseBucket;
+use super::gathered::GatheredBucket;
 use super::low_rank::LowRankBucket;
 use super::participants::Shares;
 use super::sparse::SparseBucket;
+use super::unbiased::UnbiasedBucket;
 use super::vote::VoteBucket;
 
 /// Tensors that travel together.
@@ -16,6 +18,8 @@ pub(super) enum Bucket {
     Sparse(SparseBucket),
     LowRank(LowRankBucket),
     Vote(VoteBucket),
+    Unbiased(UnbiasedBucket),
+    Gathered(GatheredBucket),
 }
 
 impl Bucket {
@@ -24,8 +28,10 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.tensors().collect(),
             Self::Sparse(bucket) => bucket.tensors().collect(),
-            Self::LowRank(bucket) => bucket.tensors().to_vec(),
+            Self::LowRank(bucket) => bucket.tensors(),
             Self::Vote(bucket) => bucket.tensors().collect(),
+            Self::Unbiased(bucket) => bucket.tensors(),
+            Self::Gathered(bucket) => bucket.tensors().collect(),
         }
     }
 
@@ -33,7 +39,7 @@ impl Bucket {
     pub(super) fn uses_slots(&self) -> bool {
         match self {
             Self::Dense(bucket) => bucket.uses_slots(),
-            Self::LowRank(_) => true,
+            Self::LowRank(_) | Self::Unbiased(_) | Self::Gathered(_) => true,
             Self::Sparse(_) | Self::Vote(_) => false,
         }
     }
@@ -45,6 +51,8 @@ impl Bucket {
             Self::Sparse(bucket) => bucket.accumulate(tensor, gradient),
             Self::LowRank(bucket) => bucket.accumulate(tensor, gradient),
             Self::Vote(bucket) => bucket.accumulate(tensor, gradient),
+            Self::Unbiased(bucket) => bucket.accumulate(tensor, gradient),
+            Self::Gathered(bucket) => bucket.accumulate(tensor, gradient),
         }
     }
 
@@ -55,6 +63,8 @@ impl Bucket {
             Self::Sparse(bucket) => bucket.describe(),
             Self::LowRank(bucket) => bucket.describe(),
             Self::Vote(bucket) => bucket.describe(),
+            Self::Unbiased(bucket) => bucket.describe(),
+            Self::Gathered(bucket) => bucket.describe(),
         }
     }
 
@@ -65,6 +75,8 @@ impl Bucket {
             Self::Sparse(bucket) => bucket.exchange(call, poisoned).await?,
             Self::LowRank(bucket) => bucket.exchange(call, poisoned).await?,
             Self::Vote(bucket) => bucket.exchange(call, poisoned).await?,
+            Self::Unbiased(bucket) => bucket.exchange(call, poisoned).await?,
+            Self::Gathered(bucket) => bucket.exchange(call, poisoned).await?,
         }
         call.check_poison()
     }
@@ -77,6 +89,8 @@ impl Bucket {
             Self::Sparse(bucket) => bucket.finish(ending, gradients, shares),
             Self::LowRank(bucket) => bucket.finish(ending, gradients, shares),
             Self::Vote(bucket) => bucket.finish(ending, gradients),
+            Self::Unbiased(bucket) => bucket.finish(ending, gradients, shares),
+            Self::Gathered(bucket) => bucket.finish(ending, gradients, shares),
         }
     }
 
@@ -87,6 +101,8 @@ impl Bucket {
             Self::Sparse(bucket) => bucket.travels(tensor),
             Self::LowRank(bucket) => bucket.travels(tensor),
             Self::Vote(bucket) => bucket.travels(tensor),
+            Self::Unbiased(bucket) => bucket.travels(tensor),
+            Self::Gathered(bucket) => bucket.travels(tensor),
         }
     }
 
@@ -95,8 +111,10 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.keeps(tensor),
             Self::Sparse(bucket) => bucket.keeps(tensor),
-            Self::LowRank(bucket) => bucket.travels(tensor),
+            Self::LowRank(bucket) => bucket.keeps(tensor),
             Self::Vote(bucket) => bucket.holds(tensor).then(|| "vote of signs".into()),
+            Self::Unbiased(bucket) => bucket.keeps(tensor),
+            Self::Gathered(bucket) => bucket.keeps(tensor),
         }
     }
 
@@ -116,15 +134,21 @@ impl Bucket {
             Self::Sparse(bucket) => bucket.residual_to(tensor, out),
             Self::LowRank(bucket) => bucket.residual_to(tensor, out),
             Self::Vote(bucket) => bucket.residual_to(tensor, out),
+            Self::Unbiased(bucket) => bucket.residual_to(tensor, out),
+            Self::Gathered(bucket) => bucket.residual_to(tensor, out),
         }
     }
 
-    /// Writes what is kept of a tensor of which all values travel, if it is of this bucket.
+    /// Writes what is kept of a tensor that has a state of its own and is not sparse, if it is of this
+    /// bucket.
     pub(super) fn write_whole(&self, tensor: usize, contents: &mut Writer) {
         match self {
             Self::Dense(bucket) => bucket.write_state(tensor, contents),
+            Self::LowRank(bucket) => bucket.vectors().write_state(tensor, contents),
             Self::Vote(bucket) => bucket.write_state(tensor, contents),
-            Self::Sparse(_) | Self::LowRank(_) => {}
+            Self::Unbiased(bucket) => bucket.write_state(tensor, contents),
+            Self::Gathered(bucket) => bucket.write_state(tensor, contents),
+            Self::Sparse(_) => {}
         }
     }
 
@@ -135,8 +159,11 @@ impl Bucket {
     ) -> Result<(), brevity_compress::Error> {
         match self {
             Self::Dense(bucket) => bucket.read_state(tensor, contents),
+            Self::LowRank(bucket) => bucket.vectors_mut().read_state(tensor, contents),
             Self::Vote(bucket) => bucket.read_state(tensor, contents),
-            Self::Sparse(_) | Self::LowRank(_) => Ok(()),
+            Self::Unbiased(bucket) => bucket.read_state(tensor, contents),
+            Self::Gathered(bucket) => bucket.read_state(tensor, contents),
+            Self::Sparse(_) => Ok(()),
         }
     }
 

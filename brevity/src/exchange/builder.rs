@@ -1,22 +1,28 @@
 //! The list of tensors that an exchange is built from.
 
 use std::cmp::Reverse;
+use std::mem::take;
 
 use brevity_collectives::Group;
 use brevity_compress::Error as Compress;
-use brevity_compress::low_rank::LowRank;
+use brevity_compress::low_rank::{LowRank, UnbiasedLowRank};
 use brevity_compress::quantise::Values;
 
 use super::bucket::{Bucket, in_buckets};
 use super::dense::DenseBucket;
+use super::encoding::{Encoding, Shape};
+use super::gathered::GatheredBucket;
 use super::low_rank::LowRankBucket;
 use super::parts::Parts;
+use super::post_momentum::PostMomentum;
 use super::room::Lacking;
 use super::sparse::{Member, SparseBucket, Way};
+use super::unbiased::UnbiasedBucket;
+use super::vectors::{Vector, with_matrices};
 use super::vote::VoteBucket;
 use super::{GradientExchange, Tensor};
 use crate::error::{Error, Result};
-use crate::policy::{Policy, Resolved, elements};
+use crate::policy::{LowRankMethod, Policy, Resolved, elements};
 
 /// The gradients of a bucket, in bytes, unless the caller says otherwise: of tensors of which all values
 /// travel, and of the others.
@@ -61,8 +67,8 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Sets the seed of the shared random numbers, which start the right factors of low-rank tensors. It must
-    /// be the same on all ranks.
+    /// Sets the seed of the random numbers: the first right factors of low-rank tensors, the projections of
+    /// unbiased ones, and the samples of Spectral Atomo. It must be the same on all ranks.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -77,14 +83,16 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Sets how many bytes of gradients a bucket holds. Unless set, that is 25 MiB of dense, quantised and
-    /// signum tensors, and 128 MiB of sparse and low-rank ones. It must be the same on all ranks.
+    /// Sets how many bytes of gradients a bucket holds. Unless set, that is 25 MiB of dense, quantised,
+    /// signum and gathered tensors, and 128 MiB of sparse and low-rank ones. It must be the same on all
+    /// ranks.
     ///
     /// Tensors with equal policies, but for density, rank and momentum, share buckets, which are formed from
     /// the last tensor on. A bucket travels as one vector; a larger tensor has a bucket of its own, and so
     /// has a sparse one whose format of values has scales (8 bits and less). In a
     /// [step](GradientExchange::begin), a bucket leaves as soon as its last gradient is ready: smaller ones
-    /// leave earlier, larger ones wait less for messages. Results depend on it: of a bucket, gTop-k delivers
+    /// leave earlier, larger ones wait less for messages. A bucket of low-rank matrices takes along vectors
+    /// of the same policy, up to 25 MiB or as many bytes. Results depend on it: of a bucket, gTop-k delivers
     /// the largest of the sums of all its tensors together, as many as are selected of these; and quantised
     /// tensors are rounded in other pieces.
     ///
@@ -135,16 +143,26 @@ impl ExchangeBuilder {
                     let member = Member { tensor: position, count, k, momentum };
                     plan.sparse.push((Way::new(method, values, position), member));
                 }
-                Resolved::LowRank { rows, cols, rank } => {
-                    let seed = self.seed.wrapping_add(position as u64);
-                    let state = LowRank::new(rows, cols, rank, seed);
-                    let state = state.map_err(|error| refused(&name, error))?;
-                    plan.low_rank.push(((), (position, state)));
+                Resolved::SignNorm => {
+                    plan.gathered.push((None, (position, Encoding::SignNorm { count })));
                 }
+                Resolved::LowRank { method, rows, cols, rank } => {
+                    let seed = self.seed.wrapping_add(position as u64);
+                    let matrix = plan.add_matrix(position, method, [rows, cols, rank], seed);
+                    matrix.map_err(|error| refused(&name, error))?;
+                }
+                Resolved::Vector { method: LowRankMethod::PowerSgd } => plan.vectors.push((position, count)),
+                Resolved::Vector { method: LowRankMethod::Unbiased } => {
+                    plan.unbiased_vectors.push((position, count));
+                }
+                Resolved::Vector { .. } => plan.dense.push((None, (position, count))),
             }
-            tensors.push(Tensor { name, count });
+            let momentum = policy.post_momentum_factor().map(|factor| PostMomentum::new(factor, count));
+            let momentum = momentum.transpose().map_err(|bytes| lacking(named(&name), bytes))?;
+            tensors.push(Tensor { name, count, momentum });
         }
-        let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size())?;
+        let others = plan.gathered_buckets(self.bucket_bytes, self.seed, &self.group)?;
+        let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size(), others)?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
         let parts = Parts::new(tensors, buckets, number, (self.over_participants, self.keeps_going));
         Ok(GradientExchange { group: self.group, parts, running: None })
@@ -156,16 +174,50 @@ impl ExchangeBuilder {
 struct Plan {
     dense: Vec<(Option<Values>, (usize, usize))>,
     votes: Vec<((), (usize, usize, f32))>,
-    low_rank: Vec<((), (usize, LowRank))>,
+    low_rank: Vec<(usize, LowRank)>,
+    /// Tensors of low-rank policies that do not shrink.
+    vectors: Vec<Vector>,
+    unbiased: Vec<(usize, UnbiasedLowRank)>,
+    unbiased_vectors: Vec<Vector>,
+    /// With a method for matrices.
+    gathered: Vec<(Option<LowRankMethod>, (usize, Encoding))>,
     sparse: Vec<(Way, Member)>,
 }
 
 impl Plan {
-    /// Puts the tensors into buckets of so many bytes of gradients. They are sorted by when
-    /// they become complete, if gradients are ready from the last tensor on.
-    fn buckets(self, bytes: Option<usize>, tensors: &[Tensor], world_size: u32) -> Result<Vec<Bucket>> {
+    /// Adds a matrix of rows, columns and a rank.
+    fn add_matrix(
+        &mut self,
+        tensor: usize,
+        method: LowRankMethod,
+        [rows, cols, rank]: [usize; 3],
+        seed: u64,
+    ) -> std::result::Result<(), Compress> {
+        let shape = Shape::new(rows, cols, rank);
+        match method {
+            LowRankMethod::PowerSgd => self.low_rank.push((tensor, LowRank::new(rows, cols, rank, seed)?)),
+            LowRankMethod::Unbiased => {
+                self.unbiased.push((tensor, UnbiasedLowRank::new(rows, cols, rank, seed)?));
+            }
+            LowRankMethod::Best => self.gathered.push((Some(method), (tensor, Encoding::Best(shape)))),
+            LowRankMethod::Atomo => self.gathered.push((Some(method), (tensor, Encoding::Atomo(shape)))),
+        }
+        Ok(())
+    }
+
+    /// Puts the tensors into buckets of so many bytes of gradients, beside those that there are. They are
+    /// sorted by when they become complete, if gradients are ready from the last tensor on.
+    fn buckets(
+        mut self,
+        bytes: Option<usize>,
+        tensors: &[Tensor],
+        world_size: u32,
+        mut buckets: Vec<Bucket>,
+    ) -> Result<Vec<Bucket>> {
         let most = |default: usize| bytes.unwrap_or(default) / size_of::<f32>();
-        let mut buckets = Vec::new();
+        buckets.extend(self.low_rank_buckets(most, tensors, world_size)?);
+        buckets.extend(self.unbiased_buckets(most, tensors, world_size)?);
+        self.dense.sort_by_key(|(_, (tensor, _))| *tensor);
         for (values, members) in in_buckets(self.dense, |(_, count)| *count, most(DENSE_BUCKET_BYTES)) {
             let mut bucket = values.map_or_else(DenseBucket::default, DenseBucket::quantised);
             members.into_iter().for_each(|(tensor, count)| bucket.add(tensor, count));
@@ -180,20 +232,6 @@ impl Plan {
             allocated.map_err(|bytes| lacking(words("signum", bucket.tensors(), tensors), bytes))?;
             buckets.push(Bucket::Vote(bucket));
         }
-        let matrices =
-            in_buckets(self.low_rank, |(_, state)| state.rows() * state.cols(), most(BUCKET_BYTES));
-        let has_several = matrices.len() > 1;
-        for (number, ((), members)) in matrices.into_iter().enumerate() {
-            let mut bucket = LowRankBucket::default();
-            for (tensor, state) in members {
-                bucket.add(tensor, state).map_err(|error| refused(&tensors[tensor].name, error))?;
-            }
-            if has_several {
-                bucket.name(number);
-            }
-            bucket.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
-            buckets.push(Bucket::LowRank(bucket));
-        }
         for (way, members) in
             in_buckets(self.sparse, |member| member.count, most(BUCKET_BYTES).min(MOST_INDICES))
         {
@@ -203,6 +241,78 @@ impl Plan {
             buckets.push(Bucket::Sparse(bucket));
         }
         buckets.sort_by_key(|bucket| Reverse(bucket.tensors().first().copied()));
+        Ok(buckets)
+    }
+
+    /// Buckets of matrices, and of the vectors that travel with them. The others become dense tensors.
+    fn low_rank_buckets(
+        &mut self,
+        most: impl Fn(usize) -> usize,
+        tensors: &[Tensor],
+        world_size: u32,
+    ) -> Result<Vec<Bucket>> {
+        let (matrices, vectors) = (take(&mut self.low_rank), take(&mut self.vectors));
+        let elements = |state: &LowRank| state.rows() * state.cols();
+        let (members, left) =
+            with_matrices(matrices, elements, vectors, most(BUCKET_BYTES), most(DENSE_BUCKET_BYTES));
+        self.dense.extend(left.into_iter().map(|vector| (None, vector)));
+        let (has_several, mut buckets) = (members.len() > 1, Vec::new());
+        for (number, (matrices, vectors)) in members.into_iter().enumerate() {
+            let mut bucket = LowRankBucket::default();
+            for (tensor, state) in matrices {
+                bucket.add(tensor, state).map_err(|error| refused(&tensors[tensor].name, error))?;
+            }
+            vectors.into_iter().for_each(|(tensor, count)| bucket.add_vector(tensor, count));
+            if has_several {
+                bucket.name(number);
+            }
+            let allocated = bucket.allocate(world_size);
+            allocated.map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
+            buckets.push(Bucket::LowRank(bucket));
+        }
+        Ok(buckets)
+    }
+
+    /// The same of unbiased ones.
+    fn unbiased_buckets(
+        &mut self,
+        most: impl Fn(usize) -> usize,
+        tensors: &[Tensor],
+        world_size: u32,
+    ) -> Result<Vec<Bucket>> {
+        let (matrices, vectors) = (take(&mut self.unbiased), take(&mut self.unbiased_vectors));
+        let elements = |state: &UnbiasedLowRank| state.dimensions()[0] * state.dimensions()[1];
+        let (members, left) =
+            with_matrices(matrices, elements, vectors, most(BUCKET_BYTES), most(DENSE_BUCKET_BYTES));
+        self.dense.extend(left.into_iter().map(|vector| (None, vector)));
+        let mut buckets = Vec::new();
+        for (matrices, vectors) in members {
+            let mut bucket = UnbiasedBucket::default();
+            for (tensor, state) in matrices {
+                let Tensor { name, count, .. } = &tensors[tensor];
+                bucket.add(tensor, state, *count).map_err(|bytes| lacking(named(name), bytes))?;
+            }
+            vectors.into_iter().for_each(|(tensor, count)| bucket.add_vector(tensor, count));
+            let allocated = bucket.allocate(world_size);
+            allocated.map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
+            buckets.push(Bucket::Unbiased(bucket));
+        }
+        Ok(buckets)
+    }
+
+    /// Buckets of tensors whose messages are gathered.
+    fn gathered_buckets(&mut self, bytes: Option<usize>, seed: u64, group: &Group) -> Result<Vec<Bucket>> {
+        let most = bytes.unwrap_or(DENSE_BUCKET_BYTES) / size_of::<f32>();
+        let mut buckets = Vec::new();
+        for (_, members) in in_buckets(take(&mut self.gathered), |(_, encoding)| encoding.count(), most) {
+            let mut bucket = GatheredBucket::new(seed, group.rank());
+            let what = format!("{} tensors whose messages are gathered", members.len());
+            let mut add = |(tensor, encoding)| bucket.add(tensor, encoding);
+            let added = members.into_iter().try_for_each(&mut add);
+            let allocated = added.and_then(|()| bucket.allocate(group.world_size()));
+            allocated.map_err(|bytes| lacking(what, bytes))?;
+            buckets.push(Bucket::Gathered(bucket));
+        }
         Ok(buckets)
     }
 }

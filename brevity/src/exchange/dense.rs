@@ -82,7 +82,7 @@ impl DenseBucket {
         Ok(())
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.tensors.last().map_or(0, |packed| packed.range.end)
     }
 
@@ -107,20 +107,30 @@ impl DenseBucket {
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
-        let mut sum = mem::take(&mut self.sum);
-        sum.clear();
-        // Copied, so that `pending` keeps the gradients if the collective fails.
-        sum.extend_from_slice(&self.pending);
-        if poisoned {
-            sum.fill(0.0);
-        }
+        let mut sum = self.outgoing(poisoned);
         if let Some(Rounding { values, packed, kept }) = &mut self.rounding {
             let reduced = quantised_all_reduce_packed(call, &mut sum, packed, *values, kept).await;
             self.sum = sum;
             return reduced;
         }
-        self.sum = all_reduce(call, Chunk::from(sum), ReduceOp::Sum).await?.into_vec();
-        // All ranks have the same bits and so take the same branch.
+        let sum = all_reduce(call, Chunk::from(sum), ReduceOp::Sum).await?.into_vec();
+        self.arrived(sum)
+    }
+
+    /// What this rank sends: a copy, so that `pending` keeps the gradients if the collective fails.
+    pub(super) fn outgoing(&mut self, poisoned: bool) -> Vec<f32> {
+        let mut sum = mem::take(&mut self.sum);
+        sum.clear();
+        sum.extend_from_slice(&self.pending);
+        if poisoned {
+            sum.fill(0.0);
+        }
+        sum
+    }
+
+    /// Takes the sum over all ranks of what they sent. All ranks have the same bits and so the same outcome.
+    pub(super) fn arrived(&mut self, sum: Vec<f32>) -> Result<()> {
+        self.sum = sum;
         let is_finite =
             |packed: &&Packed| self.sum[packed.range.clone()].iter().all(|value| value.is_finite());
         match self.tensors.iter().find(|packed| !is_finite(packed)) {

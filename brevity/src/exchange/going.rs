@@ -12,7 +12,7 @@ use brevity_compress::in_standard_float_mode;
 
 use super::participants::Shares;
 use super::parts::Parts;
-use super::{Ending, GradientExchange};
+use super::{Ending, GradientExchange, post_momentum};
 use crate::error::{Error, Result};
 
 /// The barrier at the end of a step that is handed in tensor by tensor.
@@ -138,6 +138,9 @@ impl Parts {
         in_standard_float_mode(|| {
             self.buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, shares));
         });
-        self.committed += u64::from(matches!(ending, Ending::Done));
+        if matches!(ending, Ending::Done) {
+            post_momentum::apply(&mut self.tensors, gradients);
+            self.committed += 1;
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! Tensors that travel as low-rank factors: all left factors in one message, then all right factors.
+//! Tensors that travel as low-rank factors: all left factors in one message, then all right factors. Vectors,
+//! which have no factors, travel with the left ones, so that they cost no message.
 
 use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
 use brevity_collectives::{Call, Description, Result};
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 use brevity_compress::state::{Reader, Writer};
 
+use super::dense::DenseBucket;
 use super::participants::Shares;
 use super::room::Lacking;
 use super::{Ending, room};
@@ -19,6 +21,8 @@ pub(super) struct LowRankBucket {
     /// Whether this step's gradient has been accumulated.
     added: Vec<bool>,
     factors: Factors,
+    /// The tensors that do not shrink.
+    vectors: DenseBucket,
     /// Which bucket it is, in words; nothing if there is no other.
     name: String,
 }
@@ -36,15 +40,25 @@ impl LowRankBucket {
         Ok(())
     }
 
+    /// Adds a tensor that travels uncompressed.
+    pub(super) fn add_vector(&mut self, tensor: usize, count: usize) {
+        self.vectors.add(tensor, count);
+    }
+
     /// Names the bucket, where there are several: what is saved of it fits no other.
     pub(super) fn name(&mut self, number: usize) {
         self.name = format!(" in bucket {number}");
     }
 
     /// Makes room for the factors of all tensors, and checks that there is as much to work with.
-    pub(super) fn allocate(&mut self) -> std::result::Result<(), Lacking> {
+    pub(super) fn allocate(&mut self, world_size: u32) -> std::result::Result<(), Lacking> {
+        self.vectors.allocate(world_size)?;
         let (p, q) = (self.powersgd.batch().p_len(), self.powersgd.batch().q_len());
-        let (p, own_q, q) = (room::with_room(p)?, room::with_room(q)?, room::with_room(q)?);
+        let (p, own_q, q) = (
+            room::with_room(p.saturating_add(self.vectors.count()))?,
+            room::with_room(q)?,
+            room::with_room(q)?,
+        );
         self.factors = Factors { p, own_q, q };
         let factors = &self.factors;
         room::check(4 * (factors.p.capacity() + factors.own_q.capacity() + factors.q.capacity()))
@@ -58,7 +72,7 @@ impl LowRankBucket {
     /// Adds the gradient of a tensor of the bucket and projects it. Returns whether all sums are finite; if
     /// not, nothing is added.
     pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
-        let Some(position) = self.position(tensor) else { return true };
+        let Some(position) = self.position(tensor) else { return self.vectors.accumulate(tensor, gradient) };
         let Self { powersgd, factors, .. } = self;
         factors.p.resize(powersgd.batch().p_len(), 0.0);
         self.added[position] = powersgd.accumulate(position, gradient, &mut factors.p).is_ok();
@@ -74,8 +88,10 @@ impl LowRankBucket {
         if poisoned {
             factors.p.fill(0.0);
         }
-        self.factors = powersgd_all_reduce(call, &mut self.powersgd, factors, &self.numbers).await?;
-        Ok(())
+        let mut sums = self.vectors.outgoing(poisoned);
+        self.factors =
+            powersgd_all_reduce(call, &mut self.powersgd, factors, &self.numbers, &mut sums).await?;
+        self.vectors.arrived(sums)
     }
 
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
@@ -85,10 +101,14 @@ impl LowRankBucket {
             Ending::Poisoned => self.withdraw(gradients),
         }
         self.added.fill(false);
+        self.vectors.finish(ending, gradients, shares);
     }
 
-    pub(super) fn tensors(&self) -> &[usize] {
-        &self.tensors
+    /// In the builder's order.
+    pub(super) fn tensors(&self) -> Vec<usize> {
+        let mut tensors: Vec<usize> = self.tensors.iter().copied().chain(self.vectors.tensors()).collect();
+        tensors.sort_unstable();
+        tensors
     }
 
     /// Writes the approximation of the mean, and keeps in the residual what this rank's own projection misses
@@ -113,9 +133,29 @@ impl LowRankBucket {
         }
     }
 
+    /// How a tensor of the bucket travels.
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
+        let dense = || Some(self.vectors.travels(tensor)? + ", with the left factors");
+        self.factors_of(tensor).or_else(dense)
+    }
+
+    /// What is kept of a tensor of the bucket, in words.
+    pub(super) fn keeps(&self, tensor: usize) -> Option<String> {
+        self.factors_of(tensor).or_else(|| self.vectors.keeps(tensor))
+    }
+
+    fn factors_of(&self, tensor: usize) -> Option<String> {
         let state = &self.powersgd.batch().states()[self.position(tensor)?];
         Some(format!("rank {} of {} x {}{}", state.rank(), state.rows(), state.cols(), self.name))
+    }
+
+    /// The tensors that do not shrink.
+    pub(super) fn vectors(&self) -> &DenseBucket {
+        &self.vectors
+    }
+
+    pub(super) fn vectors_mut(&mut self) -> &mut DenseBucket {
+        &mut self.vectors
     }
 
     pub(super) fn write_state(&self, contents: &mut Writer) {
@@ -138,5 +178,6 @@ impl LowRankBucket {
             let copied = self.powersgd.memories()[position].residual_to(out);
             debug_assert!(copied.is_ok(), "{copied:?}");
         }
+        self.vectors.residual_to(tensor, out);
     }
 }

@@ -9,16 +9,23 @@ mod averaging;
 mod bucket;
 mod builder;
 mod dense;
+mod encoding;
+mod gathered;
 mod going;
 mod kept;
 mod low_rank;
 mod participants;
 mod parts;
+mod pending;
+mod post_momentum;
 mod report;
 mod room;
 mod saved;
 mod sparse;
+mod spectral;
 mod step;
+mod unbiased;
+mod vectors;
 mod vote;
 
 use std::time::Duration;
@@ -35,6 +42,7 @@ use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
 use bucket::Bucket;
 use parts::{Parts, all_at_once, note_plan};
+use post_momentum::PostMomentum;
 use step::Running;
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
@@ -67,6 +75,8 @@ pub struct GradientExchange {
 struct Tensor {
     name: String,
     count: usize,
+    /// That of its averages, if it has one.
+    momentum: Option<PostMomentum>,
 }
 
 /// The outcome of a step.
@@ -88,8 +98,9 @@ impl GradientExchange {
     }
 
     /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
-    /// residuals. An average is the sum, divided once by the number of ranks. `gradients` has one slice for
-    /// each tensor, in the builder's order. Blocks until done.
+    /// residuals. An average is the sum, divided once by the number of ranks; tensors with a [momentum after
+    /// aggregation](crate::Policy::post_momentum) get its sum with their momentum. `gradients` has one slice
+    /// for each tensor, in the builder's order. Blocks until done.
     ///
     /// # Errors
     /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: every rank gets the
@@ -174,9 +185,9 @@ impl GradientExchange {
     }
 
     /// Moves the exchange to another group, with all residuals. After a rank is lost, the survivors make a
-    /// new group and hand their exchanges over. Low-rank tensors start from the builder's seed again, because
-    /// survivors may be a step apart. Every rank of the new group must call this or have just built its
-    /// exchange.
+    /// new group and hand their exchanges over. All low-rank tensors start from the builder's seed again, and
+    /// momenta after aggregation from 0, because survivors may be a step apart. Every rank of the new group
+    /// must call this or have just built its exchange.
     ///
     /// Where the last step has ended with an error on some ranks and not on others, those with an error keep
     /// what others have delivered: [`go_on`](Self::go_on) is for that.
@@ -185,10 +196,14 @@ impl GradientExchange {
         self.parts.decide(false, &mut []);
         self.parts.committed = 0;
         for bucket in &mut self.parts.buckets {
-            if let Bucket::LowRank(bucket) = bucket {
-                bucket.restart();
+            match bucket {
+                Bucket::LowRank(bucket) => bucket.restart(),
+                Bucket::Unbiased(bucket) => bucket.restart(),
+                Bucket::Sparse(_) | Bucket::Gathered(_) | Bucket::Dense(_) | Bucket::Vote(_) => {}
             }
         }
+        let momenta = self.parts.tensors.iter_mut().filter_map(|tensor| tensor.momentum.as_mut());
+        momenta.for_each(PostMomentum::restart);
         self.move_to(group);
     }
 
@@ -196,8 +211,10 @@ impl GradientExchange {
         self.group = group.clone();
         self.parts.number = group.number_object();
         for bucket in &mut self.parts.buckets {
-            if let Bucket::Sparse(bucket) = bucket {
-                bucket.rejoin(group.world_size());
+            match bucket {
+                Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),
+                Bucket::Gathered(bucket) => bucket.rejoin(group.rank()),
+                Bucket::Dense(_) | Bucket::Vote(_) | Bucket::LowRank(_) | Bucket::Unbiased(_) => {}
             }
         }
         self.parts.describe_anew();
@@ -245,7 +262,7 @@ impl GradientExchange {
     }
 
     /// What of a tensor's gradients on this rank has not been sent yet; `None` for an unknown name. A dense
-    /// tensor has a residual only after a failure, a signum tensor never: zeros.
+    /// tensor, and an unbiased one, has a residual only after a failure, a signum tensor never: zeros.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
         let mut residual = vec![0.0; self.position(tensor).ok()?.1];

@@ -6,7 +6,7 @@ use brevity_compress::in_standard_float_mode;
 
 use super::bucket::Bucket;
 use super::participants::Shares;
-use super::{Ending, Tensor, named};
+use super::{Ending, PostMomentum, Tensor, named};
 use crate::error::Result;
 
 /// The exchange without its group.
@@ -112,18 +112,25 @@ pub(super) fn note_plan(group: &Group, description: &Description, tensors: &[Ten
 
 /// Each tensor in words: name, length, and how it travels, with all settings.
 pub(super) fn texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
-    texts_by(tensors, buckets, Bucket::travels)
+    texts_by(tensors, buckets, Bucket::travels, PostMomentum::travels)
 }
 
-/// Each tensor in words, with what `of` says of the bucket that holds it.
-pub(super) fn texts_by(
+/// What each tensor keeps from step to step, in words.
+pub(super) fn kept_texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
+    texts_by(tensors, buckets, Bucket::keeps, |momentum| momentum.keeps().to_owned())
+}
+
+/// Each tensor in words, with what `of` says of the bucket that holds it, and `and` of its momentum.
+fn texts_by(
     tensors: &[Tensor],
     buckets: &[Bucket],
     of: fn(&Bucket, usize) -> Option<String>,
+    and: fn(&PostMomentum) -> String,
 ) -> impl Iterator<Item = String> {
     tensors.iter().enumerate().map(move |(position, tensor)| {
         let words = buckets.iter().find_map(|bucket| of(bucket, position)).unwrap_or_default();
-        format!("tensor {:?} of {} elements, {words}", tensor.name, tensor.count)
+        let momentum = tensor.momentum.as_ref().map(and).unwrap_or_default();
+        format!("tensor {:?} of {} elements, {words}{momentum}", tensor.name, tensor.count)
     })
 }
 

@@ -11,8 +11,8 @@ use brevity_collectives::{Description, Operation};
 use brevity_compress::state::{self, Fault, Reader, State, Writer};
 
 use super::GradientExchange;
-use super::bucket::Bucket;
-use super::parts::{Parts, texts_by};
+use super::parts::{Parts, kept_texts};
+use super::post_momentum::PostMomentum;
 use crate::error::Result;
 
 /// How many bytes of a tensor's description are stored as text.
@@ -20,11 +20,11 @@ const TEXT_BYTES: usize = 120;
 
 impl GradientExchange {
     /// Writes everything that this rank needs after a restart: the residuals of all tensors, gradients kept
-    /// after a failure, the warm start of low-rank tensors, and the momentum of signum tensors. Each rank
-    /// saves its own state, all after the same step. The exchange does not change.
+    /// after a failure, the warm start of low-rank tensors, the momentum of signum tensors, and momenta after
+    /// aggregation. Each rank saves its own state, all after the same step. The exchange does not change.
     ///
-    /// Cost: 4 bytes an element, for dense tensors too, 8 with momentum correction, and one copy of that in
-    /// memory.
+    /// Cost: 4 bytes an element, for dense tensors too, 8 with momentum correction or momentum after
+    /// aggregation, and one copy of that in memory.
     ///
     /// ```
     /// use brevity::{GradientExchange, Group, Policy};
@@ -65,7 +65,8 @@ impl GradientExchange {
     ///
     /// Either all ranks load what was saved after the same step, or none does. With low-rank tensors, a rank
     /// that has not loaded is found out in the next step. To continue together with ranks that start anew,
-    /// call [`rejoin`](Self::rejoin) after loading: it keeps the residuals and drops the warm start.
+    /// call [`rejoin`](Self::rejoin) after loading: it keeps the residuals, and drops the warm start and the
+    /// momenta after aggregation.
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State) if the state can't be read, is cut off or damaged, or belongs to
@@ -93,7 +94,7 @@ impl GradientExchange {
 
     fn plan(&self) -> Plan {
         let Parts { tensors, buckets, .. } = &self.parts;
-        Plan { rank: self.group.rank(), texts: texts_by(tensors, buckets, Bucket::keeps).collect() }
+        Plan { rank: self.group.rank(), texts: kept_texts(tensors, buckets).collect() }
     }
 }
 
@@ -148,8 +149,8 @@ fn digest(text: &str) -> u64 {
     Description::of_plan(Operation::EXCHANGE, text.as_bytes()).count
 }
 
-/// What the buckets keep from step to step: dense, quantised and signum tensors in the builder's order, then
-/// the matrices by bucket, then sparse tensors in the builder's order.
+/// What is kept from step to step: dense, quantised and signum tensors in the builder's order, then the
+/// matrices by bucket, then sparse tensors in the builder's order, then momenta after aggregation.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
         *b"exch"
@@ -168,6 +169,8 @@ impl State for Parts {
         (0..self.tensors.len()).for_each(|tensor| {
             buckets.iter().for_each(|bucket| bucket.write_sparse(tensor, contents));
         });
+        let momenta = self.tensors.iter().filter_map(|tensor| tensor.momentum.as_ref());
+        momenta.for_each(|momentum| momentum.write_state(contents));
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
@@ -178,6 +181,8 @@ impl State for Parts {
         buckets.iter_mut().try_for_each(|bucket| bucket.read_matrices(contents))?;
         tensors.clone().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_sparse(tensor, contents))
-        })
+        })?;
+        let mut momenta = self.tensors.iter_mut().filter_map(|tensor| tensor.momentum.as_mut());
+        momenta.try_for_each(|momentum: &mut PostMomentum| momentum.read_state(contents))
     }
 }

@@ -12,7 +12,7 @@ use super::going::Confirming;
 use super::participants::Shares;
 use super::parts::{Parts, all_buckets, note_plan};
 use super::report::{BucketReport, StepReport};
-use super::{Ending, GradientExchange, named};
+use super::{Ending, GradientExchange, named, post_momentum};
 use crate::error::{Error, Result};
 
 /// A step that has begun: hand in each gradient when it is [ready](Self::ready), then
@@ -178,6 +178,7 @@ impl GradientExchange {
             self.parts.tensors.iter().map(|tensor| vec![0.0; tensor.count]).collect();
         let mut unseen: Vec<&mut [f32]> = unseen.iter_mut().map(Vec::as_mut_slice).collect();
         self.put_back(flights, |bucket| bucket.finish(Ending::Done, &mut unseen, shares));
+        post_momentum::apply(&mut self.parts.tensors, &mut unseen);
     }
 
     /// Fails if the exchange is in a step, or has one that is not decided.
@@ -323,7 +324,10 @@ impl Step<'_> {
         self.exchange.parts.committed += u64::from(matches!(ending, Ending::Done));
         let report = self.exchange.put_back(flights, |bucket| bucket.finish(ending, gradients, shares));
         match outcome {
-            Ok(_) => Ok(report),
+            Ok(_) => {
+                post_momentum::apply(&mut self.exchange.parts.tensors, gradients);
+                Ok(report)
+            }
             Err(error) => Err(named(error, &self.exchange.parts.tensors)),
         }
     }

@@ -1,15 +1,17 @@
 //! How a tensor's gradients travel.
 
+mod low_rank;
 mod momentum;
 mod rules;
 mod text;
 
+pub(crate) use low_rank::LowRankMethod;
+use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
 pub(crate) use momentum::Momentum;
 pub use rules::PolicyRules;
 
 use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
-use brevity_compress::low_rank::worth_it;
 use brevity_compress::quantise::Values;
 
 use crate::error::{Error, Result};
@@ -19,9 +21,6 @@ pub(crate) const DENSITIES: &str = "above 0 and at most 1";
 
 /// The range of a momentum, for error messages.
 const MOMENTA: &str = "at least 0 and below 1";
-
-/// A matrix that compresses by a smaller factor travels uncompressed.
-const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
 
 /// An entry's index has 32 bits.
 const MOST_INDICES: u64 = 1 << 32;
@@ -34,9 +33,10 @@ pub struct Policy(pub(crate) Kind);
 pub(crate) enum Kind {
     Dense,
     Sparse(SparsePolicy),
-    LowRank { rank: usize, min_compression: f64 },
+    LowRank(LowRankPolicy),
     Quantised(Values),
     Signum { momentum: f32 },
+    SignNorm,
 }
 
 /// A sparse policy's parameters.
@@ -81,17 +81,6 @@ impl Policy {
         Self(Kind::Sparse(SparsePolicy { density, method, values: Values::F32, momentum: Momentum::None }))
     }
 
-    /// Factors of rank `rank` of the tensor, seen as a matrix of its first dimension by the product of the
-    /// others: PowerSGD. Vectors, and matrices that would not shrink by a factor of 2, travel dense.
-    ///
-    /// Dense first steps can help while gradients change fast. For that, begin with an exchange of
-    /// [`dense`](Self::dense) tensors and build this one later: after a step that succeeded, a dense exchange
-    /// keeps nothing that the new exchange would need.
-    #[must_use]
-    pub const fn low_rank(rank: usize) -> Self {
-        Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
-    }
-
     /// Every element, rounded to a format of a few bits, with error feedback: a quantised all-reduce. All
     /// quantised tensors of an exchange that have the same format share buckets.
     ///
@@ -130,6 +119,17 @@ impl Policy {
         Self(Kind::Signum { momentum })
     }
 
+    /// Sign and norm: each rank's signs and the mean of all magnitudes of the tensor, one bit an element,
+    /// with error feedback. All ranks gather all messages and average them, so a rank receives `P - 1` times
+    /// `n / 8` bytes. [`quantised`](Self::quantised) with `one-bit-mean` receives an eighth of `2 n` bytes
+    /// whatever `P` is, and rounds the sum once more.
+    ///
+    /// Karimireddy et al., ICML 2019, as compared to PowerSGD by Vogels et al., NeurIPS 2019, section 5.
+    #[must_use]
+    pub const fn sign_norm() -> Self {
+        Self(Kind::SignNorm)
+    }
+
     /// Which part of a gTop-k contribution returns to which residual. No effect on other policies.
     #[must_use]
     pub const fn put_back(mut self, rule: PutBack) -> Self {
@@ -153,8 +153,9 @@ impl Policy {
 
     /// Momentum correction of [`topk`](Self::topk) and [`gtopk`](Self::gtopk) (0 <= factor < 1): momentum is
     /// applied before selecting, so the optimiser must not apply it again. Where an entry is delivered, its
-    /// velocity begins anew (*masking*). Takes 4 bytes an element more. No effect on other policies. Lin et
-    /// al., "Deep gradient compression", ICLR 2018.
+    /// velocity begins anew (*masking*). Takes 4 bytes an element more. No effect on other policies; low-rank
+    /// ones have a [momentum after aggregation](Self::post_momentum). Lin et al., "Deep gradient
+    /// compression", ICLR 2018.
     #[must_use]
     pub const fn momentum(mut self, factor: f32) -> Self {
         if let Kind::Sparse(SparsePolicy { momentum, .. }) = &mut self.0 {
@@ -206,15 +207,6 @@ impl Policy {
         self
     }
 
-    /// The compression factor below which a low-rank tensor travels dense. No effect on other policies.
-    #[must_use]
-    pub const fn min_compression(mut self, factor: f64) -> Self {
-        if let Kind::LowRank { min_compression, .. } = &mut self.0 {
-            *min_compression = factor;
-        }
-        self
-    }
-
     /// Checks a tensor of this shape as [`ExchangeBuilder::build`](crate::ExchangeBuilder::build) does and
     /// returns its number of elements, without allocating memory for it.
     ///
@@ -250,13 +242,8 @@ impl Policy {
                 Err(out_of_range("momentum", momentum.into(), MOMENTA))
             }
             Kind::Signum { momentum } => Ok(Resolved::Signum { momentum }),
-            Kind::LowRank { rank: 0, .. } => Err(out_of_range("rank", 0.0, "at least 1")),
-            Kind::LowRank { rank, min_compression } => {
-                let rows = shape.first().copied().unwrap_or(1);
-                let cols = count.checked_div(rows).unwrap_or(0);
-                let compress = shape.len() > 1 && worth_it(rows, cols, rank, min_compression);
-                Ok(if compress { Resolved::LowRank { rows, cols, rank } } else { Resolved::Dense })
-            }
+            Kind::SignNorm => Ok(Resolved::SignNorm),
+            Kind::LowRank(policy) => policy.resolve(tensor, shape, count),
         }
     }
 }
@@ -278,14 +265,16 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
     Error::TooLarge { tensor: tensor.into(), shape: shape.to_vec(), expected }
 }
 
-/// A policy with the tensor's shape applied.
+/// A policy with the tensor's shape applied. A `Vector` has a low-rank policy and travels uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resolved {
     Dense,
     Sparse { k: usize, method: SparseMethod, values: Values, momentum: Momentum },
-    LowRank { rows: usize, cols: usize, rank: usize },
+    LowRank { method: LowRankMethod, rows: usize, cols: usize, rank: usize },
+    Vector { method: LowRankMethod },
     Quantised { values: Values },
     Signum { momentum: f32 },
+    SignNorm,
 }
 
 #[cfg(test)]
@@ -295,19 +284,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_and_flat_tensors_travel_dense() {
-        let policy = Policy::low_rank(2);
-        assert_eq!(policy.resolve("bias", &[512]).unwrap(), Resolved::Dense);
-        assert_eq!(policy.resolve("scalar", &[]).unwrap(), Resolved::Dense);
-        assert_eq!(policy.resolve("small", &[4, 4]).unwrap(), Resolved::Dense);
-        assert_eq!(policy.resolve("empty", &[0, 4]).unwrap(), Resolved::Dense);
-        assert_eq!(
-            policy.resolve("conv", &[64, 3, 7, 7]).unwrap(),
-            Resolved::LowRank { rows: 64, cols: 147, rank: 2 }
-        );
-    }
-
-    #[test]
     fn densities_outside_their_range_are_refused() {
         for density in [0.0, -0.1, 1.5, f64::NAN] {
             assert!(
@@ -315,7 +291,6 @@ mod tests {
                 "{density}"
             );
         }
-        assert!(matches!(Policy::low_rank(0).resolve("t", &[8, 8]), Err(Error::Policy { .. })));
     }
 
     #[test]

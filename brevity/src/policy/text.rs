@@ -8,7 +8,8 @@ use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 
 use super::{
-    DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, MOMENTA, Momentum, Policy, SparseMethod, SparsePolicy,
+    DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, LowRankMethod, LowRankPolicy, MOMENTA, Momentum, Policy,
+    SparseMethod, SparsePolicy,
 };
 use crate::error::{Error, Result};
 
@@ -19,8 +20,8 @@ const PUT_BACKS: [(&str, PutBack); 3] = [
     ("merger-keeps", PutBack::MergerKeeps),
 ];
 
-const METHODS: &str =
-    "dense, topk:DENSITY, gtopk:DENSITY, low-rank:RANK, quantised:FORMAT or signum:MOMENTUM";
+const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY, low-rank:RANK, unbiased-low-rank:RANK, \
+                       best-low-rank:RANK, atomo:RANK, quantised:FORMAT, sign-norm or signum:MOMENTUM";
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,15 +43,16 @@ impl fmt::Display for Policy {
                 }
                 write!(f, "{momentum}")
             }
-            Kind::LowRank { rank, min_compression } => {
-                write!(f, "low-rank:{rank}")?;
-                if min_compression == DEFAULT_MIN_COMPRESSION {
-                    return Ok(());
+            Kind::LowRank(LowRankPolicy { method, rank, min_compression, post_momentum }) => {
+                write!(f, "{}:{rank}", method.name())?;
+                if min_compression != DEFAULT_MIN_COMPRESSION {
+                    write!(f, ",min={min_compression}")?;
                 }
-                write!(f, ",min={min_compression}")
+                post_momentum.map_or(Ok(()), |factor| write!(f, ",post-momentum={factor}"))
             }
             Kind::Quantised(values) => write!(f, "quantised:{values}"),
             Kind::Signum { momentum } => write!(f, "signum:{momentum}"),
+            Kind::SignNorm => f.write_str("sign-norm"),
         }
     }
 }
@@ -63,7 +65,9 @@ impl fmt::Display for Policy {
 /// | `dense` | none | none |
 /// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
-/// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression): a factor |
+/// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor |
+/// | `unbiased-low-rank`, `best-low-rank`, `atomo` | [rank](Policy::unbiased_low_rank) | those of `low-rank` |
+/// | `sign-norm` | none | none |
 /// | `quantised` | [format](Policy::quantised): [`bf16`, `eight-bit`, ...](Values) | none |
 /// | `signum` | [momentum](Policy::signum) | none |
 impl FromStr for Policy {
@@ -100,10 +104,8 @@ fn method_of(text: &str) -> Result<Policy, String> {
         "dense" => Err("dense without a number".into()),
         "topk" => density().map(Policy::topk),
         "gtopk" => density().map(Policy::gtopk),
-        "low-rank" => {
-            let rank = number.and_then(|number| number.parse().ok()).filter(|&rank| rank > 0);
-            rank.map(Policy::low_rank).ok_or_else(|| "low-rank:RANK, with a rank of at least 1".into())
-        }
+        "sign-norm" if number.is_none() => Ok(Policy::sign_norm()),
+        "sign-norm" => Err("sign-norm without a number".into()),
         "quantised" => {
             let values = number.and_then(|number| number.parse().ok());
             values.map(Policy::quantised).ok_or_else(|| {
@@ -118,7 +120,13 @@ fn method_of(text: &str) -> Result<Policy, String> {
             let expected = || format!("signum:MOMENTUM, with a momentum of {MOMENTA}");
             momentum.map(Policy::signum).ok_or_else(expected)
         }
-        _ => Err(METHODS.into()),
+        _ => {
+            let method = LowRankMethod::ALL.into_iter().find(|(known, _)| *known == name);
+            let (_, method) = method.ok_or(METHODS)?;
+            let rank = number.and_then(|number| number.parse().ok()).filter(|&rank| rank > 0);
+            let expected = || format!("{name}:RANK, with a rank of at least 1");
+            rank.map(|rank| method.policy(rank)).ok_or_else(expected)
+        }
     }
 }
 
@@ -144,11 +152,17 @@ impl Policy {
                 Kind::Sparse(SparsePolicy { momentum, .. }),
                 "momentum" | "nesterov" | "clip" | "samomentum",
             ) => self.with_momentum(momentum, key, value),
-            (Kind::LowRank { .. }, "min") => {
+            (Kind::LowRank(_), "min") => {
                 let factor = value.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
                 factor
                     .map(|factor| self.min_compression(factor))
                     .ok_or_else(|| "min=FACTOR, with a factor above 0".into())
+            }
+            (Kind::LowRank(_), "post-momentum") => {
+                let factor = value.parse().ok().filter(|factor| (0.0..1.0).contains(factor));
+                factor
+                    .map(|factor| self.post_momentum(factor))
+                    .ok_or_else(|| format!("post-momentum=FACTOR, with a factor of {MOMENTA}"))
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
@@ -158,8 +172,8 @@ impl Policy {
                 Kind::Sparse(_) => {
                     "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR"
                 }
-                Kind::LowRank { .. } => "only min=FACTOR",
-                Kind::Dense | Kind::Quantised(_) | Kind::Signum { .. } => "nothing",
+                Kind::LowRank(_) => "only min=FACTOR and post-momentum=FACTOR",
+                Kind::Dense | Kind::Quantised(_) | Kind::Signum { .. } | Kind::SignNorm => "nothing",
             }
             .to_owned()
                 + " after the method"),
@@ -225,6 +239,15 @@ mod tests {
             ("topk:0.01,values=f16,samomentum=0.7", Policy::topk(0.01).values(Values::F16).samomentum(0.7)),
             ("low-rank:4", Policy::low_rank(4)),
             ("low-rank:1,min=3.5", Policy::low_rank(1).min_compression(3.5)),
+            ("low-rank:2,post-momentum=0.9", Policy::low_rank(2).post_momentum(0.9)),
+            (
+                "low-rank:2,min=1.5,post-momentum=0",
+                Policy::low_rank(2).min_compression(1.5).post_momentum(0.0),
+            ),
+            ("unbiased-low-rank:2", Policy::unbiased_low_rank(2)),
+            ("best-low-rank:3,min=1", Policy::best_low_rank(3).min_compression(1.0)),
+            ("atomo:4,post-momentum=0.5", Policy::atomo(4).post_momentum(0.5)),
+            ("sign-norm", Policy::sign_norm()),
             ("quantised:eight-bit", Policy::quantised(Values::EightBit)),
             ("quantised:two-bit-mean", Policy::quantised(Values::TwoBit(Magnitude::Mean))),
             ("signum:0.9", Policy::signum(0.9)),
@@ -247,11 +270,16 @@ mod tests {
             ("topk:0", "topk:DENSITY, with a density above 0 and at most 1"),
             ("gtopk:NaN", "gtopk:DENSITY, with a density above 0 and at most 1"),
             ("low-rank:0", "low-rank:RANK, with a rank of at least 1"),
+            ("atomo", "atomo:RANK, with a rank of at least 1"),
+            ("sign-norm:2", "sign-norm without a number"),
+            ("sign-norm,min=2", "nothing after the method"),
             ("low-rank:-1", "low-rank:RANK, with a rank of at least 1"),
             ("low-rank:2,min=0", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,min=inf", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,min", "min=FACTOR, with a factor above 0"),
-            ("low-rank:2,put-back=published", "only min=FACTOR after the method"),
+            ("low-rank:2,put-back=published", "only min=FACTOR and post-momentum=FACTOR after the method"),
+            ("low-rank:2,post-momentum=1", "post-momentum=FACTOR, with a factor of at least 0 and below 1"),
+            ("low-rank:2,momentum=0.9", "only min=FACTOR and post-momentum=FACTOR after the method"),
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             (
                 "gtopk:0.1,min=2",

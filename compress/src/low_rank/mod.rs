@@ -62,6 +62,8 @@ pub use crate::simd::low_rank::Workspace;
 
 use crate::Error;
 use crate::bits::check_finite;
+use crate::simd::Level;
+use crate::simd::low_rank::{self as kernels, Product, Shape};
 
 fn check_shape(what: &'static str, rows: usize, cols: usize, found: usize) -> Result<(), Error> {
     if rows.checked_mul(cols) == Some(found) {
@@ -69,6 +71,27 @@ fn check_shape(what: &'static str, rows: usize, cols: usize, found: usize) -> Re
     } else {
         Err(Error::ShapeMismatch { what, rows, cols, found })
     }
+}
+
+/// `out = P Q^T`, row-major, for factors of `rank` columns: of a whole matrix, or of some of its rows, of
+/// which `p` has those. The bits of an element depend on its row of `p` and on `q` alone. Sums are not
+/// checked for overflow. Cost: one write of `out`, `2 * rows * cols * rank` operations.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if the lengths do not go together; nothing has changed then.
+pub fn product(
+    p: &[f32],
+    q: &[f32],
+    rank: usize,
+    out: &mut [f32],
+    workspace: &mut Workspace,
+) -> Result<(), Error> {
+    let (rows, cols) = (p.len().checked_div(rank).unwrap_or(0), q.len().checked_div(rank).unwrap_or(0));
+    check_shape("P", rows, rank, p.len())?;
+    check_shape("Q", cols, rank, q.len())?;
+    check_shape("out", rows, cols, out.len())?;
+    kernels::reconstruct(Level::best(), out, Product { p, q }, Shape { cols, rank }, workspace);
+    Ok(())
 }
 
 /// Every non-finite element of `m` makes some element of a product with it non-finite. So in the good case

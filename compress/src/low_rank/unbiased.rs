@@ -1,11 +1,11 @@
 //! Unbiased rank r: the linear compressor to which Vogels et al. compare PowerSGD (section 4.1).
 
-use super::{LowRank, Workspace, check_product, check_shape, orthonormalise};
-use crate::Error;
+use super::{Workspace, check_product, check_shape, orthonormalise};
 use crate::generator::Generator;
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
 use crate::state::{Reader, State, Writer};
+use crate::{Error, room};
 
 /// `M U U^T`, with a random `U` (`cols x r`) for which the mean of `U U^T` is the identity. Every step draws
 /// a new `U`.
@@ -18,6 +18,7 @@ pub struct UnbiasedLowRank {
     rows: usize,
     cols: usize,
     rank: usize,
+    seed: u64,
     u: Vec<f32>,
     generator: Generator,
 }
@@ -27,11 +28,22 @@ impl UnbiasedLowRank {
     /// cols)`.
     ///
     /// # Errors
-    /// [`Error::MatrixTooLarge`] if `rows * cols` overflows.
+    /// [`Error::MatrixTooLarge`] if `rows * cols` overflows; [`Error::Memory`].
     pub fn new(rows: usize, cols: usize, rank: usize, seed: u64) -> Result<Self, Error> {
-        let shape = LowRank::new(rows, cols, rank, 0)?;
-        let (rank, generator) = (shape.rank(), Generator::new(seed));
-        Ok(Self { rows, cols, rank, u: vec![0.0; cols * rank], generator })
+        rows.checked_mul(cols).ok_or(Error::MatrixTooLarge { rows, cols })?;
+        let rank = rank.min(rows).min(cols);
+        let (u, generator) = (room::zeros(cols * rank)?, Generator::new(seed));
+        Ok(Self { rows, cols, rank, seed, u, generator })
+    }
+
+    /// Rows, columns and rank.
+    pub fn dimensions(&self) -> [usize; 3] {
+        [self.rows, self.cols, self.rank]
+    }
+
+    /// The seed of its random numbers.
+    pub fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Elements of `P`, which is `rows x r`, row-major.
@@ -56,6 +68,13 @@ impl UnbiasedLowRank {
         );
         let scale = (self.cols as f64 / self.rank.max(1) as f64).sqrt();
         self.u.iter_mut().for_each(|u| *u = (f64::from(*u) * scale) as f32);
+    }
+
+    /// Like [`draw`](Self::draw), for a caller that counts steps: draws the `U` of step `step`, whatever was
+    /// drawn before. Later calls of `draw` go on from there.
+    pub fn draw_for(&mut self, step: u64, workspace: &mut Workspace) {
+        self.generator = Generator::for_stream(self.seed, step);
+        self.draw(workspace);
     }
 
     /// `P = M U`, with the current `U`. Cost: one read of `m`.
@@ -93,7 +112,7 @@ impl State for UnbiasedLowRank {
     }
 
     fn shape(&self) -> Vec<u64> {
-        [self.rows, self.cols, self.rank].map(|number| number as u64).to_vec()
+        self.dimensions().map(|number| number as u64).to_vec()
     }
 
     fn write_contents(&self, contents: &mut Writer) {
