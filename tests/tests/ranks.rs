@@ -14,6 +14,7 @@ mod dense;
 mod differ;
 mod estimates;
 mod exchange;
+mod exchange_methods;
 mod exchange_quantised;
 mod exchange_state;
 mod exchange_vote;

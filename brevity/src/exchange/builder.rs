@@ -59,8 +59,9 @@ impl ExchangeBuilder {
         self
     }
 
-    /// Sets the seed of the shared random numbers, which start the right factors of low-rank tensors. It must
-    /// be the same on all ranks.
+    /// Sets the seed of the shared random numbers, which start the right factors of low-rank tensors and draw
+    /// the places of [`random_k`](Policy::random_k) and [`random_block`](Policy::random_block). It must be the
+    /// same on all ranks.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -105,10 +106,11 @@ impl ExchangeBuilder {
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range; [`Error::Diverges`] for a quantised tensor whose
-    /// residual would grow without bound; [`Error::TooLarge`] for a tensor with more than 2^32 elements and a
-    /// sparse policy, or more than memory can address; [`Error::DuplicateName`]; [`Error::Memory`] without
-    /// memory for the residuals, and for the work of a step.
+    /// [`Error::Policy`] for a parameter out of range; [`Error::PolicySetting`] for a setting that a sparse
+    /// policy does not take; [`Error::Diverges`] for a quantised tensor whose residual would grow without
+    /// bound; [`Error::TooLarge`] for a tensor with more than 2^32 elements and a sparse policy, or more than
+    /// memory can address; [`Error::DuplicateName`]; [`Error::Memory`] without memory for the residuals, and
+    /// for the work of a step.
     pub fn build(self) -> Result<GradientExchange> {
         let mut plan = Plan::default();
         let mut tensors: Vec<Tensor> = Vec::new();
@@ -122,7 +124,8 @@ impl ExchangeBuilder {
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
                 Resolved::Sparse { k, method, values, momentum } => {
-                    let member = Member { tensor: position, count, k, momentum };
+                    let seed = self.seed.wrapping_add(position as u64);
+                    let member = Member { tensor: position, count, k, momentum, seed };
                     plan.sparse.push((Way::new(method, values, position), member));
                 }
                 Resolved::LowRank { rows, cols, rank } => {
