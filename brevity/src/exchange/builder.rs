@@ -60,8 +60,8 @@ impl ExchangeBuilder {
     }
 
     /// Sets the seed of the shared random numbers, which start the right factors of low-rank tensors and draw
-    /// the places of [`random_k`](Policy::random_k) and [`random_block`](Policy::random_block). It must be the
-    /// same on all ranks.
+    /// the places of [`random_k`](Policy::random_k) and [`random_block`](Policy::random_block). It must be
+    /// the same on all ranks.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;

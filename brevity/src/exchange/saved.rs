@@ -20,9 +20,9 @@ const TEXT_BYTES: usize = 120;
 
 impl GradientExchange {
     /// Writes everything that this rank needs after a restart: the residuals of all tensors, gradients kept
-    /// after a failure, the warm start of low-rank tensors, the momentum of signum tensors, and the thresholds
-    /// and the number of the step of sparse tensors that have these. Each rank saves its own state, all after
-    /// the same step. The exchange does not change.
+    /// after a failure, the warm start of low-rank tensors, the momentum of signum tensors, and the
+    /// thresholds and the number of the step of sparse tensors that have these. Each rank saves its own
+    /// state, all after the same step. The exchange does not change.
     ///
     /// Cost: 4 bytes an element, for dense tensors too, 8 with momentum correction, at most 32 more for a
     /// sparse tensor, and one copy of that in memory.
@@ -61,14 +61,14 @@ impl GradientExchange {
 
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
     /// order. All later results have the same bits as without the restart; only values of
-    /// [`oktopk`](crate::Policy::oktopk) that are rounded may be so by other ranks. Densities, put-back rules, formats
-    /// of values and factors of momentum may differ from the saved ones: what is kept fits all of them. Reads
-    /// no byte beyond the state.
+    /// [`oktopk`](crate::Policy::oktopk) that are rounded may be so by other ranks. Densities, put-back
+    /// rules, formats of values and factors of momentum may differ from the saved ones: what is kept fits all
+    /// of them. Reads no byte beyond the state.
     ///
     /// Either all ranks load what was saved after the same step, or none does. With tensors of low rank, by
-    /// Ok-Topk or at random places, a rank that has not loaded is found out in the next step. To continue together with ranks that start anew,
-    /// call [`rejoin`](Self::rejoin) after loading: it keeps the residuals and drops the warm start,
-    /// thresholds and the number of the step.
+    /// Ok-Topk or at random places, a rank that has not loaded is found out in the next step. To continue
+    /// together with ranks that start anew, call [`rejoin`](Self::rejoin) after loading: it keeps the
+    /// residuals and drops the warm start, thresholds and the number of the step.
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State) if the state can't be read, is cut off or damaged, or belongs to

@@ -20,7 +20,8 @@ const PUT_BACKS: [(&str, PutBack); 3] = [
 ];
 
 const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY, oktopk:DENSITY, random-k:DENSITY, \
-                       random-block:DENSITY, block:DENSITY, low-rank:RANK, quantised:FORMAT or signum:MOMENTUM";
+                       random-block:DENSITY, block:DENSITY, low-rank:RANK, quantised:FORMAT or \
+                       signum:MOMENTUM";
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

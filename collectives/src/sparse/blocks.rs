@@ -52,8 +52,8 @@ fn check(count: usize, block: usize) -> Result<()> {
 ///
 /// # Errors
 /// Before anything is sent [`Error::Length`] for a `block` of 0, [`Error::Compress`] for 2^32 blocks and
-/// more. Errors of the transport; [`Error::Payload`] for an invalid message of a peer; [`Error::Overflow`] of a
-/// tensor, on all ranks, for a sum that is not finite. `vector` is unspecified then.
+/// more. Errors of the transport; [`Error::Payload`] for an invalid message of a peer; [`Error::Overflow`] of
+/// a tensor, on all ranks, for a sum that is not finite. `vector` is unspecified then.
 pub async fn block_all_reduce(
     call: &Call<'_, '_>,
     vector: &mut [f32],

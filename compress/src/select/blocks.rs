@@ -92,9 +92,9 @@ pub fn non_zero_blocks(values: &[f32], out: &mut Blocks) -> Result<(), Error> {
 }
 
 /// Selects the `k` blocks of largest Euclidean norm; on ties, those with lower numbers. Blocks have
-/// [`BLOCK_PLACES`] places, of which the last block may have fewer. `out` gets all places of a selected block,
-/// zeros too; a block that is entirely zero is never selected. It is the block-wise top k of OmniReduce (Fei
-/// et al., SIGCOMM 2021); with error feedback nothing is lost.
+/// [`BLOCK_PLACES`] places, of which the last block may have fewer. `out` gets all places of a selected
+/// block, zeros too; a block that is entirely zero is never selected. It is the block-wise top k of
+/// OmniReduce (Fei et al., SIGCOMM 2021); with error feedback nothing is lost.
 ///
 /// Norms are summed by rising index in `f64`. Cost: two reads of `values`, and one of the selected blocks.
 /// `norms` is work space, for reuse: 16 bytes a block.

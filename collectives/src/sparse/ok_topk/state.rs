@@ -145,8 +145,8 @@ impl OkTopk {
     /// another number of ranks; 0, or what is no finite magnitude, counts as none. The partition is agreed
     /// anew in the next step. All ranks call it alike.
     ///
-    /// Results are those of that state if the [wire](crate::sparse::Wire::is_exact) is exact. Otherwise a rank
-    /// rounds its entries in other ranks' regions, and the regions may be others.
+    /// Results are those of that state if the [wire](crate::sparse::Wire::is_exact) is exact. Otherwise a
+    /// rank rounds its entries in other ranks' regions, and the regions may be others.
     pub fn resume(&mut self, step: u64, threshold: f32) {
         let is_magnitude = threshold.is_finite() && threshold > 0.0;
         self.agreed = Agreed {
