@@ -58,6 +58,19 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// A sparse policy has a setting that it does not take.
+    #[error("tensor {tensor:?}: {policy} does not take {setting}: {reason}")]
+    PolicySetting {
+        /// The tensor.
+        tensor: String,
+        /// The method of its policy, as in its text.
+        policy: &'static str,
+        /// The setting.
+        setting: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+
     /// A quantised tensor whose format of values has errors too large for a residual.
     #[error(
         "tensor {tensor:?}: its residual would grow without bound with {values} values: use the mean in \

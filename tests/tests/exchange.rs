@@ -17,12 +17,17 @@ use brevity::transport::{Transport, local};
 use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
 
-const POLICIES: [(&str, Policy); 11] = [
+const POLICIES: [(&str, Policy); 15] = [
     ("dense", Policy::dense()),
     ("topk", Policy::topk(0.05)),
     ("gtopk", Policy::gtopk(0.05)),
     ("gtopk merger keeps", Policy::gtopk(0.05).put_back(PutBack::MergerKeeps)),
     ("topk bf16", Policy::topk(0.05).values(Values::Bf16)),
+    ("oktopk", Policy::oktopk(0.05)),
+    ("oktopk bf16", Policy::oktopk(0.05).values(Values::Bf16)),
+    ("random k", Policy::random_k(0.05)),
+    ("random block", Policy::random_block(0.05)),
+    ("block", Policy::block(0.3)),
     ("topk one bit", Policy::topk(0.05).values(Values::OneBit(Magnitude::Mean))),
     ("low rank", Policy::low_rank(2)),
     ("quantised bf16", Policy::quantised(Values::Bf16)),
@@ -81,7 +86,7 @@ impl Between {
 /// If ranks share memory, dense tensors and factors are not sent.
 #[test]
 fn what_is_not_sparse_goes_over_shared_memory() {
-    for policy in [Policy::dense(), Policy::low_rank(2)] {
+    for policy in [Policy::dense(), Policy::low_rank(2), Policy::random_k(0.1)] {
         let ranks = on_host(3, Settings::default(), move |group| {
             let mut exchange = exchange(group, policy);
             exchange.average(&mut gradients(group.rank(), 0)).unwrap();
@@ -99,7 +104,7 @@ fn what_is_not_sparse_goes_over_shared_memory() {
 
 #[test]
 fn mass_is_conserved_exactly_over_steps() {
-    for (name, policy) in &POLICIES[..5] {
+    for (name, policy) in &POLICIES[..10] {
         // Powers of two, so that the division by P is exact.
         for (world_size, between) in
             [1, 2, 4, 8].into_iter().flat_map(|size| BOTH.map(|between| (size, between)))

@@ -23,11 +23,16 @@ fn exchange(group: &Group, density: f64) -> GradientExchange {
         .tensor("quantised", SHAPE, Policy::quantised(Values::OneBit(Magnitude::Mean)))
         .tensor("voted on", SHAPE, Policy::signum(0.9))
         .tensor("quantised too", SHAPE, Policy::quantised(Values::TwoBit(Magnitude::Mean)))
+        .tensor("oktopk", SHAPE, Policy::oktopk(density))
+        .tensor("oktopk too", SHAPE, Policy::oktopk(density).momentum(0.5))
+        .tensor("random k", SHAPE, Policy::random_k(density))
+        .tensor("random block", SHAPE, Policy::random_block(density).samomentum(0.5))
+        .tensor("block", SHAPE, Policy::block(density))
         .build()
         .unwrap()
 }
 
-const TENSORS: [(&str, usize); 9] = [
+const TENSORS: [(&str, usize); 14] = [
     ("topk", COUNT),
     ("low rank", COUNT),
     ("gtopk", COUNT),
@@ -37,6 +42,11 @@ const TENSORS: [(&str, usize); 9] = [
     ("quantised", COUNT),
     ("voted on", COUNT),
     ("quantised too", COUNT),
+    ("oktopk", COUNT),
+    ("oktopk too", COUNT),
+    ("random k", COUNT),
+    ("random block", COUNT),
+    ("block", COUNT),
 ];
 
 fn gradients(rank: u32, step: u32) -> Vec<Vec<f32>> {
@@ -115,7 +125,7 @@ fn what_waits_after_a_failure_is_saved() {
     assert!(matches!(alone.average(&mut bad).unwrap_err(), Error::NonFinite { .. }));
     let mut nothing: Vec<Vec<f32>> = TENSORS.iter().map(|&(_, count)| vec![0.0; count]).collect();
     alone.average(&mut nothing).unwrap();
-    for tensor in [0, 2, 3] {
+    for tensor in [0, 2, 3, 9, 11, 13] {
         assert_eq!(nothing[tensor], gradients(0, 0)[tensor], "{}", TENSORS[tensor].0);
     }
 }

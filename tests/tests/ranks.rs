@@ -15,6 +15,7 @@ mod differ;
 mod estimates;
 mod exchange;
 mod exchange_low_rank;
+mod exchange_methods;
 mod exchange_quantised;
 mod exchange_state;
 mod exchange_vote;

@@ -39,8 +39,9 @@ impl Bucket {
     pub(super) fn uses_slots(&self) -> bool {
         match self {
             Self::Dense(bucket) => bucket.uses_slots(),
+            Self::Sparse(bucket) => bucket.uses_slots(),
             Self::LowRank(_) | Self::Unbiased(_) | Self::Gathered(_) => true,
-            Self::Sparse(_) | Self::Vote(_) => false,
+            Self::Vote(_) => false,
         }
     }
 

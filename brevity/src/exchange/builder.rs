@@ -68,7 +68,8 @@ impl ExchangeBuilder {
     }
 
     /// Sets the seed of the random numbers: the first right factors of low-rank tensors, the projections of
-    /// unbiased ones, and the samples of Spectral Atomo. It must be the same on all ranks.
+    /// unbiased ones, the samples of Spectral Atomo, and the places of [`random_k`](Policy::random_k) and
+    /// [`random_block`](Policy::random_block). It must be the same on all ranks.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -123,10 +124,11 @@ impl ExchangeBuilder {
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range; [`Error::Diverges`] for a quantised tensor whose
-    /// residual would grow without bound; [`Error::TooLarge`] for a tensor with more than 2^32 elements and a
-    /// sparse policy, or more than memory can address; [`Error::DuplicateName`]; [`Error::Memory`] without
-    /// memory for the residuals, and for the work of a step.
+    /// [`Error::Policy`] for a parameter out of range; [`Error::PolicySetting`] for a setting that a sparse
+    /// policy does not take; [`Error::Diverges`] for a quantised tensor whose residual would grow without
+    /// bound; [`Error::TooLarge`] for a tensor with more than 2^32 elements and a sparse policy, or more than
+    /// memory can address; [`Error::DuplicateName`]; [`Error::Memory`] without memory for the residuals, and
+    /// for the work of a step.
     pub fn build(self) -> Result<GradientExchange> {
         let mut plan = Plan::default();
         let mut tensors: Vec<Tensor> = Vec::new();
@@ -140,7 +142,8 @@ impl ExchangeBuilder {
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
                 Resolved::Sparse { k, method, values, momentum } => {
-                    let member = Member { tensor: position, count, k, momentum };
+                    let seed = self.seed.wrapping_add(position as u64);
+                    let member = Member { tensor: position, count, k, momentum, seed };
                     plan.sparse.push((Way::new(method, values, position), member));
                 }
                 Resolved::SignNorm => {

@@ -1,18 +1,18 @@
 //! What is kept of a sparse tensor from step to step.
 
-use brevity_compress::feedback::{Residual, TopK};
+use brevity_compress::feedback::Residual;
 use brevity_compress::momentum::{Clip, MomentumCorrection, SparsificationAware};
-use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Error, SparseVec, SparseView};
 
+use super::select::{Rule, Scratch, Selecting, Selector};
 use crate::policy::Momentum;
 
 /// What has not been sent of a tensor's gradients, and its momentum.
 pub(super) enum Kept {
-    Residual(Residual),
-    Corrected(MomentumCorrection<TopK>),
-    Aware(SparsificationAware<TopK>),
+    Residual(Residual, Selector),
+    Corrected(MomentumCorrection<Selecting>),
+    Aware(SparsificationAware<Selecting>),
 }
 
 /// What has become of a gradient.
@@ -27,13 +27,16 @@ pub(super) enum Fed {
 }
 
 impl Kept {
-    pub(super) fn new(n: usize, momentum: Momentum, world_size: u32) -> Result<Self, Error> {
-        // The entries are set in each step.
-        let top_k = TopK::new(0);
+    pub(super) fn new(
+        n: usize,
+        momentum: Momentum,
+        selector: Selector,
+        world_size: u32,
+    ) -> Result<Self, Error> {
         Ok(match momentum {
-            Momentum::None => Self::Residual(Residual::try_new(n)?),
+            Momentum::None => Self::Residual(Residual::try_new(n)?, selector),
             Momentum::Corrected { factor, nesterov, clip } => {
-                let mut corrected = MomentumCorrection::new(n, top_k, factor)?;
+                let mut corrected = MomentumCorrection::new(n, Selecting::new(selector), factor)?;
                 if nesterov {
                     corrected = corrected.with_nesterov();
                 }
@@ -42,39 +45,52 @@ impl Kept {
                 }
                 Self::Corrected(corrected)
             }
-            Momentum::Aware { factor } => Self::Aware(SparsificationAware::new(n, top_k, factor)?),
+            Momentum::Aware { factor } => {
+                Self::Aware(SparsificationAware::new(n, Selecting::new(selector), factor)?)
+            }
         })
+    }
+
+    pub(super) fn selector(&self) -> &Selector {
+        match self {
+            Self::Residual(_, selector) => selector,
+            Self::Corrected(corrected) => corrected.compressor().selector(),
+            Self::Aware(aware) => aware.compressor().selector(),
+        }
+    }
+
+    pub(super) fn selector_mut(&mut self) -> &mut Selector {
+        match self {
+            Self::Residual(_, selector) => selector,
+            Self::Corrected(corrected) => corrected.compressor_mut().selector_mut(),
+            Self::Aware(aware) => aware.compressor_mut().selector_mut(),
+        }
     }
 
     /// Goes on among another number of ranks.
     pub(super) fn rejoin(&mut self, momentum: Momentum, world_size: u32) {
+        self.selector_mut().restart();
         if let (Self::Corrected(corrected), Momentum::Corrected { clip, .. }) = (self, momentum) {
             corrected.set_clip(clip.and_then(|limit| Clip::new(limit, world_size as usize).ok()));
         }
     }
 
-    /// Adds a gradient and takes out the `k` largest entries.
-    pub(super) fn feed(
-        &mut self,
-        gradient: &[f32],
-        k: usize,
-        out: &mut SparseVec,
-        scratch: &mut TopKScratch,
-    ) -> Fed {
+    /// Adds a gradient and takes out the selected entries.
+    pub(super) fn feed(&mut self, gradient: &[f32], out: &mut SparseVec, scratch: &mut Scratch) -> Fed {
         let fed = match self {
-            Self::Residual(residual) => match residual.feed_top_k(gradient, k, out, scratch) {
-                Ok(None) => return Fed::Whole,
-                Ok(Some(_)) => return Fed::InPart,
-                Err(error) => Err(error),
-            },
-            Self::Corrected(corrected) => {
-                corrected.compressor_mut().set_k(k);
-                corrected.compress(gradient, out)
+            Self::Residual(residual, selector) if selector.rule() == Rule::Exact => {
+                match residual.feed_top_k(gradient, selector.k(), out, &mut scratch.top_k) {
+                    Ok(None) => return Fed::Whole,
+                    Ok(Some(_)) => return Fed::InPart,
+                    Err(error) => Err(error),
+                }
             }
-            Self::Aware(aware) => {
-                aware.compressor_mut().set_k(k);
-                aware.compress(gradient, 1.0, out)
-            }
+            Self::Residual(residual, selector) => residual
+                .accumulate(gradient)
+                .and_then(|()| selector.select(residual.values(), out, scratch))
+                .and_then(|()| residual.clear_at(out.indices())),
+            Self::Corrected(corrected) => corrected.compress(gradient, out),
+            Self::Aware(aware) => aware.compress(gradient, 1.0, out),
         };
         if fed.is_ok() {
             return Fed::Whole;
@@ -86,7 +102,7 @@ impl Kept {
     /// Takes back entries that were not delivered.
     pub(super) fn put_back(&mut self, entries: &SparseVec) -> Result<(), Error> {
         match self {
-            Self::Residual(residual) => residual.put_back(entries.view()),
+            Self::Residual(residual, _) => residual.put_back(entries.view()),
             Self::Corrected(corrected) => corrected.put_back(entries.view()),
             Self::Aware(aware) => aware.put_back(entries),
         }
@@ -104,7 +120,7 @@ impl Kept {
     /// Whether both of them would succeed.
     pub(super) fn check_put_back(&self, entries: SparseView<'_>) -> Result<(), Error> {
         match self {
-            Self::Residual(residual) => residual.check_put_back(entries),
+            Self::Residual(residual, _) => residual.check_put_back(entries),
             Self::Corrected(corrected) => corrected.check_put_back(entries),
             Self::Aware(aware) => aware.check_put_back(entries),
         }
@@ -113,7 +129,7 @@ impl Kept {
     /// Takes the last gradient out again, after what was taken out for it was put back.
     pub(super) fn withdraw(&mut self, gradient: &[f32]) -> Result<(), Error> {
         match self {
-            Self::Residual(residual) => residual.withdraw(gradient),
+            Self::Residual(residual, _) => residual.withdraw(gradient),
             Self::Corrected(corrected) => corrected.withdraw(gradient),
             Self::Aware(aware) => aware.withdraw(gradient, 1.0),
         }
@@ -122,7 +138,7 @@ impl Kept {
     /// What has not been sent.
     pub(super) fn values(&self) -> &[f32] {
         match self {
-            Self::Residual(residual) => residual.values(),
+            Self::Residual(residual, _) => residual.values(),
             Self::Corrected(corrected) => corrected.accumulated(),
             Self::Aware(aware) => aware.state(),
         }
@@ -130,17 +146,19 @@ impl Kept {
 
     pub(super) fn write_state(&self, contents: &mut Writer) {
         match self {
-            Self::Residual(residual) => contents.part(residual),
+            Self::Residual(residual, _) => contents.part(residual),
             Self::Corrected(corrected) => contents.part(corrected),
             Self::Aware(aware) => contents.part(aware),
         }
+        self.selector().write_state(contents);
     }
 
     pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
         match self {
-            Self::Residual(residual) => contents.part(residual),
+            Self::Residual(residual, _) => contents.part(residual),
             Self::Corrected(corrected) => contents.part(corrected),
             Self::Aware(aware) => contents.part(aware),
-        }
+        }?;
+        self.selector_mut().read_state(contents)
     }
 }

@@ -21,6 +21,7 @@ mod post_momentum;
 mod report;
 mod room;
 mod saved;
+mod select;
 mod sparse;
 mod spectral;
 mod step;
@@ -185,9 +186,10 @@ impl GradientExchange {
     }
 
     /// Moves the exchange to another group, with all residuals. After a rank is lost, the survivors make a
-    /// new group and hand their exchanges over. All low-rank tensors start from the builder's seed again, and
-    /// momenta after aggregation from 0, because survivors may be a step apart. Every rank of the new group
-    /// must call this or have just built its exchange.
+    /// new group and hand their exchanges over. All low-rank tensors start from the builder's seed again,
+    /// momenta after aggregation from 0, random places from the first step's, and Ok-Topk without thresholds,
+    /// because survivors may be a step apart. Every rank of the new group must call this or have just built
+    /// its exchange.
     ///
     /// Where the last step has ended with an error on some ranks and not on others, those with an error keep
     /// what others have delivered: [`go_on`](Self::go_on) is for that.
@@ -222,7 +224,7 @@ impl GradientExchange {
 
     /// Changes the density of a sparse tensor from the next step on (0 < density <= 1), for instance during
     /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step; otherwise that step
-    /// is a mismatch. Residuals stay as they are.
+    /// is a mismatch. Residuals stay as they are; thresholds begin anew.
     ///
     /// # Errors
     /// [`Error::NoSuchTensor`]; [`Error::Policy`] for a density out of range, and if the tensor is not
@@ -236,7 +238,8 @@ impl GradientExchange {
         let (position, _) = self.position(tensor)?;
         self.check_settled()?;
         let bucket = self.parts.buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
-        let bucket = bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk"))?;
+        let bucket =
+            bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk, or another sparse one"))?;
         let set = bucket.set_density(position, checked, self.group.world_size());
         set.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
         self.parts.describe_anew();

@@ -85,7 +85,9 @@ impl Parts {
             plan.extend_from_slice(text.as_bytes());
         }
         for bucket in &self.buckets {
-            plan.extend_from_slice(&bucket.describe().encode().0);
+            let description = bucket.describe();
+            plan.extend_from_slice(&description.encode().0);
+            plan.extend_from_slice(&description.detail.to_le_bytes());
             bucket
                 .tensors()
                 .iter()

@@ -20,11 +20,12 @@ const TEXT_BYTES: usize = 120;
 
 impl GradientExchange {
     /// Writes everything that this rank needs after a restart: the residuals of all tensors, gradients kept
-    /// after a failure, the warm start of low-rank tensors, the momentum of signum tensors, and momenta after
-    /// aggregation. Each rank saves its own state, all after the same step. The exchange does not change.
+    /// after a failure, the warm start of low-rank tensors, the momentum of signum tensors, momenta after
+    /// aggregation, and the thresholds and the number of the step of sparse tensors that have these. Each
+    /// rank saves its own state, all after the same step. The exchange does not change.
     ///
     /// Cost: 4 bytes an element, for dense tensors too, 8 with momentum correction or momentum after
-    /// aggregation, and one copy of that in memory.
+    /// aggregation, at most 32 more for a sparse tensor, and one copy of that in memory.
     ///
     /// ```
     /// use brevity::{GradientExchange, Group, Policy};
@@ -59,14 +60,15 @@ impl GradientExchange {
     }
 
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
-    /// order. All later results have the same bits as without the restart. Densities, put-back rules, formats
-    /// of values and factors of momentum may differ from the saved ones: what is kept fits all of them. Reads
-    /// no byte beyond the state.
+    /// order. All later results have the same bits as without the restart; only values of
+    /// [`oktopk`](crate::Policy::oktopk) that are rounded may be so by other ranks. Densities, put-back
+    /// rules, formats of values and factors of momentum may differ from the saved ones: what is kept fits all
+    /// of them. Reads no byte beyond the state.
     ///
-    /// Either all ranks load what was saved after the same step, or none does. With low-rank tensors, a rank
-    /// that has not loaded is found out in the next step. To continue together with ranks that start anew,
-    /// call [`rejoin`](Self::rejoin) after loading: it keeps the residuals, and drops the warm start and the
-    /// momenta after aggregation.
+    /// Either all ranks load what was saved after the same step, or none does. With tensors of low rank, by
+    /// Ok-Topk or at random places, a rank that has not loaded is found out in the next step. To continue
+    /// together with ranks that start anew, call [`rejoin`](Self::rejoin) after loading: it keeps the
+    /// residuals, and drops the warm start, momenta after aggregation, thresholds and the number of the step.
     ///
     /// # Errors
     /// [`Error::State`](crate::Error::State) if the state can't be read, is cut off or damaged, or belongs to

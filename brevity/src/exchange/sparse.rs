@@ -1,23 +1,23 @@
-//! Sparse tensors: only the largest entries travel. Those that travel the same way share a bucket, which is
-//! one vector, with one tree of messages.
+//! Sparse tensors: only some entries travel. Those that travel the same way share a bucket, which is one
+//! vector, with one collective.
 
-use std::ops::Range;
+mod method;
+mod part;
 
-use brevity_collectives::sparse::{
-    self, Coder, PutBack, TensorEnd, Tensors, Wire, gtopk_all_reduce_with_feedback, topk_all_reduce,
-};
+use brevity_collectives::sparse::{Coder, Draw, TensorEnd, Wire};
 use brevity_collectives::{Call, Description, Result};
-use brevity_compress::merge::split_by;
 use brevity_compress::quantise::Values;
-use brevity_compress::select::TopKScratch;
+use brevity_compress::select::BLOCK_PLACES;
 use brevity_compress::state::{Reader, Writer};
-use brevity_compress::{Density, Error as Compress, SparseVec, SparseView};
+use brevity_compress::{Density, Error as Compress, SparseVec};
 
-use super::kept::{Fed, Kept};
 use super::participants::Shares;
 use super::room::Lacking;
+use super::select::{Scratch, Selector};
 use super::{Ending, room};
 use crate::policy::{Momentum, SparseMethod};
+use method::{Delivered, Method};
+use part::{Part, take};
 
 /// What tensors of one bucket have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,40 +40,50 @@ impl Way {
 pub(super) struct Member {
     pub(super) tensor: usize,
     pub(super) count: usize,
-    /// The most entries that a rank selects of it.
+    /// How many entries, or blocks, a rank selects of it.
     pub(super) k: usize,
     pub(super) momentum: Momentum,
+    /// The seed of random places.
+    pub(super) seed: u64,
 }
 
 /// Sparse tensors that travel together, as one vector of their elements.
 pub(super) struct SparseBucket {
-    method: SparseMethod,
+    way: SparseMethod,
+    method: Method,
     parts: Vec<Part>,
     /// Where each of them ends in the vector.
     ends: Vec<TensorEnd>,
-    /// The entries of all tensors together that a rank selects, and that gTop-k delivers.
-    k: usize,
+    limits: Limits,
     /// The entries taken out of the residuals in this step, tensor after tensor.
     selected: SparseVec,
-    /// The undivided sum over all ranks, once the collective has succeeded.
-    sum: SparseVec,
-    /// The entries that the collective returns to the residuals.
-    put_back: SparseVec,
+    /// What the collective has delivered and returned, once it has succeeded.
+    delivered: Delivered,
     coder: Coder,
-    scratch: TopKScratch,
+    scratch: Scratch,
 }
 
-/// One tensor of a bucket.
-struct Part {
-    tensor: usize,
-    range: Range<usize>,
+/// The size of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Limits {
+    /// The elements of all tensors.
+    count: usize,
+    /// The entries, or blocks, of all tensors together that a rank selects, or about so many; gTop-k and
+    /// Ok-Topk deliver as many.
     k: usize,
-    momentum: Momentum,
-    kept: Kept,
-    /// What was taken out of the residual in this step.
-    selected: SparseVec,
-    /// Whether this step's gradient is in what is kept. False if it was refused.
-    added: bool,
+    /// The most entries that a rank selects.
+    most: usize,
+}
+
+impl Limits {
+    fn of(parts: &[Part]) -> Self {
+        let most = |part: &Part| part.kept.selector().most(part.range.len());
+        Self {
+            count: parts.last().map_or(0, |part| part.range.end),
+            k: parts.iter().map(|part| part.kept.selector().k()).sum(),
+            most: parts.iter().map(most).sum(),
+        }
+    }
 }
 
 impl SparseBucket {
@@ -84,36 +94,38 @@ impl SparseBucket {
             let range = end..end + member.count;
             end = range.end;
             ends.push(TensorEnd { end, tensor: member.tensor as u32 });
-            parts.push(Part::new(member, range, world_size)?);
+            let selector = Selector::new(Method::rule(way.method), member.k, member.seed);
+            parts.push(Part::new(member, range, selector, world_size)?);
         }
-        let k = members.iter().map(|member| member.k).sum();
+        let limits = Limits::of(&parts);
         let bucket = Self {
-            method: way.method,
+            way: way.method,
+            method: Method::new(way.method, members, limits, world_size)?,
             parts,
             ends,
-            k,
+            limits,
             selected: SparseVec::new(end),
-            sum: SparseVec::new(end),
-            put_back: SparseVec::new(end),
+            delivered: Delivered { sum: SparseVec::new(end), put_back: SparseVec::new(end) },
             coder: Coder::new(wire),
-            scratch: TopKScratch::new(),
+            scratch: Scratch::default(),
         };
-        room::check(bucket.working_bytes(k, world_size))?;
+        room::check(bucket.working_bytes(world_size))?;
         Ok(bucket)
-    }
-
-    /// The number of elements of all tensors.
-    fn count(&self) -> usize {
-        self.ends.last().map_or(0, |tensor| tensor.end)
     }
 
     fn part(&self, tensor: usize) -> Option<&Part> {
         self.parts.iter().find(|part| part.tensor == tensor)
     }
 
-    /// Goes on among another number of ranks.
+    /// Whether its collective may go over the slots of the host.
+    pub(super) fn uses_slots(&self) -> bool {
+        self.method.uses_slots()
+    }
+
+    /// Goes on among another number of ranks. What all ranks must have alike begins anew.
     pub(super) fn rejoin(&mut self, world_size: u32) {
         self.parts.iter_mut().for_each(|part| part.kept.rejoin(part.momentum, world_size));
+        self.method.restart(self.limits, world_size);
     }
 
     pub(super) fn tensors(&self) -> impl Iterator<Item = usize> {
@@ -127,13 +139,19 @@ impl SparseBucket {
         density: Density,
         world_size: u32,
     ) -> std::result::Result<(), Lacking> {
-        let Some(part) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
-        let found = density.entries(self.parts[part].range.len());
-        let k = self.k - self.parts[part].k + found;
-        if k > self.k {
-            room::check(self.working_bytes(k, world_size))?;
+        let Some(place) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
+        let part = &mut self.parts[place];
+        let (k, selector) = (self.way.selected(density, part.range.len()), part.kept.selector_mut());
+        let before = (selector.clone(), self.limits);
+        selector.set_k(k);
+        self.limits = Limits::of(&self.parts);
+        if self.limits.most > before.1.most
+            && let Err(lacking) = room::check(self.working_bytes(world_size))
+        {
+            (*self.parts[place].kept.selector_mut(), self.limits) = before;
+            return Err(lacking);
         }
-        (self.parts[part].k, self.k) = (found, k);
+        self.method.restart(self.limits, world_size);
         Ok(())
     }
 
@@ -145,11 +163,7 @@ impl SparseBucket {
     }
 
     pub(super) fn describe(&self) -> Description {
-        let (n, k, wire) = (self.count(), self.k, self.coder.wire());
-        match self.method {
-            SparseMethod::Union => sparse::describe_topk(n, k, wire),
-            SparseMethod::Global(rule) => sparse::describe_gtopk(n, k, rule, wire),
-        }
+        self.method.describe(self.limits, self.coder.wire(), &self.parts)
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
@@ -158,33 +172,21 @@ impl SparseBucket {
             let start = part.range.start as u32;
             part.selected.iter().for_each(|(index, value)| self.selected.push(start + index, value));
         }
-        let (local, k, tensors) = (self.selected.view(), self.k, Tensors::from(&self.ends[..]));
-        let (coder, parts) = (&mut self.coder, &self.parts);
-        match self.method {
-            SparseMethod::Union => {
-                let outcome = topk_all_reduce(call, local, k, coder, tensors).await?;
-                (self.sum, self.put_back) = (outcome.sum, outcome.kept);
-            }
-            SparseMethod::Global(rule) => {
-                let check = |kept: SparseView<'_>| check_put_back(parts, kept);
-                let outcome = gtopk_all_reduce_with_feedback(call, local, k, rule, coder, tensors, check);
-                let outcome = outcome.await?;
-                (self.sum, self.put_back) = (outcome.result, outcome.put_back);
-            }
-        }
+        let (local, of) = (self.selected.view(), (&self.parts[..], &self.ends[..]));
+        self.delivered = self.method.run(call, local, self.limits, &mut self.coder, of).await?;
         Ok(())
     }
 
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
         let (mut own, mut result) = (SparseVec::new(0), SparseVec::new(0));
-        let all_delivered =
-            matches!(self.method, SparseMethod::Union | SparseMethod::Global(PutBack::MergerKeeps));
+        let delivers_all = self.method.delivers_all();
+        self.method.end(matches!(ending, Ending::Done));
         for part in &mut self.parts {
             match ending {
                 Ending::Done => {
-                    take(self.put_back.view(), &part.range, &mut own);
-                    take(self.sum.view(), &part.range, &mut result);
-                    part.settle(&own, Some(&result).filter(|_| !all_delivered));
+                    take(self.delivered.put_back.view(), &part.range, &mut own);
+                    take(self.delivered.sum.view(), &part.range, &mut result);
+                    part.settle(&own, Some(&result).filter(|_| !delivers_all));
                     let gradient = &mut *gradients[part.tensor];
                     gradient.fill(0.0);
                     result.iter().for_each(|(index, sum)| gradient[index as usize] = shares.average(sum));
@@ -204,20 +206,33 @@ impl SparseBucket {
 
     /// How a tensor of the bucket travels.
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
-        let Part { k, momentum, .. } = self.part(tensor)?;
+        let part = self.part(tensor)?;
+        let (momentum, selector) = (part.momentum, part.kept.selector());
+        let k = selector.k();
         let values = match self.coder.wire() {
             Wire::Pairs => String::new(),
             Wire::Coded(values) => format!(", {values} values"),
         };
-        Some(match self.method {
+        Some(match self.way {
             SparseMethod::Union => format!("top {k} entries{values}{momentum}"),
             SparseMethod::Global(rule) => format!("gtop {k} entries, {rule:?}{values}{momentum}"),
+            SparseMethod::OkTopk => format!("Ok-Topk of {k} entries{values}{momentum}"),
+            SparseMethod::Random(draw) => {
+                let places = match draw {
+                    Draw::Scattered => "random entries",
+                    Draw::Block => "consecutive entries",
+                };
+                format!("{k} {places}, seed {}{momentum}", selector.places().0)
+            }
+            SparseMethod::Blocks => format!("top {k} blocks of {BLOCK_PLACES}{momentum}"),
         })
     }
 
     /// What is kept of a tensor of the bucket, in words.
     pub(super) fn keeps(&self, tensor: usize) -> Option<String> {
-        Some(format!("sparse{}", self.part(tensor)?.momentum.kept()))
+        let part = self.part(tensor)?;
+        let (own, momentum) = (part.kept.selector().kept(), part.momentum.kept());
+        Some(format!("sparse{}{own}{momentum}", self.method.kept()))
     }
 
     pub(super) fn holds(&self, tensor: usize) -> bool {
@@ -227,6 +242,7 @@ impl SparseBucket {
     pub(super) fn write_state(&self, tensor: usize, contents: &mut Writer) {
         if let Some(part) = self.part(tensor) {
             part.kept.write_state(contents);
+            self.method.write_state(contents);
         }
     }
 
@@ -235,8 +251,9 @@ impl SparseBucket {
         tensor: usize,
         contents: &mut Reader<'_>,
     ) -> std::result::Result<(), Compress> {
-        let part = self.parts.iter_mut().find(|part| part.tensor == tensor);
-        part.map_or(Ok(()), |part| part.kept.read_state(contents))
+        let Some(place) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
+        self.parts[place].kept.read_state(contents)?;
+        self.method.read_state(place == 0, contents)
     }
 
     pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
@@ -245,83 +262,14 @@ impl SparseBucket {
         }
     }
 
-    /// The least bytes of memory that a full step with `k` entries needs beside the residuals: the vectors of
-    /// entries that the collective holds at the same time, and the space for selecting.
-    fn working_bytes(&self, k: usize, world_size: u32) -> usize {
-        let (ranks, n, wire) = (world_size as usize, self.count(), self.coder.wire());
-        let (vectors, messages) = match (self.method, wire) {
-            (SparseMethod::Union, _) => (3 + ranks, ranks),
-            (SparseMethod::Global(_), Wire::Pairs) => (6, 0),
-            (SparseMethod::Global(_), Wire::Coded(_)) => (8, 1),
-        };
-        let messages = wire.most_bytes(n, k).saturating_mul(messages);
-        let selecting = 24_usize.saturating_mul(k).min(8 * n);
-        (8 * vectors).saturating_mul(k).saturating_add(messages).saturating_add(selecting)
+    /// The least bytes of memory that a full step needs beside the residuals: the vectors of entries that the
+    /// collective holds at the same time, and the space for selecting.
+    fn working_bytes(&self, world_size: u32) -> usize {
+        let (Limits { count, most, .. }, wire) = (self.limits, self.coder.wire());
+        let (vectors, messages, others) = self.method.working(wire, world_size);
+        let messages = wire.most_bytes(count, most).saturating_mul(messages);
+        let selecting = 24_usize.saturating_mul(most).min(8 * count);
+        let vectors = (8 * vectors).saturating_mul(most);
+        vectors.saturating_add(messages).saturating_add(selecting).saturating_add(others)
     }
-}
-
-impl Part {
-    fn new(member: &Member, range: Range<usize>, world_size: u32) -> std::result::Result<Self, Lacking> {
-        let &Member { tensor, k, momentum, .. } = member;
-        let kept = Kept::new(range.len(), momentum, world_size).map_err(|error| room::lacking(&error))?;
-        let selected = SparseVec::new(range.len());
-        Ok(Self { tensor, range, k, momentum, kept, selected, added: false })
-    }
-
-    /// Adds a gradient and selects. Returns whether all sums are finite.
-    fn accumulate(&mut self, gradient: &[f32], scratch: &mut TopKScratch) -> bool {
-        let fed = self.kept.feed(gradient, self.k, &mut self.selected, scratch);
-        self.added = fed != Fed::Refused;
-        fed == Fed::Whole
-    }
-
-    /// Takes back what the collective returns. What is not in the `result` was not delivered; without one,
-    /// all was, and this is what rounding and merging have taken away. All sums are finite: what is kept is
-    /// zero, or smaller, where entries were selected, and a call succeeds only if there is room for what its
-    /// merges dropped.
-    fn settle(&mut self, returned: &SparseVec, result: Option<&SparseVec>) {
-        let settled = match result {
-            None => self.kept.keep_error(returned),
-            Some(result) => {
-                let (mut errors, mut others) = (SparseVec::new(0), SparseVec::new(0));
-                split_by(returned.view(), result.indices(), &mut errors, &mut others);
-                self.kept.put_back(&others).and_then(|()| self.kept.keep_error(&errors))
-            }
-        };
-        debug_assert!(settled.is_ok(), "{settled:?}");
-    }
-
-    /// Takes back all that was selected.
-    fn restore(&mut self) {
-        let restored = self.kept.put_back(&self.selected);
-        debug_assert!(restored.is_ok(), "{restored:?}");
-    }
-
-    /// Takes this step's gradient out of what is kept again. Its length was checked when it was added.
-    fn withdraw(&mut self, gradient: &[f32]) {
-        let withdrawn = self.kept.withdraw(gradient);
-        debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
-    }
-}
-
-/// The entries of a bucket's vector that are in `range`, with indices from its start.
-fn take(entries: SparseView<'_>, range: &Range<usize>, out: &mut SparseVec) {
-    out.reset(range.len());
-    for (index, value) in entries.within(range.clone()).iter() {
-        out.push(index - range.start as u32, value);
-    }
-}
-
-/// Whether the residuals of all tensors can take these entries. The index of an error is the bucket's.
-fn check_put_back(parts: &[Part], entries: SparseView<'_>) -> std::result::Result<(), Compress> {
-    let mut own = SparseVec::new(0);
-    parts.iter().try_for_each(|part| {
-        take(entries, &part.range, &mut own);
-        part.kept.check_put_back(own.view()).map_err(|error| match error {
-            Compress::NonFinite { index, value } => {
-                Compress::NonFinite { index: part.range.start + index, value }
-            }
-            error => error,
-        })
-    })
 }

@@ -3,12 +3,14 @@
 mod low_rank;
 mod momentum;
 mod rules;
+mod sparse;
 mod text;
 
 pub(crate) use low_rank::LowRankMethod;
 use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
 pub(crate) use momentum::Momentum;
 pub use rules::PolicyRules;
+pub(crate) use sparse::{SparseMethod, SparsePolicy};
 
 use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
@@ -39,24 +41,6 @@ pub(crate) enum Kind {
     SignNorm,
 }
 
-/// A sparse policy's parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct SparsePolicy {
-    pub(crate) density: f64,
-    pub(crate) method: SparseMethod,
-    /// The format of the values on the wire.
-    pub(crate) values: Values,
-    pub(crate) momentum: Momentum,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum SparseMethod {
-    /// Every rank's largest entries, all delivered.
-    Union,
-    /// The largest entries of the sum over all ranks of their largest entries.
-    Global(PutBack),
-}
-
 impl Policy {
     /// The whole tensor, uncompressed.
     #[must_use]
@@ -75,10 +59,6 @@ impl Policy {
     #[must_use]
     pub const fn gtopk(density: f64) -> Self {
         Self::sparse(density, SparseMethod::Global(PutBack::Conserving))
-    }
-
-    const fn sparse(density: f64, method: SparseMethod) -> Self {
-        Self(Kind::Sparse(SparsePolicy { density, method, values: Values::F32, momentum: Momentum::None }))
     }
 
     /// Every element, rounded to a format of a few bits, with error feedback: a quantised all-reduce. All
@@ -139,10 +119,11 @@ impl Policy {
         self
     }
 
-    /// How the values of [`topk`](Self::topk) and [`gtopk`](Self::gtopk) are written: exactly (`f32`) unless
-    /// this says otherwise. What rounding takes away stays in residuals, and indices are packed. Sums that
-    /// gTop-k passes on are written in the [format for sums](Values::of_sums). Replaces the format of
-    /// [`quantised`](Self::quantised). No effect on other policies.
+    /// How the values of [`topk`](Self::topk), [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk) are
+    /// written: exactly (`f32`) unless this says otherwise. What rounding takes away stays in residuals, and
+    /// indices are packed. Sums that gTop-k and Ok-Topk pass on are written in the [format for
+    /// sums](Values::of_sums). Replaces the format of [`quantised`](Self::quantised). Other sparse policies
+    /// refuse all but `f32` when the exchange is built; no effect on policies that are not sparse.
     #[must_use]
     pub const fn values(mut self, values: Values) -> Self {
         if let Kind::Sparse(SparsePolicy { values: own, .. }) | Kind::Quantised(own) = &mut self.0 {
@@ -151,11 +132,10 @@ impl Policy {
         self
     }
 
-    /// Momentum correction of [`topk`](Self::topk) and [`gtopk`](Self::gtopk) (0 <= factor < 1): momentum is
-    /// applied before selecting, so the optimiser must not apply it again. Where an entry is delivered, its
-    /// velocity begins anew (*masking*). Takes 4 bytes an element more. No effect on other policies; low-rank
-    /// ones have a [momentum after aggregation](Self::post_momentum). Lin et al., "Deep gradient
-    /// compression", ICLR 2018.
+    /// Momentum correction of a sparse policy (0 <= factor < 1): momentum is applied before selecting, so the
+    /// optimiser must not apply it again. Where an entry is delivered, its velocity begins anew (*masking*).
+    /// Takes 4 bytes an element more. No effect on other policies; low-rank ones have a [momentum after
+    /// aggregation](Self::post_momentum). Lin et al., "Deep gradient compression", ICLR 2018.
     #[must_use]
     pub const fn momentum(mut self, factor: f32) -> Self {
         if let Kind::Sparse(SparsePolicy { momentum, .. }) = &mut self.0 {
@@ -195,10 +175,10 @@ impl Policy {
         self
     }
 
-    /// Sparsification-aware momentum of [`topk`](Self::topk) and [`gtopk`](Self::gtopk) (0 < factor < 1): a
-    /// velocity that is not delivered grows as in one step with a larger batch. The optimiser must not apply
-    /// momentum again. Takes no more memory than without. No effect on other policies. Yan et al., "Dual-way
-    /// gradient sparsification", ICPP 2020.
+    /// Sparsification-aware momentum of a sparse policy (0 < factor < 1): a velocity that is not delivered
+    /// grows as in one step with a larger batch. The optimiser must not apply momentum again. Takes no more
+    /// memory than without. No effect on other policies. Yan et al., "Dual-way gradient sparsification", ICPP
+    /// 2020.
     #[must_use]
     pub const fn samomentum(mut self, factor: f32) -> Self {
         if let Kind::Sparse(SparsePolicy { momentum, .. }) = &mut self.0 {
@@ -211,8 +191,8 @@ impl Policy {
     /// returns its number of elements, without allocating memory for it.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range; [`Error::Diverges`]; [`Error::TooLarge`] for more
-    /// elements than memory or indices can address.
+    /// [`Error::Policy`] for a parameter out of range; [`Error::PolicySetting`]; [`Error::Diverges`];
+    /// [`Error::TooLarge`] for more elements than memory or indices can address.
     pub fn check(self, tensor: &str, shape: &[usize]) -> Result<usize> {
         self.resolve(tensor, shape)?;
         elements(tensor, shape)
@@ -228,11 +208,16 @@ impl Policy {
             Kind::Sparse(_) if count as u64 > MOST_INDICES => {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
-            Kind::Sparse(SparsePolicy { density, method, values, momentum }) => {
+            Kind::Sparse(policy) => {
+                let SparsePolicy { density, method, values, momentum } = policy;
                 let density =
                     Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
                 momentum.check().map_err(|(name, found, expected)| out_of_range(name, found, expected))?;
-                Ok(Resolved::Sparse { k: density.entries(count), method, values, momentum })
+                if let Some((setting, reason)) = policy.refused() {
+                    let (tensor, policy) = (tensor.into(), method.name());
+                    return Err(Error::PolicySetting { tensor, policy, setting, reason });
+                }
+                Ok(Resolved::Sparse { k: method.selected(density, count), method, values, momentum })
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
@@ -363,6 +348,33 @@ mod tests {
         let resolved = |momentum| Policy::signum(momentum).resolve("t", &[8]).unwrap();
         assert_eq!(resolved(0.0), Resolved::Signum { momentum: 0.0 });
         assert_eq!(resolved(0.9), Resolved::Signum { momentum: 0.9 });
+    }
+
+    #[test]
+    fn settings_that_a_method_does_not_take_are_refused() {
+        for policy in [Policy::random_k(0.5), Policy::random_block(0.5), Policy::block(0.5)] {
+            assert!(matches!(policy.resolve("t", &[8]), Ok(Resolved::Sparse { .. })), "{policy}");
+            let error = policy.values(Values::Bf16).resolve("t", &[8]).unwrap_err().to_string();
+            let (name, _) = policy.to_string().split_once(':').map(|(a, b)| (a.to_owned(), b.len())).unwrap();
+            let expected = format!(
+                "tensor \"t\": {name} does not take a format of values: its sums are those of f32 values"
+            );
+            assert_eq!(error, expected);
+        }
+        assert!(Policy::oktopk(0.5).values(Values::Bf16).resolve("t", &[8]).is_ok());
+    }
+
+    #[test]
+    fn a_density_is_one_of_entries_or_of_blocks() {
+        let k = |policy: Policy, count| match policy.resolve("t", &[count]).unwrap() {
+            Resolved::Sparse { k, .. } => k,
+            other => panic!("{other:?}"),
+        };
+        for policy in [Policy::oktopk(0.1), Policy::random_k(0.1), Policy::random_block(0.1)] {
+            assert_eq!((k(policy, 1000), k(policy, 1), k(policy, 0)), (100, 1, 0), "{policy}");
+        }
+        let block = Policy::block(0.25);
+        assert_eq!((k(block, 256 * 8), k(block, 256 * 8 + 1), k(block, 3), k(block, 0)), (2, 3, 1, 0));
     }
 
     #[test]

@@ -20,7 +20,8 @@ const PUT_BACKS: [(&str, PutBack); 3] = [
     ("merger-keeps", PutBack::MergerKeeps),
 ];
 
-const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY, low-rank:RANK, unbiased-low-rank:RANK, \
+const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY, oktopk:DENSITY, random-k:DENSITY, \
+                       random-block:DENSITY, block:DENSITY, low-rank:RANK, unbiased-low-rank:RANK, \
                        best-low-rank:RANK, atomo:RANK, quantised:FORMAT, sign-norm or signum:MOMENTUM";
 
 impl fmt::Display for Policy {
@@ -28,10 +29,7 @@ impl fmt::Display for Policy {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
             Kind::Sparse(SparsePolicy { density, method, values, momentum }) => {
-                match method {
-                    SparseMethod::Union => write!(f, "topk:{density}")?,
-                    SparseMethod::Global(_) => write!(f, "gtopk:{density}")?,
-                }
+                write!(f, "{}:{density}", method.name())?;
                 if values != Values::default() {
                     write!(f, ",values={values}")?;
                 }
@@ -65,6 +63,9 @@ impl fmt::Display for Policy {
 /// | `dense` | none | none |
 /// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
+/// | `oktopk` | [density](Policy::oktopk) | those of `topk` |
+/// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum |
+/// | `block` | [density](Policy::block) | those of momentum |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor |
 /// | `unbiased-low-rank`, `best-low-rank`, `atomo` | [rank](Policy::unbiased_low_rank) | those of `low-rank` |
 /// | `sign-norm` | none | none |
@@ -104,6 +105,10 @@ fn method_of(text: &str) -> Result<Policy, String> {
         "dense" => Err("dense without a number".into()),
         "topk" => density().map(Policy::topk),
         "gtopk" => density().map(Policy::gtopk),
+        "oktopk" => density().map(Policy::oktopk),
+        "random-k" => density().map(Policy::random_k),
+        "random-block" => density().map(Policy::random_block),
+        "block" => density().map(Policy::block),
         "sign-norm" if number.is_none() => Ok(Policy::sign_norm()),
         "sign-norm" => Err("sign-norm without a number".into()),
         "quantised" => {
@@ -141,7 +146,7 @@ impl Policy {
                     format!("put-back=RULE, with one of {names}")
                 })
             }
-            (Kind::Sparse(_), "values") => {
+            (Kind::Sparse(SparsePolicy { method, .. }), "values") if method.has_entries() => {
                 let values = value.parse().ok();
                 values.map(|values| self.values(values)).ok_or_else(|| {
                     let names = Values::ALL.map(|values| values.to_string()).join(", ");
@@ -169,9 +174,10 @@ impl Policy {
                     "only values=FORMAT, put-back=RULE, momentum=FACTOR, nesterov=yes, clip=NORM and \
                      samomentum=FACTOR"
                 }
-                Kind::Sparse(_) => {
+                Kind::Sparse(SparsePolicy { method, .. }) if method.has_entries() => {
                     "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR"
                 }
+                Kind::Sparse(_) => "only momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR",
                 Kind::LowRank(_) => "only min=FACTOR and post-momentum=FACTOR",
                 Kind::Dense | Kind::Quantised(_) | Kind::Signum { .. } | Kind::SignNorm => "nothing",
             }
@@ -237,6 +243,10 @@ mod tests {
             ),
             ("topk:0.01,momentum=0,clip=1", Policy::topk(0.01).clip(1.0)),
             ("topk:0.01,values=f16,samomentum=0.7", Policy::topk(0.01).values(Values::F16).samomentum(0.7)),
+            ("oktopk:0.01,values=bf16,momentum=0.9", Policy::oktopk(0.01).values(Values::Bf16).momentum(0.9)),
+            ("random-k:0.01", Policy::random_k(0.01)),
+            ("random-block:0.5,samomentum=0.5", Policy::random_block(0.5).samomentum(0.5)),
+            ("block:1", Policy::block(1.0)),
             ("low-rank:4", Policy::low_rank(4)),
             ("low-rank:1,min=3.5", Policy::low_rank(1).min_compression(3.5)),
             ("low-rank:2,post-momentum=0.9", Policy::low_rank(2).post_momentum(0.9)),
@@ -310,6 +320,13 @@ mod tests {
                 "topk:0.1,values=bf17",
                 "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
                  two-bit-mean, two-bit-min",
+            ),
+            ("oktopk:0", "oktopk:DENSITY, with a density above 0 and at most 1"),
+            ("random-k", "random-k:DENSITY, with a density above 0 and at most 1"),
+            ("block:-1", "block:DENSITY, with a density above 0 and at most 1"),
+            (
+                "random-block:0.1,values=bf16",
+                "only momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR after the method",
             ),
             ("dense,", "nothing after the method"),
             (

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use brevity_compress::{Error as CompressError, in_standard_float_mode};
 
 use super::message::receive_parts;
+use super::tensors::Tensors;
 use crate::all_pairs::all_pairs;
 use crate::call::Call;
 use crate::compressed::Compressed;
@@ -47,22 +48,24 @@ fn check(count: usize, block: usize) -> Result<()> {
 /// fixed order, except that a zero may have the other sign, and the same bits on all ranks.
 ///
 /// `block` is the number of values of a block, of which the last may be shorter; it is equal on all ranks. A
-/// value that is not finite poisons the call, as tensor `tensor`.
+/// value that is not finite poisons the call, as its tensor's.
 ///
 /// # Errors
 /// Before anything is sent [`Error::Length`] for a `block` of 0, [`Error::Compress`] for 2^32 blocks and
 /// more. Errors of the transport; [`Error::Payload`] for an invalid message of a peer; [`Error::Overflow`] of
-/// tensor `tensor`, on all ranks, for a sum that is not finite. `vector` is unspecified then.
+/// a tensor, on all ranks, for a sum that is not finite. `vector` is unspecified then.
 pub async fn block_all_reduce(
     call: &Call<'_, '_>,
     vector: &mut [f32],
     block: usize,
-    tensor: u32,
+    tensors: impl Into<Tensors<'_>>,
 ) -> Result<()> {
+    let tensors = tensors.into();
     call.check_open()?;
     call.computed(check(vector.len(), block))?;
-    if !vector.iter().all(|value| value.is_finite()) {
-        call.set_poison(tensor);
+    let not_finite = |vector: &[f32]| vector.iter().position(|value| !value.is_finite());
+    if let Some(index) = not_finite(vector) {
+        call.set_poison(tensors.at(index));
         vector.fill(0.0);
     }
     if call.world_size() > 1 {
@@ -72,7 +75,7 @@ pub async fn block_all_reduce(
         cut.replace(call.rank(), sums.view(), vector);
         gather(call, sums, vector, cut).await?;
     }
-    if vector.iter().all(|value| value.is_finite()) { Ok(()) } else { Err(Error::Overflow { tensor }) }
+    not_finite(vector).map_or(Ok(()), |index| Err(Error::Overflow { tensor: tensors.at(index) }))
 }
 
 /// Sends every owner this rank's blocks, and returns those that have come from each rank.

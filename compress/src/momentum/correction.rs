@@ -69,6 +69,11 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         self.clip = clip;
     }
 
+    /// The compressor.
+    pub fn compressor(&self) -> &C {
+        &self.compressor
+    }
+
     /// The compressor, for changing its settings.
     pub fn compressor_mut(&mut self) -> &mut C {
         &mut self.compressor

@@ -47,6 +47,11 @@ impl<C: Compressor> SparsificationAware<C> {
         Ok(Self { compressor, momentum, w: Residual::try_new(n)? })
     }
 
+    /// The compressor.
+    pub fn compressor(&self) -> &C {
+        &self.compressor
+    }
+
     /// The compressor, for changing its settings.
     pub fn compressor_mut(&mut self) -> &mut C {
         &mut self.compressor

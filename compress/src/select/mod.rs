@@ -15,8 +15,8 @@
 //! Guesses, threads and instruction sets affect the time, never the selection.
 //!
 //! Other selection rules, for comparison: [`sampled_top_k`], [`resampled_top_k`], [`fixed_threshold`],
-//! [`over_threshold`], [`top_k_by_sign`], [`random_k`], [`random_block`], [`bin_maxima`] and
-//! [`non_zero_blocks`]. Each takes a dense vector, such as a residual with the gradient added, and returns
+//! [`over_threshold`], [`top_k_by_sign`], [`random_k`], [`random_block`], [`bin_maxima`], [`non_zero_blocks`]
+//! and [`largest_blocks`]. Each takes a dense vector, such as a residual with the gradient added, and returns
 //! what is sent of it. The caller subtracts what was sent from the residual, so that both together equal the
 //! input.
 
@@ -37,7 +37,7 @@ mod search;
 mod top_k;
 
 pub use bins::bin_maxima;
-pub use blocks::{BLOCK_PLACES, Blocks, non_zero_blocks};
+pub use blocks::{BLOCK_PLACES, Blocks, largest_blocks, non_zero_blocks};
 pub use by_sign::{BySignScratch, top_k_by_sign};
 pub use candidates::LeftOut;
 pub(crate) use cut::{CutScratch, find_cut};

@@ -36,11 +36,16 @@ fn residuals(exchange: &GradientExchange) -> Vec<Vec<f32>> {
 
 /// What each rank selects of a tensor is all delivered: the other tensors of its bucket change no bit.
 #[test]
-fn buckets_do_not_change_a_top_k() {
-    for (world_size, bytes) in [1, 2, 3, 5].into_iter().flat_map(|size| [4, 700, 1 << 20].map(|b| (size, b)))
-    {
+fn buckets_do_not_change_what_is_all_delivered() {
+    let sizes = [1, 2, 3, 5].into_iter().flat_map(|size| [4, 700, 1 << 20].map(|bytes| (size, bytes)));
+    let policies = [
+        Policy::topk(DENSITY),
+        Policy::random_k(DENSITY),
+        Policy::random_block(DENSITY),
+        Policy::block(DENSITY),
+    ];
+    for ((world_size, bytes), policy) in sizes.flat_map(|size| policies.map(|policy| (size, policy))) {
         let ranks = on_local(world_size, move |group| {
-            let policy = Policy::topk(DENSITY);
             let (mut alone, mut shared) = (sparse(group, policy, 0), sparse(group, policy, bytes));
             for step in 0..4 {
                 let (mut expected, mut found) = (inputs(group.rank(), step), inputs(group.rank(), step));
@@ -109,9 +114,15 @@ fn gtop_k_of_a_bucket_is_that_of_one_vector() {
 /// Neither a value that is not finite, nor a sum, is blamed on another tensor of the bucket.
 #[test]
 fn errors_name_the_tensor_of_a_bucket() {
-    for (policy, tensor) in
-        [Policy::topk(1.0), Policy::gtopk(1.0)].into_iter().flat_map(|policy| [0, 4, 6].map(|t| (policy, t)))
-    {
+    let policies = [
+        Policy::topk(1.0),
+        Policy::gtopk(1.0),
+        Policy::oktopk(1.0),
+        Policy::random_k(1.0),
+        Policy::random_block(1.0),
+        Policy::block(1.0),
+    ];
+    for (policy, tensor) in policies.into_iter().flat_map(|policy| [0, 4, 6].map(|t| (policy, t))) {
         let named = format!("t{tensor}");
         let expected = named.clone();
         let ranks = on_local(3, move |group| {
@@ -145,9 +156,11 @@ fn errors_name_the_tensor_of_a_bucket() {
 /// A state does not know of buckets.
 #[test]
 fn a_state_fits_other_buckets() {
-    for sizes in [[0, 1 << 20], [1 << 20, 0], [400, 3000]] {
+    let sizes = [[0, 1 << 20], [1 << 20, 0], [400, 3000]].into_iter();
+    let policies = [Policy::topk(DENSITY), Policy::random_k(DENSITY), Policy::block(DENSITY)];
+    for (sizes, policy) in sizes.flat_map(|sizes| policies.map(|policy| (sizes, policy))) {
         on_local(2, move |group| {
-            let [mut saved, mut loaded] = sizes.map(|bytes| sparse(group, Policy::topk(DENSITY), bytes));
+            let [mut saved, mut loaded] = sizes.map(|bytes| sparse(group, policy, bytes));
             saved.average(&mut inputs(group.rank(), 0)).unwrap();
             let mut state = Vec::new();
             saved.save(&mut state).unwrap();

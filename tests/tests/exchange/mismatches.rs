@@ -38,7 +38,9 @@ fn tensors_in_another_order_are_a_mismatch() {
 /// Some ranks would return a result, and others not.
 #[test]
 fn another_density_on_one_rank_is_a_mismatch() {
-    for policy in [Policy::topk as fn(f64) -> Policy, Policy::gtopk] {
+    let methods: [fn(f64) -> Policy; 5] =
+        [Policy::topk, Policy::gtopk, Policy::oktopk, Policy::random_k, Policy::random_block];
+    for policy in methods {
         for forgets in [false, true] {
             all_end_with_a_mismatch("density", move |group| {
                 let odd = group.rank() == 1;
@@ -70,13 +72,16 @@ fn other_values_are_a_mismatch() {
     }
 }
 
-/// Ranks that draw from other seeds end with other matrices if a factor is ever drawn again.
+/// Ranks that draw from other seeds end with other matrices if a factor is ever drawn again, and sum values
+/// of other places.
 #[test]
 fn other_seeds_are_a_mismatch() {
-    all_end_with_a_mismatch("seeds", |group| {
-        let builder = GradientExchange::builder(group).seed(u64::from(group.rank() == 1));
-        builder.tensor("weight", SHAPE, Policy::low_rank(2)).build().unwrap()
-    });
+    for policy in [Policy::low_rank(2), Policy::random_k(0.1), Policy::random_block(0.1)] {
+        all_end_with_a_mismatch("seeds", move |group| {
+            let builder = GradientExchange::builder(group).seed(u64::from(group.rank() == 1));
+            builder.tensor("weight", SHAPE, policy).build().unwrap()
+        });
+    }
 }
 
 /// Three ranks build an exchange and average: each gets the mismatch, or the rank that closed the group for

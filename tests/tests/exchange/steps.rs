@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use super::*;
 
 /// Tensors of every kind, in several buckets each.
-const TENSORS: [(&str, [usize; 2], Policy); 8] = [
+const TENSORS: [(&str, [usize; 2], Policy); 13] = [
     ("first", [30, 20], Policy::gtopk(0.05)),
     ("bias", [1, 7], Policy::dense()),
     ("second", [16, 16], Policy::low_rank(2)),
@@ -15,6 +15,11 @@ const TENSORS: [(&str, [usize; 2], Policy); 8] = [
     ("empty", [0, 3], Policy::topk(0.5)),
     ("fifth", [10, 10], Policy::gtopk(0.2)),
     ("last", [1, 300], Policy::dense()),
+    ("ok", [20, 30], Policy::oktopk(0.05)),
+    ("ok too", [10, 10], Policy::oktopk(0.1)),
+    ("random", [10, 40], Policy::random_k(0.1)),
+    ("random too", [1, 9], Policy::random_block(0.5)),
+    ("blocks", [30, 40], Policy::block(0.4)),
 ];
 
 fn built(group: &Group, bytes: usize) -> GradientExchange {
@@ -204,7 +209,7 @@ fn what_makes_no_sense_in_a_step_is_refused() {
     step.ready(3, &gradients[3]).unwrap();
     let twice = step.ready(3, &gradients[3]).unwrap_err();
     assert_eq!(twice.to_string(), "a tensor that is ready twice in a step: hand in each gradient once");
-    for (tensor, length) in [(8, 1), (usize::MAX, 0), (7, 299), (1, 8)] {
+    for (tensor, length) in [(TENSORS.len(), 1), (usize::MAX, 0), (7, 299), (1, 8)] {
         let refused = step.ready(tensor, &vec![1.0; length]).unwrap_err();
         assert!(matches!(refused, Error::Shape { .. }), "{tensor}: {refused}");
     }

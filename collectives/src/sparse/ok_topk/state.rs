@@ -69,6 +69,12 @@ impl Regions {
         Self { dim, ends }
     }
 
+    /// Regions of equal lengths.
+    fn equal(dim: usize, world_size: u32) -> Self {
+        let end = |rank| (u128::from(rank) * dim as u128 / u128::from(world_size)) as u64;
+        Self::new(dim, (1..world_size).map(end).collect())
+    }
+
     /// The region of a rank.
     pub(super) fn of(&self, rank: u32) -> Range<usize> {
         let end = |rank: usize| self.ends.get(rank).map_or(self.dim, |end| *end as usize);
@@ -81,8 +87,7 @@ impl OkTopk {
     /// The state before the first step: of vectors of length `dim`, about `k` entries of whose sum are kept.
     #[must_use]
     pub fn new(dim: usize, k: usize, world_size: u32) -> Self {
-        let equal = |rank| (u128::from(rank) * dim as u128 / u128::from(world_size)) as u64;
-        let regions = Regions::new(dim, (1..world_size).map(equal).collect());
+        let regions = Regions::equal(dim, world_size);
         Self {
             dim,
             k: k.min(dim),
@@ -128,6 +133,29 @@ impl OkTopk {
     #[must_use]
     pub const fn step(&self) -> u64 {
         self.agreed.step
+    }
+
+    /// The threshold of the sum, of a magnitude; 0 before the first estimate. Equal on all ranks.
+    #[must_use]
+    pub const fn threshold(&self) -> f32 {
+        f32::from_bits(self.agreed.threshold)
+    }
+
+    /// Goes on behind so many steps, with the threshold of the sum that a state had then, perhaps among
+    /// another number of ranks; 0, or what is no finite magnitude, counts as none. The partition is agreed
+    /// anew in the next step. All ranks call it alike.
+    ///
+    /// Results are those of that state if the [wire](crate::sparse::Wire::is_exact) is exact. Otherwise a
+    /// rank rounds its entries in other ranks' regions, and the regions may be others.
+    pub fn resume(&mut self, step: u64, threshold: f32) {
+        let is_magnitude = threshold.is_finite() && threshold > 0.0;
+        self.agreed = Agreed {
+            step,
+            threshold: if is_magnitude { threshold.to_bits() } else { 0 },
+            regions: Regions::equal(self.dim, self.world_size),
+            // In the first step it is agreed anyway.
+            is_uneven: step > 0,
+        };
     }
 
     /// Selects a rank's entries for the next step: those of `values` that reach its threshold. It may be

@@ -1,0 +1,113 @@
+//! Policies of sparse tensors.
+
+use brevity_collectives::sparse::{Draw, PutBack};
+use brevity_compress::Density;
+use brevity_compress::quantise::Values;
+use brevity_compress::select::BLOCK_PLACES;
+
+use super::{Kind, Momentum, Policy};
+
+/// A sparse policy's parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SparsePolicy {
+    pub(crate) density: f64,
+    pub(crate) method: SparseMethod,
+    /// The format of the values on the wire.
+    pub(crate) values: Values,
+    pub(crate) momentum: Momentum,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum SparseMethod {
+    /// Every rank's largest entries, all delivered.
+    Union,
+    /// The largest entries of the sum over all ranks of their largest entries.
+    Global(PutBack),
+    /// About as many, by Ok-Topk.
+    OkTopk,
+    /// Entries at places that all ranks draw alike.
+    Random(Draw),
+    /// Every rank's blocks of largest norm, all delivered.
+    Blocks,
+}
+
+impl SparseMethod {
+    /// Its name in a policy's text.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Union => "topk",
+            Self::Global(_) => "gtopk",
+            Self::OkTopk => "oktopk",
+            Self::Random(Draw::Scattered) => "random-k",
+            Self::Random(Draw::Block) => "random-block",
+            Self::Blocks => "block",
+        }
+    }
+
+    /// How much of a tensor of `count` elements a rank selects: entries, or blocks.
+    pub(crate) fn selected(self, density: Density, count: usize) -> usize {
+        match self {
+            Self::Blocks => density.entries(count.div_ceil(BLOCK_PLACES)),
+            _ => density.entries(count),
+        }
+    }
+
+    /// Whether it sums entries of which each rank chooses its own: their values may be rounded.
+    pub(crate) const fn has_entries(self) -> bool {
+        matches!(self, Self::Union | Self::Global(_) | Self::OkTopk)
+    }
+}
+
+impl Policy {
+    /// About the largest `density` of the entries of the sum over all ranks (0 < density <= 1): Ok-Topk. Each
+    /// rank selects by a threshold that it keeps for up to 32 steps, half to twice its share of the entries;
+    /// the result has half to twice as many. However many ranks there are, one sends at most about four times
+    /// its share.
+    ///
+    /// What is not delivered goes back to the residuals of its ranks. Thresholds begin anew when the density
+    /// changes and when the exchange [moves](crate::GradientExchange::rejoin) to another group. Li and
+    /// Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022.
+    #[must_use]
+    pub const fn oktopk(density: f64) -> Self {
+        Self::sparse(density, SparseMethod::OkTopk)
+    }
+
+    /// `density` of the entries (0 < density <= 1), at places that all ranks draw alike from the
+    /// [seed](crate::ExchangeBuilder::seed) and the number of the step: random K. A dense all-reduce sums the
+    /// values, so no index travels, and the bytes do not grow with the ranks. What is not drawn stays in the
+    /// residual; nothing is scaled. Vogels et al., "PowerSGD", NeurIPS 2019, appendix.
+    #[must_use]
+    pub const fn random_k(density: f64) -> Self {
+        Self::sparse(density, SparseMethod::Random(Draw::Scattered))
+    }
+
+    /// Like [`random_k`](Self::random_k), with consecutive places from a random one on: random block.
+    #[must_use]
+    pub const fn random_block(density: f64) -> Self {
+        Self::sparse(density, SparseMethod::Random(Draw::Block))
+    }
+
+    /// Each rank's `density` of the tensor's blocks of 256 elements (0 < density <= 1), those of largest
+    /// norm: block top k. A [block-sparse all-reduce](brevity_collectives::sparse::block_all_reduce) sums
+    /// them, and delivers all. Takes 4 bytes an element more. With a density of 1 it is OmniReduce itself:
+    /// blocks that are zero do not travel, and nothing stays. Fei et al., "Efficient sparse collective
+    /// communication and its application to accelerate distributed deep learning", SIGCOMM 2021.
+    #[must_use]
+    pub const fn block(density: f64) -> Self {
+        Self::sparse(density, SparseMethod::Blocks)
+    }
+
+    pub(super) const fn sparse(density: f64, method: SparseMethod) -> Self {
+        Self(Kind::Sparse(SparsePolicy { density, method, values: Values::F32, momentum: Momentum::None }))
+    }
+}
+
+impl SparsePolicy {
+    /// A setting that its method does not take, and why.
+    pub(super) fn refused(&self) -> Option<(&'static str, &'static str)> {
+        if !self.method.has_entries() && self.values != Values::F32 {
+            return Some(("a format of values", "its sums are those of f32 values"));
+        }
+        None
+    }
+}
