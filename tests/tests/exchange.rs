@@ -4,6 +4,7 @@ mod buckets;
 mod mismatches;
 mod momentum;
 mod participants;
+mod reports;
 mod steps;
 
 use std::sync::{Arc, Mutex};

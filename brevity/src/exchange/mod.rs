@@ -9,6 +9,7 @@ mod averaging;
 mod bucket;
 mod builder;
 mod dense;
+mod flight;
 mod kept;
 mod low_rank;
 mod participants;
@@ -27,14 +28,14 @@ use brevity_compress::Density;
 
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
-pub use report::{BucketReport, StepReport};
+pub use report::{BucketReport, Phase, PhaseReport, StepReport};
 pub use step::Step;
 
 use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
 use bucket::Bucket;
+use flight::Running;
 use parts::{Parts, all_at_once, note_plan};
-use step::Running;
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
 ///

@@ -1,11 +1,14 @@
 //! The exchange without its group: what it consists of, and a step of which all gradients are there.
 
+use std::time::Instant;
+
 use brevity_collectives::dense::barrier;
 use brevity_collectives::{Call, Description, Error as Collective, Group, Operation};
 use brevity_compress::in_standard_float_mode;
 
 use super::bucket::Bucket;
 use super::participants::Shares;
+use super::report::{Phase, Watched, tell};
 use super::{Ending, Tensor, named};
 use crate::error::Result;
 
@@ -121,10 +124,15 @@ pub(super) async fn all_at_once(
     gradients: &mut [&mut [f32]],
 ) -> Result<()> {
     let Parts { tensors, buckets, over_participants, .. } = parts;
+    let mut watched = watched(buckets, tensors, call.rank());
     let bad = in_standard_float_mode(|| {
-        let all = buckets.iter_mut().filter_map(|bucket| {
+        let all = buckets.iter_mut().enumerate().filter_map(|(place, bucket)| {
             let tensors = bucket.tensors().into_iter();
-            tensors.filter(|&tensor| !bucket.accumulate(tensor, gradients[tensor])).min()
+            let mut add = |tensor: usize| {
+                let add = || bucket.accumulate(tensor, gradients[tensor]);
+                Watched::during_if(watched.get_mut(place), Phase::Select, Some(tensor), add)
+            };
+            tensors.filter(|&tensor| !add(tensor)).min()
         });
         all.min()
     });
@@ -132,13 +140,26 @@ pub(super) async fn all_at_once(
         call.set_poison(tensor as u32);
     }
     let counts = over_participants.then_some(has_gradient);
-    let outcome = all_buckets(call, buckets, bad.is_some(), counts).await;
+    let outcome = all_buckets(call, buckets, bad.is_some(), counts, &mut watched).await;
     let ending = Ending::of(&outcome);
     let shares = *outcome.as_ref().unwrap_or(&Shares::all(call.world_size()));
     in_standard_float_mode(|| {
-        buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, shares));
+        for (place, bucket) in buckets.iter_mut().enumerate() {
+            let apply = || bucket.finish(ending, gradients, shares);
+            Watched::during_if(watched.get_mut(place), Phase::Apply, None, apply);
+        }
     });
+    watched.into_iter().for_each(|bucket| tell(&bucket.end(), tensors));
     outcome.map(drop).map_err(|error| named(error, tensors))
+}
+
+/// The watches of all buckets, if `tracing` wants to know; otherwise none.
+fn watched(buckets: &[Bucket], tensors: &[Tensor], rank: u32) -> Vec<Watched> {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return Vec::new();
+    }
+    let (begun, span) = (Instant::now(), tracing::debug_span!("step", rank));
+    buckets.iter().map(|bucket| Watched::new(bucket.tensors(), tensors, &span, begun)).collect()
 }
 
 /// The collectives of all buckets, one after the other. With `counts`, returns over how many the average is.
@@ -147,6 +168,7 @@ pub(super) async fn all_buckets(
     buckets: &mut [Bucket],
     poisoned: bool,
     counts: Option<bool>,
+    watched: &mut [Watched],
 ) -> Result<Shares, Collective> {
     let shares = match counts {
         Some(has_gradient) => Shares::counted(call, has_gradient).await?,
@@ -156,10 +178,15 @@ pub(super) async fn all_buckets(
         // So that ranks that have some find out.
         barrier(call).await?;
     }
-    for bucket in buckets {
+    for (place, bucket) in buckets.iter_mut().enumerate() {
+        let watch = watched.get_mut(place).map(|watched| (watched.leaves(call), watched));
         // After a collective every rank knows of the value that is not finite, so all ranks stop here
         // together.
-        bucket.exchange(call, poisoned).await?;
+        let outcome = bucket.exchange(call, poisoned).await;
+        if let Some((left, watched)) = watch {
+            watched.arrives(&left.arrives(call));
+        }
+        outcome?;
     }
     Ok(shares)
 }
