@@ -146,15 +146,14 @@ impl Timeline {
     /// The events of this rank, one a line, and before them the names of its tracks.
     fn text(&self) -> Result<String> {
         let pid = self.rank;
-        let meta = |name: &str, tid: usize, args: Value| json!({ "name": name, "ph": "M", "pid": pid, "tid": tid, "args": args });
         let mut heads = vec![
-            meta("process_name", 0, json!({ "name": format!("rank {pid}") })),
-            meta("process_sort_index", 0, json!({ "sort_index": pid })),
+            head("process_name", (pid, 0), &json!({ "name": format!("rank {pid}") })),
+            head("process_sort_index", (pid, 0), &json!({ "sort_index": pid })),
         ];
         let lanes = (0..self.lanes).map(|_| Phase::Communicate.name());
         for (track, name) in TRACKS.into_iter().chain(lanes).enumerate() {
-            heads.push(meta("thread_name", track, json!({ "name": name })));
-            heads.push(meta("thread_sort_index", track, json!({ "sort_index": track })));
+            heads.push(head("thread_name", (pid, track), &json!({ "name": name })));
+            heads.push(head("thread_sort_index", (pid, track), &json!({ "sort_index": track })));
         }
         let lines = heads.iter().map(serde_json::to_string);
         let lines = lines.chain(self.events.iter().map(serde_json::to_string));
@@ -163,6 +162,11 @@ impl Timeline {
             .map(|lines| lines.join(",\n"))
             .map_err(|error| Error::System { what: "can't write the timeline".into(), why: error.into() })
     }
+}
+
+/// A name or an order of a rank or of one of its tracks.
+fn head(name: &str, (pid, tid): (u32, usize), args: &Value) -> Value {
+    json!({ "name": name, "ph": "M", "pid": pid, "tid": tid, "args": args })
 }
 
 /// The first tensors of a bucket.
