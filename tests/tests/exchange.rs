@@ -6,6 +6,7 @@ mod momentum;
 mod participants;
 mod reports;
 mod steps;
+mod types;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

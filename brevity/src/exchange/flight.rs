@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use brevity_collectives::engine::Handle;
 use brevity_collectives::{Call, Error as Collective, Group, Reserved};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::in_standard_float_mode;
 use tracing::Span;
 use ucx_sys_wrap::Rank;
@@ -57,7 +58,7 @@ impl State {
 }
 
 impl Running {
-    pub(super) fn ready(&mut self, group: &Group, tensor: usize, gradient: &[f32]) -> Result<()> {
+    pub(super) fn ready(&mut self, group: &Group, tensor: usize, gradient: Gradient<'_>) -> Result<()> {
         let (place, is_ready) = &mut self.tensors[tensor];
         if *is_ready {
             return Err(Error::Order {

@@ -1,6 +1,6 @@
 //! What is kept of a sparse tensor from step to step.
 
-use brevity_compress::feedback::{Residual, TopK};
+use brevity_compress::feedback::{Gradient, Residual, TopK};
 use brevity_compress::momentum::{Clip, MomentumCorrection, SparsificationAware};
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
@@ -56,7 +56,7 @@ impl Kept {
     /// Adds a gradient and takes out the `k` largest entries.
     pub(super) fn feed(
         &mut self,
-        gradient: &[f32],
+        gradient: Gradient<'_>,
         k: usize,
         out: &mut SparseVec,
         scratch: &mut TopKScratch,
@@ -111,7 +111,7 @@ impl Kept {
     }
 
     /// Takes the last gradient out again, after what was taken out for it was put back.
-    pub(super) fn withdraw(&mut self, gradient: &[f32]) -> Result<(), Error> {
+    pub(super) fn withdraw(&mut self, gradient: Gradient<'_>) -> Result<(), Error> {
         match self {
             Self::Residual(residual) => residual.withdraw(gradient),
             Self::Corrected(corrected) => corrected.withdraw(gradient),

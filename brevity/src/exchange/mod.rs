@@ -10,6 +10,7 @@ mod bucket;
 mod builder;
 mod dense;
 mod flight;
+mod gradient;
 mod kept;
 mod low_rank;
 mod participants;
@@ -28,6 +29,7 @@ use brevity_compress::Density;
 
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
+pub use gradient::GradientElement;
 pub use report::{BucketReport, Phase, PhaseReport, StepReport};
 pub use step::Step;
 
@@ -35,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
 use bucket::Bucket;
 use flight::Running;
+use gradient::{GradientMut, all_of};
 use parts::{Parts, all_at_once, note_plan};
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
@@ -89,15 +92,15 @@ impl GradientExchange {
 
     /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
     /// residuals. An average is the sum, divided once by the number of ranks. `gradients` has one slice for
-    /// each tensor, in the builder's order. Blocks until done.
+    /// each tensor, in the builder's order, of any [type](GradientElement). Blocks until done.
     ///
     /// # Errors
     /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: every rank gets the
     /// same error and the step is left out. [`Error::Collective`]: the gradients are unchanged and are also
     /// in the residuals; do not hand them in again. A tensor by [signum](crate::Policy::signum) has no
     /// residual: it forgets the step.
-    pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub fn average<E: GradientElement, G: AsMut<[E]>>(&mut self, gradients: &mut [G]) -> Result<()> {
+        let mut slices = all_of(gradients);
         self.check(&slices)?;
         self.parts.average(&self.group, true, &mut slices)
     }
@@ -106,8 +109,12 @@ impl GradientExchange {
     ///
     /// # Errors
     /// As for [`average`](Self::average).
-    pub fn average_within<G: AsMut<[f32]>>(&mut self, gradients: &mut [G], timeout: Duration) -> Result<()> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub fn average_within<E: GradientElement, G: AsMut<[E]>>(
+        &mut self,
+        gradients: &mut [G],
+        timeout: Duration,
+    ) -> Result<()> {
+        let mut slices = all_of(gradients);
         self.check(&slices)?;
         self.parts.average(&self.group.with_timeout(timeout), true, &mut slices)
     }
@@ -121,10 +128,10 @@ impl GradientExchange {
     ///
     /// # Errors
     /// As for [`average`](Self::average). `averages` are zeros then.
-    pub fn step_empty<G: AsMut<[f32]>>(&mut self, averages: &mut [G]) -> Result<()> {
-        let mut slices: Vec<&mut [f32]> = averages.iter_mut().map(AsMut::as_mut).collect();
+    pub fn step_empty<E: GradientElement, G: AsMut<[E]>>(&mut self, averages: &mut [G]) -> Result<()> {
+        let mut slices = all_of(averages);
         self.check(&slices)?;
-        slices.iter_mut().for_each(|slice| slice.fill(0.0));
+        slices.iter_mut().for_each(GradientMut::clear);
         self.parts.average(&self.group, false, &mut slices)
     }
 
@@ -134,29 +141,32 @@ impl GradientExchange {
     ///
     /// Every error of [`average`](Self::average) comes out of [`Averaging::wait`], together with the
     /// exchange. This includes gradients of wrong lengths, of which nothing is sent.
-    pub fn start<G>(self, gradients: Vec<G>) -> Averaging<G>
+    pub fn start<E, G>(self, gradients: Vec<G>) -> Averaging<G>
     where
-        G: AsMut<[f32]> + Send + 'static,
+        E: GradientElement,
+        G: AsMut<[E]> + Send + 'static,
     {
         let group = self.group.clone();
         self.start_on(&group, gradients)
     }
 
     /// Like [`start`](Self::start), with another timeout than that of the group.
-    pub fn start_within<G>(self, gradients: Vec<G>, timeout: Duration) -> Averaging<G>
+    pub fn start_within<E, G>(self, gradients: Vec<G>, timeout: Duration) -> Averaging<G>
     where
-        G: AsMut<[f32]> + Send + 'static,
+        E: GradientElement,
+        G: AsMut<[E]> + Send + 'static,
     {
         let group = self.group.with_timeout(timeout);
         self.start_on(&group, gradients)
     }
 
     /// Starts an average with the timeout of this handle of the group.
-    fn start_on<G>(self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
+    fn start_on<E, G>(self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
     where
-        G: AsMut<[f32]> + Send + 'static,
+        E: GradientElement,
+        G: AsMut<[E]> + Send + 'static,
     {
-        let slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+        let slices = all_of(&mut gradients);
         let checked = self.check(&slices);
         let Self { group, parts, running } = self;
         if let Err(error) = checked {
@@ -166,7 +176,7 @@ impl GradientExchange {
         let handle =
             timed.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
                 Box::pin(async move {
-                    let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+                    let mut slices = all_of(gradients);
                     all_at_once(call, parts, true, &mut slices).await
                 })
             });
@@ -264,12 +274,12 @@ impl GradientExchange {
         known.ok_or_else(|| Error::NoSuchTensor { tensor: tensor.to_owned() })
     }
 
-    fn check(&self, gradients: &[&mut [f32]]) -> Result<()> {
+    fn check(&self, gradients: &[GradientMut<'_>]) -> Result<()> {
         self.check_settled()?;
         self.check_shapes(gradients)
     }
 
-    fn check_shapes(&self, gradients: &[&mut [f32]]) -> Result<()> {
+    fn check_shapes(&self, gradients: &[GradientMut<'_>]) -> Result<()> {
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };

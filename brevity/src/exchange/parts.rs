@@ -7,6 +7,7 @@ use brevity_collectives::{Call, Description, Error as Collective, Group, Operati
 use brevity_compress::in_standard_float_mode;
 
 use super::bucket::Bucket;
+use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::report::{Phase, Watched, tell};
 use super::{Ending, Tensor, named};
@@ -57,7 +58,7 @@ impl Parts {
         &mut self,
         group: &Group,
         has_gradient: bool,
-        slices: &mut [&mut [f32]],
+        slices: &mut [GradientMut<'_>],
     ) -> Result<()> {
         note_plan(group, &self.description, &self.tensors, &self.buckets);
         let description = self.description;
@@ -121,7 +122,7 @@ pub(super) async fn all_at_once(
     call: &Call<'_, '_>,
     parts: &mut Parts,
     has_gradient: bool,
-    gradients: &mut [&mut [f32]],
+    gradients: &mut [GradientMut<'_>],
 ) -> Result<()> {
     let Parts { tensors, buckets, over_participants, .. } = parts;
     let mut watched = watched(buckets, tensors, call.rank());
@@ -129,7 +130,7 @@ pub(super) async fn all_at_once(
         let all = buckets.iter_mut().enumerate().filter_map(|(place, bucket)| {
             let tensors = bucket.tensors().into_iter();
             let mut add = |tensor: usize| {
-                let add = || bucket.accumulate(tensor, gradients[tensor]);
+                let add = || bucket.accumulate(tensor, gradients[tensor].read());
                 Watched::during_if(watched.get_mut(place), Phase::Select, Some(tensor), add)
             };
             tensors.filter(|&tensor| !add(tensor)).min()

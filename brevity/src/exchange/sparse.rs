@@ -7,12 +7,14 @@ use brevity_collectives::sparse::{
     self, Coder, PutBack, TensorEnd, Tensors, Wire, gtopk_all_reduce_with_feedback, topk_all_reduce,
 };
 use brevity_collectives::{Call, Description, Result};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::merge::split_by;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Density, Error as Compress, SparseVec, SparseView};
 
+use super::gradient::GradientMut;
 use super::kept::{Fed, Kept};
 use super::participants::Shares;
 use super::room::Lacking;
@@ -138,7 +140,7 @@ impl SparseBucket {
     }
 
     /// Adds the gradient of a tensor of the bucket and selects. Returns whether all sums are finite.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         let Self { parts, scratch, .. } = self;
         let part = parts.iter_mut().find(|part| part.tensor == tensor);
         part.is_none_or(|part| part.accumulate(gradient, scratch))
@@ -175,7 +177,7 @@ impl SparseBucket {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         let (mut own, mut result) = (SparseVec::new(0), SparseVec::new(0));
         let all_delivered =
             matches!(self.method, SparseMethod::Union | SparseMethod::Global(PutBack::MergerKeeps));
@@ -185,15 +187,14 @@ impl SparseBucket {
                     take(self.put_back.view(), &part.range, &mut own);
                     take(self.sum.view(), &part.range, &mut result);
                     part.settle(&own, Some(&result).filter(|_| !all_delivered));
-                    let gradient = &mut *gradients[part.tensor];
-                    gradient.fill(0.0);
-                    result.iter().for_each(|(index, sum)| gradient[index as usize] = shares.average(sum));
+                    let averages = result.iter().map(|(index, sum)| (index, shares.average(sum)));
+                    gradients[part.tensor].write_entries(averages);
                 }
                 Ending::Failed => part.restore(),
                 Ending::Poisoned => {
                     part.restore();
                     if part.added {
-                        part.withdraw(gradients[part.tensor]);
+                        part.withdraw(gradients[part.tensor].read());
                     }
                 }
             }
@@ -269,7 +270,7 @@ impl Part {
     }
 
     /// Adds a gradient and selects. Returns whether all sums are finite.
-    fn accumulate(&mut self, gradient: &[f32], scratch: &mut TopKScratch) -> bool {
+    fn accumulate(&mut self, gradient: Gradient<'_>, scratch: &mut TopKScratch) -> bool {
         let fed = self.kept.feed(gradient, self.k, &mut self.selected, scratch);
         self.added = fed != Fed::Refused;
         fed == Fed::Whole
@@ -298,7 +299,7 @@ impl Part {
     }
 
     /// Takes this step's gradient out of what is kept again. Its length was checked when it was added.
-    fn withdraw(&mut self, gradient: &[f32]) {
+    fn withdraw(&mut self, gradient: Gradient<'_>) {
         let withdrawn = self.kept.withdraw(gradient);
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
     }

@@ -3,12 +3,14 @@
 use std::time::Instant;
 
 use brevity_collectives::Group;
+use brevity_compress::feedback::Gradient;
 use brevity_compress::in_standard_float_mode;
 use tracing::debug_span;
 use ucx_sys_wrap::Rank;
 
 use super::bucket::Bucket;
 use super::flight::{Flight, Running, State, outcome};
+use super::gradient::{GradientElement, GradientMut, all_of};
 use super::participants::Shares;
 use super::parts::{Parts, all_buckets, note_plan};
 use super::report::{Phase, StepReport, Watched, tell};
@@ -134,7 +136,7 @@ impl GradientExchange {
         // Others may have delivered the step: what it took must not be delivered again.
         let mut unseen: Vec<Vec<f32>> =
             self.parts.tensors.iter().map(|tensor| vec![0.0; tensor.count]).collect();
-        let mut unseen: Vec<&mut [f32]> = unseen.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut unseen = all_of(&mut unseen);
         self.put_back(begun, flights, |bucket| bucket.finish(Ending::Done, &mut unseen, shares));
     }
 
@@ -179,7 +181,11 @@ impl Step<'_> {
     /// # Errors
     /// [`Error::Shape`] for a number or a length that is not a tensor's; [`Error::Order`] for one that is
     /// ready already. Nothing has changed then.
-    pub fn ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<()> {
+    pub fn ready<E: GradientElement>(&mut self, tensor: usize, gradient: &[E]) -> Result<()> {
+        self.ready_as(tensor, E::read(gradient))
+    }
+
+    fn ready_as(&mut self, tensor: usize, gradient: Gradient<'_>) -> Result<()> {
         let GradientExchange { group, parts, running } = &mut *self.exchange;
         group.check_process()?;
         let shape = |what, found, expected| Err(Error::Shape { what, found, expected });
@@ -203,8 +209,8 @@ impl Step<'_> {
     /// # Errors
     /// As for [`average`](GradientExchange::average): the outcome is the same for all buckets. With
     /// [`Error::Shape`] the step ends as if it were dropped.
-    pub fn finish<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub fn finish<E: GradientElement, G: AsMut<[E]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
+        let mut slices = all_of(gradients);
         self.all_ready(&slices)?;
         self.commit(&mut slices)
     }
@@ -214,8 +220,11 @@ impl Step<'_> {
     ///
     /// # Errors
     /// As for [`finish`](Self::finish).
-    pub async fn finish_async<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub async fn finish_async<E: GradientElement, G: AsMut<[E]>>(
+        mut self,
+        gradients: &mut [G],
+    ) -> Result<StepReport> {
+        let mut slices = all_of(gradients);
         self.all_ready(&slices)?;
         if let Some(running) = &mut self.exchange.running {
             running.end_async().await;
@@ -230,19 +239,19 @@ impl Step<'_> {
     }
 
     /// Checks the gradients, and hands in those that are not ready.
-    fn all_ready(&mut self, gradients: &[&mut [f32]]) -> Result<()> {
+    fn all_ready(&mut self, gradients: &[GradientMut<'_>]) -> Result<()> {
         self.exchange.check_shapes(gradients)?;
         for (tensor, gradient) in gradients.iter().enumerate() {
             let running = self.exchange.running.as_ref();
             if running.is_some_and(|running| !running.tensors[tensor].1) {
-                self.ready(tensor, gradient)?;
+                self.ready_as(tensor, gradient.read())?;
             }
         }
         Ok(())
     }
 
     /// Waits for all buckets: one decision for all of them, of which all ranks have the same outcomes.
-    fn commit(&mut self, gradients: &mut [&mut [f32]]) -> Result<StepReport> {
+    fn commit(&mut self, gradients: &mut [GradientMut<'_>]) -> Result<StepReport> {
         let Some(running) = self.exchange.running.take() else { return Ok(StepReport::default()) };
         // Ends with this function.
         let (begun, _span) = (running.begun, running.span.clone());
