@@ -187,6 +187,9 @@ mod tests {
 
     use super::*;
 
+    /// A time of a bucket.
+    type Time = fn(&BucketReport) -> Duration;
+
     /// Two steps of three ranks: the reports, and the file of rank 0.
     fn traced() -> (Vec<Vec<StepReport>>, String) {
         let ranks = local::world(3).into_iter().map(|rank| {
@@ -247,7 +250,7 @@ mod tests {
                 events.iter().filter(own).collect::<Vec<_>>()
             };
             assert_eq!(of("step").len(), 2);
-            let times: [(&str, fn(&BucketReport) -> Duration); 4] = [
+            let times: [(&str, Time); 4] = [
                 ("select", |bucket| bucket.select),
                 ("communicate", |bucket| bucket.communicate),
                 ("wait", |bucket| bucket.wait),
