@@ -262,10 +262,13 @@ mod tests {
     use super::*;
     use crate::{GradientExchange, Policy};
 
-    /// Keeps the names of spans and the fields of events.
+    /// A span's parent and name.
+    type Named = (Option<u64>, &'static str);
+
+    /// Keeps spans, the fields of spans and events, and how many handles of spans there are.
     #[derive(Clone, Default)]
     struct Hears {
-        spans: Arc<Mutex<Vec<(Option<u64>, &'static str)>>>,
+        spans: Arc<Mutex<Vec<Named>>>,
         fields: Arc<Mutex<Vec<(String, String)>>>,
         open: Arc<AtomicU64>,
     }
@@ -295,6 +298,11 @@ mod tests {
         fn enter(&self, _: &Id) {}
 
         fn exit(&self, _: &Id) {}
+
+        fn clone_span(&self, id: &Id) -> Id {
+            self.open.fetch_add(1, Ordering::Relaxed);
+            id.clone()
+        }
 
         fn try_close(&self, _: Id) -> bool {
             self.open.fetch_sub(1, Ordering::Relaxed);
