@@ -5,6 +5,7 @@ mod mismatches;
 mod momentum;
 mod participants;
 mod reports;
+mod schedules;
 mod steps;
 mod types;
 

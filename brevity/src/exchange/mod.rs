@@ -8,6 +8,7 @@
 mod averaging;
 mod bucket;
 mod builder;
+mod course;
 mod dense;
 mod flight;
 mod gradient;
@@ -201,9 +202,9 @@ impl GradientExchange {
         self.parts.describe_anew();
     }
 
-    /// Changes the density of a sparse tensor from the next step on (0 < density <= 1), for instance during
-    /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step; otherwise that step
-    /// is a mismatch. Residuals stay as they are.
+    /// Changes the density of a sparse tensor from the next step on (0 < density <= 1). While a
+    /// [schedule](ExchangeBuilder::schedule) has a larger one, that counts. All ranks call it before the same
+    /// step; otherwise that step is a mismatch. Residuals stay as they are.
     ///
     /// # Errors
     /// [`Error::NoSuchTensor`]; [`Error::Policy`] for a density out of range, and if the tensor is not
@@ -214,13 +215,36 @@ impl GradientExchange {
             Error::Policy { tensor, parameter: "density", found: density, expected }
         };
         let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
-        let (position, _) = self.position(tensor)?;
+        let (position, count) = self.position(tensor)?;
         self.check_settled()?;
         let bucket = self.parts.buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
         let bucket = bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk"))?;
-        let set = bucket.set_density(position, checked, self.group.world_size());
-        set.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
-        self.parts.describe_anew();
+        let entries = checked.entries(count);
+        let room = bucket.check_room(position, entries, self.group.world_size());
+        room.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
+        self.parts.course.own[position] = entries;
+        self.parts.follow_course();
+        Ok(())
+    }
+
+    /// How many steps the exchange has made: those that were done on all ranks. Steps that were left out or
+    /// have failed do not count. It is saved and loaded.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.parts.course.steps
+    }
+
+    /// Sets how many steps the exchange has made, and so its place in its
+    /// [schedule](ExchangeBuilder::schedule). After a failure, ranks may be a step apart: those that
+    /// [rejoin](Self::rejoin) while the density changes, and those that are new, set the same number before
+    /// their next step. Otherwise the first step with other densities is a mismatch.
+    ///
+    /// # Errors
+    /// [`Error::Order`] in the middle of a step.
+    pub fn set_steps(&mut self, steps: u64) -> Result<()> {
+        self.check_settled()?;
+        self.parts.course.steps = steps;
+        self.parts.follow_course();
         Ok(())
     }
 

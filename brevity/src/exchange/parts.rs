@@ -7,6 +7,7 @@ use brevity_collectives::{Call, Description, Error as Collective, Group, Operati
 use brevity_compress::in_standard_float_mode;
 
 use super::bucket::Bucket;
+use super::course::Course;
 use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::report::{Phase, Watched, tell};
@@ -21,6 +22,7 @@ pub(super) struct Parts {
     pub(super) number: u32,
     /// Whether averages are over the ranks that have gradients in a step.
     pub(super) over_participants: bool,
+    pub(super) course: Course,
     /// What all ranks must have built alike.
     pub(super) description: Description,
     /// The same of a bucket that travels by itself.
@@ -44,6 +46,7 @@ impl Parts {
             buckets,
             number,
             over_participants,
+            course: Course::default(),
             description,
             of_buckets: Vec::new(),
             count,
@@ -151,7 +154,10 @@ pub(super) async fn all_at_once(
         }
     });
     watched.into_iter().for_each(|bucket| tell(&bucket.end(), tensors));
-    outcome.map(drop).map_err(|error| named(error, tensors))
+    if outcome.is_ok() {
+        parts.count_step();
+    }
+    outcome.map(drop).map_err(|error| named(error, &parts.tensors))
 }
 
 /// The watches of all buckets, if `tracing` wants to know; otherwise none.

@@ -12,7 +12,7 @@ use brevity_compress::merge::split_by;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
-use brevity_compress::{Density, Error as Compress, SparseVec, SparseView};
+use brevity_compress::{Error as Compress, SparseVec, SparseView};
 
 use super::gradient::GradientMut;
 use super::kept::{Fed, Kept};
@@ -122,21 +122,24 @@ impl SparseBucket {
         self.parts.iter().map(|part| part.tensor)
     }
 
-    /// Changes a tensor's density; takes effect in the next step.
-    pub(super) fn set_density(
-        &mut self,
+    /// Checks that there is memory to select `k` entries of a tensor.
+    pub(super) fn check_room(
+        &self,
         tensor: usize,
-        density: Density,
+        k: usize,
         world_size: u32,
     ) -> std::result::Result<(), Lacking> {
-        let Some(part) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
-        let found = density.entries(self.parts[part].range.len());
-        let k = self.k - self.parts[part].k + found;
-        if k > self.k {
-            room::check(self.working_bytes(k, world_size))?;
-        }
-        (self.parts[part].k, self.k) = (found, k);
-        Ok(())
+        let all = self.k + k - self.part(tensor).map_or(0, |part| part.k);
+        if all > self.k { room::check(self.working_bytes(all, world_size)) } else { Ok(()) }
+    }
+
+    /// Changes how many entries of a tensor are selected, from the next step on. Returns whether they are
+    /// others.
+    pub(super) fn set_entries(&mut self, tensor: usize, k: usize) -> bool {
+        let Some(part) = self.parts.iter_mut().find(|part| part.tensor == tensor) else { return false };
+        let before = std::mem::replace(&mut part.k, k);
+        self.k = self.k - before + k;
+        before != k
     }
 
     /// Adds the gradient of a tensor of the bucket and selects. Returns whether all sums are finite.

@@ -138,6 +138,7 @@ impl GradientExchange {
             self.parts.tensors.iter().map(|tensor| vec![0.0; tensor.count]).collect();
         let mut unseen = all_of(&mut unseen);
         self.put_back(begun, flights, |bucket| bucket.finish(Ending::Done, &mut unseen, shares));
+        self.parts.count_step();
     }
 
     /// Fails if the exchange's buckets are in a step, or were lost with one.
@@ -262,6 +263,9 @@ impl Step<'_> {
         let shares = *outcome.as_ref().unwrap_or(&all);
         let report =
             self.exchange.put_back(begun, flights, |bucket| bucket.finish(ending, gradients, shares));
+        if outcome.is_ok() {
+            self.exchange.parts.count_step();
+        }
         match outcome {
             Ok(_) => Ok(report),
             Err(error) => Err(named(error, &self.exchange.parts.tensors)),
