@@ -13,7 +13,8 @@
 //! - [`compare`]: Brevity and peers in turns, with ratios and their intervals;
 //! - [`server`]: pushes to a shard of a parameter server, and steps of its workers;
 //! - [`output`]: the files and the standard output for results;
-//! - [`record`]: what is kept of a run.
+//! - [`record`]: what is kept of a run;
+//! - [`timeline`]: what the ranks of a job did when, for Perfetto.
 #![forbid(unsafe_code)]
 
 pub mod collective;
@@ -38,5 +39,6 @@ pub mod seat;
 pub mod server;
 pub mod size;
 pub mod statistics;
+pub mod timeline;
 
 pub use error::{Error, Result};

@@ -45,7 +45,10 @@ pub use brevity_collectives::{
 };
 pub use brevity_compress as compress;
 pub use error::{Error, Result};
-pub use exchange::{Averaged, Averaging, BucketReport, ExchangeBuilder, GradientExchange, Step, StepReport};
+pub use exchange::{
+    Averaged, Averaging, BucketReport, ExchangeBuilder, GradientElement, GradientExchange, Phase,
+    PhaseReport, Step, StepReport,
+};
 pub use policy::{Policy, PolicyRules};
 pub use server::ParameterServer;
 pub use ucx_sys_wrap as transport;

@@ -2,6 +2,7 @@
 
 mod operations;
 mod shared;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::poison::Poison;
 pub use operations::{Receiving, ReceivingUpTo, Sending};
 use shared::Marked;
 pub(crate) use shared::Shared;
+pub use traffic::Traffic;
 
 /// The interface of algorithms to their group: the ranks, and sends and receives that belong to this call.
 ///
@@ -255,6 +257,12 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.site.description
     }
 
+    /// What this rank has sent and received for this call so far, for all collectives and parts inside it.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.shared.counters().traffic()
+    }
+
     /// Reports a value of this rank that is not finite, in tensor `tensor` of the call. This spreads with the
     /// call's messages, so the rank must still take part in the call, with neutral data.
     pub fn set_poison(&self, tensor: u32) {
@@ -337,7 +345,9 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Posts a message; the buffer comes back when it may be reused.
     pub fn send<B: SendBuffer + 'env>(&self, to: u32, round: u32, buffer: B) -> Sending<'_, 'env, B> {
         let own = self.comm.port().rank();
-        let leaf = self.comm.send(self.member(to), self.envelope(own, round, self.mark()), buffer);
+        let envelope = self.envelope(own, round, self.mark());
+        let (leaf, bytes) = self.comm.send_with_length(self.member(to), envelope, buffer);
+        self.shared.counters().count_sent(bytes);
         Sending { leaf, site: &self.site, shared: self.shared }
     }
 

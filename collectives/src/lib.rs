@@ -40,7 +40,7 @@ pub mod vote;
 mod world;
 
 pub use buffers::{Buffers, Memory, Sizes};
-pub use call::{Call, Receiving, ReceivingUpTo, Sending};
+pub use call::{Call, Receiving, ReceivingUpTo, Sending, Traffic};
 pub use compressed::Compressed;
 pub use data::{Bool, Byte, DataType, Element, ReduceOp, Reducer, Reduction};
 pub use description::{Description, Operation};

@@ -71,6 +71,13 @@ impl Schedule {
         self.target
     }
 
+    /// The largest density of any period.
+    pub fn largest(&self) -> Density {
+        let listed: &[Density] = if let WarmUp::Listed(densities) = &self.warm_up { densities } else { &[] };
+        let all = [self.density(0), self.target].into_iter().chain(listed.iter().copied());
+        Density::within(all.map(Density::share).fold(0.0, f64::max))
+    }
+
     /// Periods before the target is reached.
     pub fn warm_up_periods(&self) -> u64 {
         match &self.warm_up {
@@ -252,6 +259,23 @@ mod tests {
         }
         assert_eq!(shares(&Schedule::constant(Density::new(0.3).unwrap()), 3), [0.3; 3]);
         assert_eq!(Schedule::constant(Density::new(0.3).unwrap()).density(u64::MAX).share(), 0.3);
+    }
+
+    #[test]
+    fn the_largest_density_is_at_least_that_of_every_period() {
+        let of = |share| Density::new(share).unwrap();
+        let rising = Schedule::listed(&[of(0.1), of(0.7), of(0.2)], of(0.5));
+        let all = [
+            Schedule::constant(of(0.3)),
+            Schedule::exponential(of(0.01), 5),
+            Schedule::linear(of(0.01), 5),
+            Schedule::deep_gradient_compression(),
+            rising,
+        ];
+        for schedule in all {
+            let largest = (0..9).map(|period| schedule.density(period).share()).fold(0.0, f64::max);
+            assert_eq!(schedule.largest().share(), largest, "{schedule:?}");
+        }
     }
 
     #[test]

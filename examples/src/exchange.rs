@@ -5,6 +5,7 @@ use crate::model::Model;
 use crate::trainer::{BoxError, Exchange};
 use brevity::compress::quantise::{Magnitude, Values};
 use brevity::{GradientExchange, Group, Policy, ReduceOp};
+use brevity_bench::timeline::Timeline;
 
 /// The momentum of signum's votes, and that of DGC before it selects.
 const SIGNUM_MOMENTUM: f32 = 0.9;
@@ -13,6 +14,9 @@ const DGC_MOMENTUM: f32 = 0.9;
 /// A rank of a [`Group`] that averages by one method.
 pub struct GroupExchange {
     exchange: GradientExchange,
+    method: Method,
+    steps: usize,
+    timeline: Option<Timeline>,
     bytes_before: u64,
 }
 
@@ -44,7 +48,18 @@ impl GroupExchange {
             builder = builder.tensor(name, shape, policy);
         }
         let exchange = builder.build()?;
-        Ok(Self { exchange, bytes_before: bytes_out(group) })
+        Ok(Self { exchange, method, steps: 0, timeline: None, bytes_before: bytes_out(group) })
+    }
+
+    /// Adds its steps to a timeline.
+    #[must_use]
+    pub fn traced(self, timeline: Option<Timeline>) -> Self {
+        Self { timeline, ..self }
+    }
+
+    /// The timeline with its steps.
+    pub fn into_timeline(self) -> Option<Timeline> {
+        self.timeline
     }
 }
 
@@ -58,7 +73,12 @@ impl Exchange for GroupExchange {
     }
 
     fn average(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), BoxError> {
-        Ok(self.exchange.average(gradients)?)
+        let report = self.exchange.begin()?.finish(gradients)?;
+        self.steps += 1;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.add(&format!("{}, step {}", self.method, self.steps), &self.exchange, &report);
+        }
+        Ok(())
     }
 
     fn sum(&mut self, values: &mut [f64]) -> Result<(), BoxError> {

@@ -7,9 +7,10 @@ use crate::exchange::GroupExchange;
 use crate::progress::Progress;
 use crate::trainer::{Run, Settings, train};
 use brevity::Group;
+use brevity_bench::timeline::Timeline;
 
 /// Trains once for each method of `arguments`, as one rank of `group`; all ranks make the same call. Rank 0
-/// shows its progress.
+/// shows its progress. Also returns the text of the timeline, on rank 0 if there is to be one.
 ///
 /// # Errors
 /// The errors of [`train`]. The group is closed then, so that no rank waits for this one.
@@ -18,19 +19,27 @@ pub fn train_all(
     arguments: &Arguments,
     dataset: &Dataset,
     settings: &Settings,
-) -> Result<Vec<Run>, Error> {
+) -> Result<(Vec<Run>, Option<String>), Error> {
     let steps = settings.steps(dataset, group.world_size() as usize);
     let model = settings.model(dataset)?;
-    let run = |method| {
+    let failed = |error: brevity_bench::Error| Error::Exchange(error.into());
+    let mut timeline =
+        arguments.trace.as_ref().map(|_| Timeline::start(group)).transpose().map_err(failed)?;
+    let mut run = |method| {
         let policy = (method, arguments.density, arguments.rank);
-        let mut exchange =
-            GroupExchange::new(group, &model, policy).map_err(|error| Error::Exchange(error.into()))?;
+        let exchange = GroupExchange::new(group, &model, policy);
+        let exchange = exchange.map_err(|error| Error::Exchange(error.into()))?;
+        let mut exchange = exchange.traced(timeline.take());
         let name = method.to_string();
         let progress = if group.rank() == 0 { Progress::shown(&name, steps) } else { Progress::hidden() };
-        train(&name, dataset, &arguments.settings_of(method, settings), &mut exchange, &progress)
+        let run = train(&name, dataset, &arguments.settings_of(method, settings), &mut exchange, &progress)?;
+        timeline = exchange.into_timeline();
+        Ok(run)
     };
     let runs: Result<Vec<Run>, Error> = arguments.method.iter().map(|&method| run(method)).collect();
-    runs.inspect_err(|_| group.abort())
+    let runs = runs.inspect_err(|_| group.abort())?;
+    let traced = timeline.map_or(Ok(None), |timeline| timeline.gather(group)).map_err(failed)?;
+    Ok((runs, traced))
 }
 
 #[cfg(test)]
@@ -52,7 +61,7 @@ mod tests {
                 .map(|transport| {
                     scope.spawn(move || {
                         let group = Group::new(Box::new(transport), brevity::Settings::default());
-                        train_all(&group, arguments, dataset, settings)
+                        train_all(&group, arguments, dataset, settings).map(|(runs, _)| runs)
                     })
                 })
                 .collect();

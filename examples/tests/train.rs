@@ -24,9 +24,10 @@ fn text(bytes: &[u8]) -> &str {
 fn four_processes_learn_the_digits_with_every_method() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name| folder.path().join(name).to_str().unwrap().to_owned();
-    let (json, plot) = (file("runs.json"), file("runs.svg"));
+    let (json, plot, trace) = (file("runs.json"), file("runs.svg"), file("trace.json"));
     let output = train(&format!(
-        "--epochs 10 --method dense,topk,gtopk,lowrank,one-bit,signum,dgc --json {json} --plot {plot}"
+        "--epochs 10 --method dense,topk,gtopk,lowrank,one-bit,signum,dgc --json {json} --plot {plot} \
+         --trace {trace}"
     ));
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout).lines().count(), 8, "{}", text(&output.stdout));
@@ -42,6 +43,12 @@ fn four_processes_learn_the_digits_with_every_method() {
         assert!(run["method"] == "dense" || bytes < dense / 5.0, "{run}");
     }
     assert!(std::fs::read_to_string(plot).unwrap().starts_with("<svg"));
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for rank in 0..4 {
+        let steps = events.iter().filter(|event| event["cat"] == "step" && event["pid"] == rank);
+        assert_eq!(steps.count(), 7 * 440, "of rank {rank}");
+    }
 }
 
 #[test]

@@ -4,7 +4,10 @@ mod buckets;
 mod mismatches;
 mod momentum;
 mod participants;
+mod reports;
+mod schedules;
 mod steps;
+mod types;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

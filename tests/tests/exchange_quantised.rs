@@ -180,7 +180,7 @@ fn tensors_of_several_formats_share_an_exchange() {
 #[test]
 fn a_scale_is_that_of_one_tensor() {
     for values in [Values::OneBit(Magnitude::Mean), Values::TwoBit(Magnitude::Mean), Values::EightBit] {
-        let small = 1e-5;
+        let small = 1e-5_f32;
         let averages = on_local(2, move |group| {
             let policy = Policy::quantised(values);
             let builder = GradientExchange::builder(group).tensor("large", [40], policy);

@@ -8,6 +8,7 @@ use brevity::{BucketReport, GradientExchange, Group, PolicyRules};
 use super::Difference;
 use crate::Result;
 use crate::models::TensorShape;
+use crate::timeline::Timeline;
 
 /// What a step of one rank takes: means over the iterations, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,7 +31,7 @@ pub struct Stepped {
 
 /// Measures steps of an exchange of these tensors. Gradients are standard normal, the same in each step, and
 /// are handed in from the last tensor on. After the first step, and with `verify` after each, all ranks must
-/// have the same averages. A barrier follows each, outside the clock.
+/// have the same averages. A barrier follows each, outside the clock. Timed steps are added to the timeline.
 ///
 /// # Errors
 /// If no rule is for a tensor, the exchange refuses a policy, a rank is lost, or averages differ.
@@ -40,6 +41,7 @@ pub fn measure_exchange(
     bucket_bytes: Option<usize>,
     (iterations, warmup): (usize, usize),
     verify: bool,
+    timeline: &mut Option<Timeline>,
 ) -> Result<Stepped> {
     let mut exchange = built(group, tensors, rules, bucket_bytes)?;
     let mut generator = Generator::for_stream(3, u64::from(group.rank()));
@@ -78,6 +80,10 @@ pub fn measure_exchange(
             all.apply_us += of(|bucket| bucket.apply);
             all.bytes_sent += sent as f64 / iterations as f64;
             all.buckets = report.buckets.len() as f64;
+            if let Some(timeline) = timeline {
+                let name = format!("{rules}, step {}", iteration - warmup);
+                timeline.add(&name, &exchange, &report);
+            }
         }
     }
     Ok(all)
@@ -124,11 +130,12 @@ mod tests {
             ("vector1=dense; *=signum:0.5", None, 2.0),
         ] {
             let rules: PolicyRules = rules.parse().unwrap();
-            let stepped = measure_exchange(&group, (&tensors, &rules), bytes, (3, 1), true).unwrap();
+            let stepped =
+                measure_exchange(&group, (&tensors, &rules), bytes, (3, 1), true, &mut None).unwrap();
             assert_eq!(stepped.buckets, buckets, "{stepped:?}");
             assert!(stepped.step_us > 0.0 && stepped.step_us >= stepped.select_us, "{stepped:?}");
         }
         let rules: PolicyRules = "vector1=dense".parse().unwrap();
-        assert!(measure_exchange(&group, (&tensors, &rules), None, (1, 0), false).is_err());
+        assert!(measure_exchange(&group, (&tensors, &rules), None, (1, 0), false, &mut None).is_err());
     }
 }

@@ -8,8 +8,8 @@ use brevity_collectives::Group;
 use brevity_collectives::engine::Handle;
 
 use super::GradientExchange;
+use super::flight::Running;
 use super::parts::Parts;
-use super::step::Running;
 use crate::error::Result;
 
 /// What a non-blocking average returns: the exchange, the gradients, and the outcome.

@@ -1,11 +1,13 @@
 //! The buckets of an exchange: tensors that travel together, in one collective.
 
 use brevity_collectives::{Call, Description, Error as Collective};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::state::{Reader, Writer};
 
 use super::Ending;
 use super::dense::DenseBucket;
 use super::gathered::GatheredBucket;
+use super::gradient::GradientMut;
 use super::low_rank::LowRankBucket;
 use super::participants::Shares;
 use super::sparse::SparseBucket;
@@ -46,7 +48,7 @@ impl Bucket {
     }
 
     /// Adds the gradient of one of its tensors to what is kept of it. Returns whether all sums are finite.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         match self {
             Self::Dense(bucket) => bucket.accumulate(tensor, gradient),
             Self::Sparse(bucket) => bucket.accumulate(tensor, gradient),
@@ -84,7 +86,7 @@ impl Bucket {
 
     /// Updates what is kept, and the gradients, by the outcome. The gradients are read if the step is left
     /// out, and written if it is done.
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         match self {
             Self::Dense(bucket) => bucket.finish(ending, gradients, shares),
             Self::Sparse(bucket) => bucket.finish(ending, gradients, shares),
@@ -217,30 +219,9 @@ pub(super) fn in_buckets<K: Copy + PartialEq, T>(
     buckets
 }
 
-/// Adds `gradient` to `sum` and returns true. If any sum would not be finite, leaves `sum` unchanged and
-/// returns false.
-pub(super) fn add_finite(sum: &mut [f32], gradient: &[f32]) -> bool {
-    let finite = sum.iter().zip(gradient).all(|(sum, gradient)| (sum + gradient).is_finite());
-    if finite {
-        for (sum, gradient) in sum.iter_mut().zip(gradient) {
-            *sum += gradient;
-        }
-    }
-    finite
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sum_that_is_not_finite_is_not_stored() {
-        let mut sum = [1.0, f32::MAX];
-        assert!(!add_finite(&mut sum, &[1.0, f32::MAX]));
-        assert_eq!(sum, [1.0, f32::MAX]);
-        assert!(add_finite(&mut sum, &[1.0, 0.0]));
-        assert_eq!(sum, [2.0, f32::MAX]);
-    }
 
     #[test]
     fn buckets_are_formed_from_the_last_tensor_on() {

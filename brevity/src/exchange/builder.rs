@@ -7,8 +7,10 @@ use brevity_collectives::Group;
 use brevity_compress::Error as Compress;
 use brevity_compress::low_rank::{LowRank, UnbiasedLowRank};
 use brevity_compress::quantise::Values;
+use brevity_compress::schedule::Schedule;
 
 use super::bucket::{Bucket, in_buckets};
+use super::course::Course;
 use super::dense::DenseBucket;
 use super::encoding::{Encoding, Shape};
 use super::gathered::GatheredBucket;
@@ -43,6 +45,7 @@ pub struct ExchangeBuilder {
     bucket_bytes: Option<usize>,
     over_participants: bool,
     keeps_going: bool,
+    schedule: Option<(Schedule, u64)>,
     tensors: Vec<(String, Vec<usize>, Policy)>,
 }
 
@@ -55,6 +58,7 @@ impl ExchangeBuilder {
             bucket_bytes: None,
             over_participants: false,
             keeps_going: false,
+            schedule: None,
             tensors: Vec::new(),
         }
     }
@@ -121,6 +125,36 @@ impl ExchangeBuilder {
         self
     }
 
+    /// Lets the density of all sparse tensors follow a schedule, for instance the exponential warm-up of Deep
+    /// Gradient Compression; a period has so many steps, 0 counts as 1. In each step the larger one counts: a
+    /// tensor's own density or that of the schedule. It must be the same on all ranks.
+    ///
+    /// [Steps](GradientExchange::steps) that were left out or have failed do not count.
+    ///
+    /// ```
+    /// use brevity::compress::{Density, schedule::Schedule};
+    /// use brevity::{GradientExchange, Group, Policy};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let group = Group::solo();
+    /// let mut exchange = GradientExchange::builder(&group)
+    ///     .tensor("weight", [32, 32], Policy::gtopk(1.0 / 1024.0))
+    ///     .schedule(Schedule::exponential(Density::new(1.0 / 1024.0)?, 4), 2)
+    ///     .build()?;
+    /// for entries in [256, 256, 64, 64, 16, 16, 4, 4, 1, 1] {
+    ///     let mut gradients = [vec![1.0f32; 1024]];
+    ///     exchange.average(&mut gradients)?;
+    ///     assert_eq!(gradients[0].iter().filter(|value| **value != 0.0).count(), entries);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn schedule(mut self, schedule: Schedule, steps_in_period: u64) -> Self {
+        self.schedule = Some((schedule, steps_in_period));
+        self
+    }
+
     /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
@@ -132,17 +166,21 @@ impl ExchangeBuilder {
     pub fn build(self) -> Result<GradientExchange> {
         let mut plan = Plan::default();
         let mut tensors: Vec<Tensor> = Vec::new();
+        let mut course = Course { schedule: self.schedule, ..Course::default() };
         for (position, (name, shape, policy)) in self.tensors.into_iter().enumerate() {
             if tensors.iter().any(|known| known.name == name) {
                 return Err(Error::DuplicateName { tensor: name });
             }
+            course.own.push(None);
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => plan.dense.push((None, (position, count))),
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
-                Resolved::Sparse { k, method, values, momentum } => {
+                Resolved::Sparse { density, method, values, momentum } => {
                     let seed = self.seed.wrapping_add(position as u64);
+                    course.own[position] = Some(density);
+                    let k = method.selected(course.most(density), count);
                     let member = Member { tensor: position, count, k, momentum, seed };
                     plan.sparse.push((Way::new(method, values, position), member));
                 }
@@ -167,7 +205,9 @@ impl ExchangeBuilder {
         let others = plan.gathered_buckets(self.bucket_bytes, self.seed, &self.group)?;
         let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size(), others)?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
-        let parts = Parts::new(tensors, buckets, number, (self.over_participants, self.keeps_going));
+        let mut parts = Parts::new(tensors, buckets, number, (self.over_participants, self.keeps_going));
+        parts.course = course;
+        parts.follow_course();
         Ok(GradientExchange { group: self.group, parts, running: None })
     }
 }

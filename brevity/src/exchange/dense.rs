@@ -7,10 +7,11 @@ use std::ops::Range;
 use brevity_collectives::dense::{all_reduce, describe_all_reduce};
 use brevity_collectives::quantised::{self, quantised_all_reduce_packed};
 use brevity_collectives::{Call, Chunk, Description, Error, ReduceOp, Result};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::quantise::Values;
 use brevity_compress::state::{Reader, Writer};
 
-use super::bucket::add_finite;
+use super::gradient::{GradientMut, add_finite, take_out};
 use super::participants::Shares;
 use super::room::Lacking;
 use super::{Ending, room};
@@ -92,7 +93,7 @@ impl DenseBucket {
 
     /// Adds the gradient of a tensor of the bucket. Returns whether all sums are finite; if not, nothing is
     /// added.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         let Self { tensors, pending, .. } = self;
         let Some(packed) = tensors.iter_mut().find(|packed| packed.tensor == tensor) else { return true };
         packed.added = add_finite(&mut pending[packed.range.clone()], gradient);
@@ -139,14 +140,12 @@ impl DenseBucket {
         }
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         match ending {
             Ending::Done => {
                 for packed in &self.tensors {
                     let sums = &self.sum[packed.range.clone()];
-                    gradients[packed.tensor].iter_mut().zip(sums).for_each(|(gradient, &sum)| {
-                        *gradient = shares.average(sum);
-                    });
+                    gradients[packed.tensor].write(sums, |sum| shares.average(sum));
                 }
                 match &mut self.rounding {
                     None => self.pending.fill(0.0),
@@ -161,14 +160,9 @@ impl DenseBucket {
     }
 
     /// Takes this step's gradients out of `pending` again.
-    fn withdraw(&mut self, gradients: &[&mut [f32]]) {
+    fn withdraw(&mut self, gradients: &[GradientMut<'_>]) {
         for packed in self.tensors.iter().filter(|packed| packed.added) {
-            for (sum, gradient) in
-                self.pending[packed.range.clone()].iter_mut().zip(gradients[packed.tensor].iter())
-            {
-                // The sum was rounded, so the difference may exceed the largest number by half a unit.
-                *sum = (*sum - gradient).clamp(f32::MIN, f32::MAX);
-            }
+            take_out(&mut self.pending[packed.range.clone()], gradients[packed.tensor].read());
         }
         if !self.waiting {
             self.pending.fill(0.0);
@@ -233,8 +227,8 @@ mod tests {
         bucket.pending.copy_from_slice(&[f32::MAX, 1.0]);
         bucket.waiting = true;
         let mut gradient = [-1.5 * 2.0_f32.powi(104), 2.0];
-        assert!(bucket.accumulate(0, &gradient));
-        bucket.finish(Ending::Poisoned, &mut [&mut gradient], Shares::all(1));
+        assert!(bucket.accumulate(0, Gradient::F32(&gradient)));
+        bucket.finish(Ending::Poisoned, &mut [GradientMut::F32(&mut gradient)], Shares::all(1));
         assert_eq!(bucket.pending, [f32::MAX, 1.0]);
     }
 }

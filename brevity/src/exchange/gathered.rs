@@ -6,11 +6,13 @@ use std::ops::Range;
 
 use brevity_collectives::dense::all_gather;
 use brevity_collectives::{Call, Chunk, Description, Error, Operation, Result};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Error as Compress, in_standard_float_mode};
 
 use super::Ending;
 use super::encoding::{Draw, Encoding, Scratch, Shape};
+use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::pending::Pending;
 use super::room::Lacking;
@@ -84,7 +86,7 @@ impl GatheredBucket {
 
     /// Adds the gradient of a tensor of the bucket and writes it. Returns whether all that comes of it is
     /// finite; if not, nothing is added.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         let Self { parts, own, seed, rank, step, .. } = self;
         let Some(part) = parts.iter_mut().find(|part| part.tensor == tensor) else { return true };
         let message = &mut own[part.range.clone()];
@@ -129,7 +131,7 @@ impl GatheredBucket {
         }
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         let words = self.words();
         let Self { parts, own, all, scratch, .. } = self;
         for part in parts {
@@ -138,13 +140,14 @@ impl GatheredBucket {
                     let messages = all.chunks_exact(words.max(1));
                     let messages: Vec<&[u32]> =
                         messages.map(|message| &message[part.range.clone()]).collect();
-                    let average = &mut *gradients[part.tensor];
-                    part.encoding.sum(&messages, average, scratch);
-                    average.iter_mut().for_each(|value| *value = shares.average(*value));
+                    gradients[part.tensor].write_by(|average| {
+                        part.encoding.sum(&messages, average, scratch);
+                        average.iter_mut().for_each(|value| *value = shares.average(*value));
+                    });
                     part.end(&own[part.range.clone()], scratch);
                 }
                 Ending::Failed => part.pending.keep(),
-                Ending::Poisoned => part.pending.withdraw(gradients[part.tensor]),
+                Ending::Poisoned => part.pending.withdraw(gradients[part.tensor].read()),
             }
         }
         if let Ending::Done = ending {

@@ -10,8 +10,10 @@ use brevity_collectives::engine::Handle;
 use brevity_collectives::{Error as Collective, Group, ReduceOp, Reserved};
 use brevity_compress::in_standard_float_mode;
 
+use super::gradient::{GradientElement, GradientMut, all_of};
 use super::participants::Shares;
 use super::parts::Parts;
+use super::report::{Phase, Watched};
 use super::{Ending, GradientExchange, post_momentum};
 use crate::error::{Error, Result};
 
@@ -77,10 +79,14 @@ impl GradientExchange {
     /// [`Error::Order`] for an exchange that does not keep going, and in the middle of a step;
     /// [`Error::Shape`]. Those of the all-reduce, for instance if another rank is lost: nothing has changed,
     /// and this can be called again with the next group.
-    pub fn go_on<G: AsMut<[f32]>>(&mut self, group: &Group, averages: &mut [G]) -> Result<bool> {
-        let mut slices: Vec<&mut [f32]> = averages.iter_mut().map(AsMut::as_mut).collect();
+    pub fn go_on<E: GradientElement, G: AsMut<[E]>>(
+        &mut self,
+        group: &Group,
+        averages: &mut [G],
+    ) -> Result<bool> {
+        let mut slices = all_of(averages);
         self.check_going(&slices)?;
-        let mut steps = [self.parts.committed];
+        let mut steps = [self.parts.course.steps];
         group.all_reduce(&mut steps, ReduceOp::Max)?;
         self.go_on_after(steps[0], group, &mut slices)
     }
@@ -90,15 +96,19 @@ impl GradientExchange {
     ///
     /// # Errors
     /// As for [`go_on`](Self::go_on).
-    pub async fn go_on_async<G: AsMut<[f32]>>(&mut self, group: &Group, averages: &mut [G]) -> Result<bool> {
-        let mut slices: Vec<&mut [f32]> = averages.iter_mut().map(AsMut::as_mut).collect();
+    pub async fn go_on_async<E: GradientElement, G: AsMut<[E]>>(
+        &mut self,
+        group: &Group,
+        averages: &mut [G],
+    ) -> Result<bool> {
+        let mut slices = all_of(averages);
         self.check_going(&slices)?;
-        let (steps, reduced) = group.start_all_reduce(vec![self.parts.committed], ReduceOp::Max).await;
+        let (steps, reduced) = group.start_all_reduce(vec![self.parts.course.steps], ReduceOp::Max).await;
         reduced?;
         self.go_on_after(steps[0], group, &mut slices)
     }
 
-    fn check_going(&self, averages: &[&mut [f32]]) -> Result<()> {
+    fn check_going(&self, averages: &[GradientMut<'_>]) -> Result<()> {
         self.check_shapes(averages)?;
         self.check_whole()?;
         if self.parts.keeps_going {
@@ -111,11 +121,11 @@ impl GradientExchange {
     }
 
     /// Goes on where some rank has delivered so many steps.
-    fn go_on_after(&mut self, steps: u64, group: &Group, averages: &mut [&mut [f32]]) -> Result<bool> {
-        let is_delivered = steps > self.parts.committed;
+    fn go_on_after(&mut self, steps: u64, group: &Group, averages: &mut [GradientMut<'_>]) -> Result<bool> {
+        let is_delivered = steps > self.parts.course.steps;
         let was_undecided = self.parts.decide(is_delivered, averages);
         self.move_to(group);
-        if self.parts.committed != steps {
+        if self.parts.course.steps != steps {
             return Err(Error::Order {
                 what: "an exchange that has missed steps of other ranks",
                 remedy: "take the model and the state of one of them",
@@ -127,20 +137,34 @@ impl GradientExchange {
 
 impl Parts {
     /// Ends a step that waits for a decision. Returns whether there was one.
-    pub(super) fn decide(&mut self, is_delivered: bool, gradients: &mut [&mut [f32]]) -> bool {
+    pub(super) fn decide(&mut self, is_delivered: bool, gradients: &mut [GradientMut<'_>]) -> bool {
         let Some(shares) = self.undecided.take() else { return false };
-        self.finish(if is_delivered { Ending::Done } else { Ending::Failed }, gradients, shares);
+        self.finish(if is_delivered { Ending::Done } else { Ending::Failed }, gradients, shares, &mut []);
         true
     }
 
-    /// Ends a step in all buckets.
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    /// Ends a step in all buckets, which are watched if somebody wants to know.
+    pub(super) fn finish(
+        &mut self,
+        ending: Ending,
+        gradients: &mut [GradientMut<'_>],
+        shares: Shares,
+        watched: &mut [Watched],
+    ) {
         in_standard_float_mode(|| {
-            self.buckets.iter_mut().for_each(|bucket| bucket.finish(ending, gradients, shares));
+            for (place, bucket) in self.buckets.iter_mut().enumerate() {
+                let apply = || bucket.finish(ending, gradients, shares);
+                Watched::during_if(watched.get_mut(place), Phase::Apply, None, apply);
+            }
         });
         if matches!(ending, Ending::Done) {
-            post_momentum::apply(&mut self.tensors, gradients);
-            self.committed += 1;
+            self.deliver(gradients);
         }
+    }
+
+    /// Counts a step whose averages are there, and applies momenta to them.
+    pub(super) fn deliver(&mut self, averages: &mut [GradientMut<'_>]) {
+        post_momentum::apply(&mut self.tensors, averages);
+        self.count_step();
     }
 }

@@ -1,10 +1,11 @@
 //! What is kept of a sparse tensor from step to step.
 
-use brevity_compress::feedback::Residual;
+use brevity_compress::feedback::{Gradient, Residual};
 use brevity_compress::momentum::{Clip, MomentumCorrection, SparsificationAware};
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Error, SparseVec, SparseView};
 
+use super::gradient::widened;
 use super::select::{Rule, Scratch, Selecting, Selector};
 use crate::policy::Momentum;
 
@@ -76,7 +77,7 @@ impl Kept {
     }
 
     /// Adds a gradient and takes out the selected entries.
-    pub(super) fn feed(&mut self, gradient: &[f32], out: &mut SparseVec, scratch: &mut Scratch) -> Fed {
+    pub(super) fn feed(&mut self, gradient: Gradient<'_>, out: &mut SparseVec, scratch: &mut Scratch) -> Fed {
         let fed = match self {
             Self::Residual(residual, selector) if selector.rule() == Rule::Exact => {
                 match residual.feed_top_k(gradient, selector.k(), out, &mut scratch.top_k) {
@@ -86,7 +87,7 @@ impl Kept {
                 }
             }
             Self::Residual(residual, selector) => residual
-                .accumulate(gradient)
+                .accumulate(&widened(gradient))
                 .and_then(|()| selector.select(residual.values(), out, scratch))
                 .and_then(|()| residual.clear_at(out.indices())),
             Self::Corrected(corrected) => corrected.compress(gradient, out),
@@ -127,7 +128,7 @@ impl Kept {
     }
 
     /// Takes the last gradient out again, after what was taken out for it was put back.
-    pub(super) fn withdraw(&mut self, gradient: &[f32]) -> Result<(), Error> {
+    pub(super) fn withdraw(&mut self, gradient: Gradient<'_>) -> Result<(), Error> {
         match self {
             Self::Residual(residual, _) => residual.withdraw(gradient),
             Self::Corrected(corrected) => corrected.withdraw(gradient),

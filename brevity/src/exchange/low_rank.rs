@@ -3,10 +3,12 @@
 
 use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
 use brevity_collectives::{Call, Description, Result};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 use brevity_compress::state::{Reader, Writer};
 
 use super::dense::DenseBucket;
+use super::gradient::{GradientMut, for_slice};
 use super::participants::Shares;
 use super::room::Lacking;
 use super::{Ending, room};
@@ -71,11 +73,13 @@ impl LowRankBucket {
 
     /// Adds the gradient of a tensor of the bucket and projects it. Returns whether all sums are finite; if
     /// not, nothing is added.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         let Some(position) = self.position(tensor) else { return self.vectors.accumulate(tensor, gradient) };
         let Self { powersgd, factors, .. } = self;
         factors.p.resize(powersgd.batch().p_len(), 0.0);
-        self.added[position] = powersgd.accumulate(position, gradient, &mut factors.p).is_ok();
+        let accumulated =
+            for_slice!(Gradient, gradient, slice => powersgd.accumulate(position, slice, &mut factors.p));
+        self.added[position] = accumulated.is_ok();
         self.added[position]
     }
 
@@ -94,7 +98,7 @@ impl LowRankBucket {
         self.vectors.arrived(sums)
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         match ending {
             Ending::Done => self.commit(gradients, shares),
             Ending::Failed => {}
@@ -113,22 +117,25 @@ impl LowRankBucket {
 
     /// Writes the approximation of the mean, and keeps in the residual what this rank's own projection misses
     /// (the paper's rule).
-    fn commit(&mut self, gradients: &mut [&mut [f32]], shares: Shares) {
+    fn commit(&mut self, gradients: &mut [GradientMut<'_>], shares: Shares) {
         let Self { tensors, powersgd, factors, .. } = self;
         for (position, &tensor) in tensors.iter().enumerate() {
-            let written = powersgd.reconstruct(position, factors, gradients[tensor]);
-            debug_assert!(written.is_ok(), "the factors have their state's shape");
-            shares.correct(gradients[tensor]);
+            gradients[tensor].write_by(|average| {
+                let written = powersgd.reconstruct(position, factors, average);
+                debug_assert!(written.is_ok(), "the factors have their state's shape");
+                shares.correct(average);
+            });
         }
         let committed = powersgd.commit(factors);
         debug_assert!(committed.is_ok(), "the factors are finite and have their state's shape");
     }
 
     /// Takes this step's gradients out again.
-    fn withdraw(&mut self, gradients: &[&mut [f32]]) {
+    fn withdraw(&mut self, gradients: &[GradientMut<'_>]) {
         for (position, &tensor) in self.tensors.iter().enumerate() {
             if self.added[position] {
-                self.powersgd.withdraw(position, &*gradients[tensor]);
+                let gradient = gradients[tensor].read();
+                for_slice!(Gradient, gradient, slice => self.powersgd.withdraw(position, slice));
             }
         }
     }

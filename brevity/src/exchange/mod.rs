@@ -8,10 +8,13 @@
 mod averaging;
 mod bucket;
 mod builder;
+mod course;
 mod dense;
 mod encoding;
+mod flight;
 mod gathered;
 mod going;
+mod gradient;
 mod kept;
 mod low_rank;
 mod participants;
@@ -36,15 +39,17 @@ use brevity_compress::Density;
 
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
-pub use report::{BucketReport, StepReport};
+pub use gradient::GradientElement;
+pub use report::{BucketReport, Phase, PhaseReport, StepReport};
 pub use step::Step;
 
 use crate::error::{Error, Result};
 use crate::policy::DENSITIES;
 use bucket::Bucket;
+use flight::Running;
+use gradient::{GradientMut, all_of};
 use parts::{Parts, all_at_once, note_plan};
 use post_momentum::PostMomentum;
-use step::Running;
 
 /// Averages gradients over all ranks, in place. A residual keeps what is not sent.
 ///
@@ -101,15 +106,15 @@ impl GradientExchange {
     /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
     /// residuals. An average is the sum, divided once by the number of ranks; tensors with a [momentum after
     /// aggregation](crate::Policy::post_momentum) get its sum with their momentum. `gradients` has one slice
-    /// for each tensor, in the builder's order. Blocks until done.
+    /// for each tensor, in the builder's order, of any [type](GradientElement). Blocks until done.
     ///
     /// # Errors
     /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: every rank gets the
     /// same error and the step is left out. [`Error::Collective`]: the gradients are unchanged and are also
     /// in the residuals; do not hand them in again. A tensor by [signum](crate::Policy::signum) has no
     /// residual: it forgets the step.
-    pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub fn average<E: GradientElement, G: AsMut<[E]>>(&mut self, gradients: &mut [G]) -> Result<()> {
+        let mut slices = all_of(gradients);
         self.check(&slices)?;
         self.parts.average(&self.group, true, &mut slices)
     }
@@ -118,8 +123,12 @@ impl GradientExchange {
     ///
     /// # Errors
     /// As for [`average`](Self::average).
-    pub fn average_within<G: AsMut<[f32]>>(&mut self, gradients: &mut [G], timeout: Duration) -> Result<()> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub fn average_within<E: GradientElement, G: AsMut<[E]>>(
+        &mut self,
+        gradients: &mut [G],
+        timeout: Duration,
+    ) -> Result<()> {
+        let mut slices = all_of(gradients);
         self.check(&slices)?;
         self.parts.average(&self.group.with_timeout(timeout), true, &mut slices)
     }
@@ -133,10 +142,10 @@ impl GradientExchange {
     ///
     /// # Errors
     /// As for [`average`](Self::average). `averages` are zeros then.
-    pub fn step_empty<G: AsMut<[f32]>>(&mut self, averages: &mut [G]) -> Result<()> {
-        let mut slices: Vec<&mut [f32]> = averages.iter_mut().map(AsMut::as_mut).collect();
+    pub fn step_empty<E: GradientElement, G: AsMut<[E]>>(&mut self, averages: &mut [G]) -> Result<()> {
+        let mut slices = all_of(averages);
         self.check(&slices)?;
-        slices.iter_mut().for_each(|slice| slice.fill(0.0));
+        slices.iter_mut().for_each(GradientMut::clear);
         self.parts.average(&self.group, false, &mut slices)
     }
 
@@ -146,29 +155,32 @@ impl GradientExchange {
     ///
     /// Every error of [`average`](Self::average) comes out of [`Averaging::wait`], together with the
     /// exchange. This includes gradients of wrong lengths, of which nothing is sent.
-    pub fn start<G>(self, gradients: Vec<G>) -> Averaging<G>
+    pub fn start<E, G>(self, gradients: Vec<G>) -> Averaging<G>
     where
-        G: AsMut<[f32]> + Send + 'static,
+        E: GradientElement,
+        G: AsMut<[E]> + Send + 'static,
     {
         let group = self.group.clone();
         self.start_on(&group, gradients)
     }
 
     /// Like [`start`](Self::start), with another timeout than that of the group.
-    pub fn start_within<G>(self, gradients: Vec<G>, timeout: Duration) -> Averaging<G>
+    pub fn start_within<E, G>(self, gradients: Vec<G>, timeout: Duration) -> Averaging<G>
     where
-        G: AsMut<[f32]> + Send + 'static,
+        E: GradientElement,
+        G: AsMut<[E]> + Send + 'static,
     {
         let group = self.group.with_timeout(timeout);
         self.start_on(&group, gradients)
     }
 
     /// Starts an average with the timeout of this handle of the group.
-    fn start_on<G>(self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
+    fn start_on<E, G>(self, timed: &Group, mut gradients: Vec<G>) -> Averaging<G>
     where
-        G: AsMut<[f32]> + Send + 'static,
+        E: GradientElement,
+        G: AsMut<[E]> + Send + 'static,
     {
-        let slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+        let slices = all_of(&mut gradients);
         let checked = self.check(&slices);
         let Self { group, parts, running } = self;
         if let Err(error) = checked {
@@ -178,7 +190,7 @@ impl GradientExchange {
         let handle =
             timed.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
                 Box::pin(async move {
-                    let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+                    let mut slices = all_of(gradients);
                     all_at_once(call, parts, true, &mut slices).await
                 })
             });
@@ -196,7 +208,6 @@ impl GradientExchange {
     pub fn rejoin(&mut self, group: &Group) {
         self.settle();
         self.parts.decide(false, &mut []);
-        self.parts.committed = 0;
         for bucket in &mut self.parts.buckets {
             match bucket {
                 Bucket::LowRank(bucket) => bucket.restart(),
@@ -222,9 +233,9 @@ impl GradientExchange {
         self.parts.describe_anew();
     }
 
-    /// Changes the density of a sparse tensor from the next step on (0 < density <= 1), for instance during
-    /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step; otherwise that step
-    /// is a mismatch. Residuals stay as they are; thresholds begin anew.
+    /// Changes the density of a sparse tensor from the next step on (0 < density <= 1). While a
+    /// [schedule](ExchangeBuilder::schedule) has a larger one, that counts. All ranks call it before the same
+    /// step; otherwise that step is a mismatch. Residuals stay as they are; thresholds begin anew.
     ///
     /// # Errors
     /// [`Error::NoSuchTensor`]; [`Error::Policy`] for a density out of range, and if the tensor is not
@@ -240,9 +251,31 @@ impl GradientExchange {
         let bucket = self.parts.buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
         let bucket =
             bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk, or another sparse one"))?;
-        let set = bucket.set_density(position, checked, self.group.world_size());
-        set.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
-        self.parts.describe_anew();
+        let room = bucket.check_room(position, checked);
+        room.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
+        self.parts.course.own[position] = Some(checked);
+        self.parts.follow_course();
+        Ok(())
+    }
+
+    /// How many steps the exchange has made: those that were done on all ranks. Steps that were left out or
+    /// have failed do not count. It is saved and loaded.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.parts.course.steps
+    }
+
+    /// Sets how many steps the exchange has made, and so its place in its
+    /// [schedule](ExchangeBuilder::schedule). After a failure, ranks may be a step apart: those that
+    /// [rejoin](Self::rejoin) while the density changes, and those that are new, set the same number before
+    /// their next step. Otherwise the first step with other densities is a mismatch.
+    ///
+    /// # Errors
+    /// [`Error::Order`] in the middle of a step.
+    pub fn set_steps(&mut self, steps: u64) -> Result<()> {
+        self.check_settled()?;
+        self.parts.course.steps = steps;
+        self.parts.follow_course();
         Ok(())
     }
 
@@ -296,12 +329,12 @@ impl GradientExchange {
         known.ok_or_else(|| Error::NoSuchTensor { tensor: tensor.to_owned() })
     }
 
-    fn check(&self, gradients: &[&mut [f32]]) -> Result<()> {
+    fn check(&self, gradients: &[GradientMut<'_>]) -> Result<()> {
         self.check_settled()?;
         self.check_shapes(gradients)
     }
 
-    fn check_shapes(&self, gradients: &[&mut [f32]]) -> Result<()> {
+    fn check_shapes(&self, gradients: &[GradientMut<'_>]) -> Result<()> {
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };

@@ -1,11 +1,16 @@
 //! The exchange without its group: what it consists of, and a step of which all gradients are there.
 
+use std::time::Instant;
+
 use brevity_collectives::dense::barrier;
 use brevity_collectives::{Call, Description, Error as Collective, Group, Operation};
 use brevity_compress::in_standard_float_mode;
 
 use super::bucket::Bucket;
+use super::course::Course;
+use super::gradient::GradientMut;
 use super::participants::Shares;
+use super::report::{Phase, Watched, tell};
 use super::{Ending, PostMomentum, Tensor, named};
 use crate::error::Result;
 
@@ -19,10 +24,9 @@ pub(super) struct Parts {
     pub(super) over_participants: bool,
     /// Whether a step ends with a barrier, so that ranks that are left of a loss agree on it.
     pub(super) keeps_going: bool,
-    /// The steps that were delivered.
-    pub(super) committed: u64,
     /// The last step, if this rank has its results and does not know whether others have delivered it.
     pub(super) undecided: Option<Shares>,
+    pub(super) course: Course,
     /// What all ranks must have built alike.
     pub(super) description: Description,
     /// The same of a bucket that travels by itself.
@@ -49,8 +53,8 @@ impl Parts {
             number,
             over_participants,
             keeps_going,
-            committed: 0,
             undecided: None,
+            course: Course::default(),
             description,
             of_buckets: Vec::new(),
             count,
@@ -66,7 +70,7 @@ impl Parts {
         &mut self,
         group: &Group,
         has_gradient: bool,
-        slices: &mut [&mut [f32]],
+        slices: &mut [GradientMut<'_>],
     ) -> Result<()> {
         note_plan(group, &self.description, &self.tensors, &self.buckets);
         let description = self.description;
@@ -141,13 +145,18 @@ pub(super) async fn all_at_once(
     call: &Call<'_, '_>,
     parts: &mut Parts,
     has_gradient: bool,
-    gradients: &mut [&mut [f32]],
+    gradients: &mut [GradientMut<'_>],
 ) -> Result<()> {
-    let Parts { buckets, over_participants, .. } = &mut *parts;
+    let Parts { tensors, buckets, over_participants, .. } = &mut *parts;
+    let mut watched = watched(buckets, tensors, call.rank());
     let bad = in_standard_float_mode(|| {
-        let all = buckets.iter_mut().filter_map(|bucket| {
+        let all = buckets.iter_mut().enumerate().filter_map(|(place, bucket)| {
             let tensors = bucket.tensors().into_iter();
-            tensors.filter(|&tensor| !bucket.accumulate(tensor, gradients[tensor])).min()
+            let mut add = |tensor: usize| {
+                let add = || bucket.accumulate(tensor, gradients[tensor].read());
+                Watched::during_if(watched.get_mut(place), Phase::Select, Some(tensor), add)
+            };
+            tensors.filter(|&tensor| !add(tensor)).min()
         });
         all.min()
     });
@@ -155,7 +164,7 @@ pub(super) async fn all_at_once(
         call.set_poison(tensor as u32);
     }
     let counts = over_participants.then_some(has_gradient);
-    let outcome = all_buckets(call, buckets, bad.is_some(), counts).await;
+    let outcome = all_buckets(call, buckets, bad.is_some(), counts, &mut watched).await;
     let ending = Ending::of(&outcome);
     let shares = *outcome.as_ref().unwrap_or(&Shares::all(call.world_size()));
     if parts.keeps_going && !matches!(ending, Ending::Failed) {
@@ -166,8 +175,18 @@ pub(super) async fn all_at_once(
             return Err(named(error, &parts.tensors));
         }
     }
-    parts.finish(ending, gradients, shares);
+    parts.finish(ending, gradients, shares, &mut watched);
+    watched.into_iter().for_each(|bucket| tell(&bucket.end(), &parts.tensors));
     outcome.map(drop).map_err(|error| named(error, &parts.tensors))
+}
+
+/// The watches of all buckets, if `tracing` wants to know; otherwise none.
+fn watched(buckets: &[Bucket], tensors: &[Tensor], rank: u32) -> Vec<Watched> {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return Vec::new();
+    }
+    let (begun, span) = (Instant::now(), tracing::debug_span!("step", rank));
+    buckets.iter().map(|bucket| Watched::new(bucket.tensors(), tensors, &span, begun)).collect()
 }
 
 /// The collectives of all buckets, one after the other. With `counts`, returns over how many the average is.
@@ -176,6 +195,7 @@ pub(super) async fn all_buckets(
     buckets: &mut [Bucket],
     poisoned: bool,
     counts: Option<bool>,
+    watched: &mut [Watched],
 ) -> Result<Shares, Collective> {
     let shares = match counts {
         Some(has_gradient) => Shares::counted(call, has_gradient).await?,
@@ -185,10 +205,15 @@ pub(super) async fn all_buckets(
         // So that ranks that have some find out.
         barrier(call).await?;
     }
-    for bucket in buckets {
+    for (place, bucket) in buckets.iter_mut().enumerate() {
+        let watch = watched.get_mut(place).map(|watched| (watched.leaves(call), watched));
         // After a collective every rank knows of the value that is not finite, so all ranks stop here
         // together.
-        bucket.exchange(call, poisoned).await?;
+        let outcome = bucket.exchange(call, poisoned).await;
+        if let Some((left, watched)) = watch {
+            watched.arrives(&left.arrives(call));
+        }
+        outcome?;
     }
     Ok(shares)
 }

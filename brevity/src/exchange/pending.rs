@@ -1,6 +1,8 @@
 //! The gradients of one tensor that wait to be sent.
 
-use super::bucket::add_finite;
+use brevity_compress::feedback::Gradient;
+
+use super::gradient::{add_finite, take_out};
 use super::room::{self, Lacking};
 
 /// The gradient of this step, and what earlier steps have not delivered.
@@ -22,18 +24,15 @@ impl Pending {
     }
 
     /// Adds a gradient. Returns whether all sums are finite; if not, nothing is added.
-    pub(super) fn add(&mut self, gradient: &[f32]) -> bool {
+    pub(super) fn add(&mut self, gradient: Gradient<'_>) -> bool {
         self.is_added = add_finite(&mut self.values, gradient);
         self.is_added
     }
 
     /// Takes this step's gradient out again, up to rounding.
-    pub(super) fn withdraw(&mut self, gradient: &[f32]) {
+    pub(super) fn withdraw(&mut self, gradient: Gradient<'_>) {
         if std::mem::take(&mut self.is_added) && self.is_waiting {
-            for (sum, gradient) in self.values.iter_mut().zip(gradient) {
-                // The sum was rounded, so the difference may exceed the largest number by half a unit.
-                *sum = (*sum - gradient).clamp(f32::MIN, f32::MAX);
-            }
+            take_out(&mut self.values, gradient);
         }
         if !self.is_waiting {
             self.values.fill(0.0);
@@ -72,15 +71,15 @@ mod tests {
     #[test]
     fn what_waits_stays_when_a_gradient_is_taken_out() {
         let mut pending = Pending::new(2).unwrap();
-        assert!(pending.add(&[0.1, 2.0]));
-        pending.withdraw(&[0.1, 2.0]);
+        assert!(pending.add(Gradient::F32(&[0.1, 2.0])));
+        pending.withdraw(Gradient::F32(&[0.1, 2.0]));
         assert_eq!(pending.values(), [0.0; 2]);
-        assert!(pending.add(&[1.0, f32::MAX]));
+        assert!(pending.add(Gradient::F32(&[1.0, f32::MAX])));
         pending.keep();
-        assert!(!pending.add(&[1.0, f32::MAX]), "no number");
-        pending.withdraw(&[1.0, f32::MAX]);
-        assert!(pending.add(&[2.0, -1.5 * 2.0_f32.powi(104)]));
-        pending.withdraw(&[2.0, -1.5 * 2.0_f32.powi(104)]);
+        assert!(!pending.add(Gradient::F32(&[1.0, f32::MAX])), "no number");
+        pending.withdraw(Gradient::F32(&[1.0, f32::MAX]));
+        assert!(pending.add(Gradient::F32(&[2.0, -1.5 * 2.0_f32.powi(104)])));
+        pending.withdraw(Gradient::F32(&[2.0, -1.5 * 2.0_f32.powi(104)]));
         assert_eq!(pending.values(), [1.0, f32::MAX]);
         pending.clear();
         assert_eq!(pending.values(), [0.0; 2]);

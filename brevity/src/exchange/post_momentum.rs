@@ -5,6 +5,7 @@ use brevity_compress::in_standard_float_mode;
 use brevity_compress::state::{Reader, Writer};
 
 use super::Tensor;
+use super::gradient::GradientMut;
 use super::room::{self, Lacking};
 
 /// The momentum of one tensor. It has the same bits on all ranks.
@@ -63,11 +64,11 @@ impl PostMomentum {
 }
 
 /// Applies the momenta of all tensors that have one to the averages of a step that is done.
-pub(super) fn apply(tensors: &mut [Tensor], averages: &mut [&mut [f32]]) {
+pub(super) fn apply(tensors: &mut [Tensor], averages: &mut [GradientMut<'_>]) {
     in_standard_float_mode(|| {
         for (tensor, averages) in tensors.iter_mut().zip(averages) {
             if let Some(momentum) = &mut tensor.momentum {
-                momentum.apply(averages);
+                averages.update(|averages| momentum.apply(averages));
             }
         }
     });

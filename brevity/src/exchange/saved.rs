@@ -1,9 +1,9 @@
 //! Saves and loads an exchange, so that training continues after a restart as if it had not stopped.
 //!
 //! The file has two saved states in sequence (see [`brevity_compress::state`]). The first is the plan: it
-//! says which rank and which tensors the state belongs to. The second is what the tensors' buckets keep. The
-//! plan has the rank in 8 bytes, then 128 bytes for each tensor: its description, cut to 120 bytes, and a
-//! digest of the whole description.
+//! says which rank and which tensors the state belongs to. The second is the number of steps in 8 bytes, and
+//! what the tensors' buckets keep. The plan has the rank in 8 bytes, then 128 bytes for each tensor: its
+//! description, cut to 120 bytes, and a digest of the whole description.
 
 use std::io::{Read, Write};
 
@@ -21,8 +21,8 @@ const TEXT_BYTES: usize = 120;
 impl GradientExchange {
     /// Writes everything that this rank needs after a restart: the residuals of all tensors, gradients kept
     /// after a failure, the warm start of low-rank tensors, the momentum of signum tensors, momenta after
-    /// aggregation, and the thresholds and the number of the step of sparse tensors that have these. Each
-    /// rank saves its own state, all after the same step. The exchange does not change.
+    /// aggregation, the number of steps, and the thresholds and the number of the step of sparse tensors that
+    /// have these. Each rank saves its own state, all after the same step. The exchange does not change.
     ///
     /// Cost: 4 bytes an element, for dense tensors too, 8 with momentum correction or momentum after
     /// aggregation, at most 32 more for a sparse tensor, and one copy of that in memory.
@@ -90,6 +90,7 @@ impl GradientExchange {
         self.check_settled()?;
         state::load(&mut Plan { rank, ..self.plan() }, from)?;
         state::load(&mut self.parts, from)?;
+        self.parts.follow_course();
         self.parts.describe_anew();
         Ok(())
     }
@@ -151,8 +152,9 @@ fn digest(text: &str) -> u64 {
     Description::of_plan(Operation::EXCHANGE, text.as_bytes()).count
 }
 
-/// What is kept from step to step: dense, quantised and signum tensors in the builder's order, then the
-/// matrices by bucket, then sparse tensors in the builder's order, then momenta after aggregation.
+/// The number of steps, and what is kept from step to step: dense, quantised and signum tensors in the
+/// builder's order, then the matrices by bucket, then sparse tensors in the builder's order, then momenta
+/// after aggregation.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
         *b"exch"
@@ -163,6 +165,7 @@ impl State for Parts {
     }
 
     fn write_contents(&self, contents: &mut Writer) {
+        contents.u64(self.course.steps);
         let buckets = &self.buckets;
         (0..self.tensors.len()).for_each(|tensor| {
             buckets.iter().for_each(|bucket| bucket.write_whole(tensor, contents));
@@ -176,6 +179,7 @@ impl State for Parts {
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
+        self.course.steps = contents.u64()?;
         let (tensors, buckets) = (0..self.tensors.len(), &mut self.buckets);
         tensors.clone().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_whole(tensor, contents))

@@ -6,11 +6,13 @@ mod part;
 
 use brevity_collectives::sparse::{Coder, Draw, TensorEnd, Wire};
 use brevity_collectives::{Call, Description, Result};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::BLOCK_PLACES;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Density, Error as Compress, SparseVec};
 
+use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::room::Lacking;
 use super::select::{Scratch, Selector};
@@ -55,6 +57,7 @@ pub(super) struct SparseBucket {
     /// Where each of them ends in the vector.
     ends: Vec<TensorEnd>,
     limits: Limits,
+    world_size: u32,
     /// The entries taken out of the residuals in this step, tensor after tensor.
     selected: SparseVec,
     /// What the collective has delivered and returned, once it has succeeded.
@@ -104,12 +107,13 @@ impl SparseBucket {
             parts,
             ends,
             limits,
+            world_size,
             selected: SparseVec::new(end),
             delivered: Delivered { sum: SparseVec::new(end), put_back: SparseVec::new(end) },
             coder: Coder::new(wire),
             scratch: Scratch::default(),
         };
-        room::check(bucket.working_bytes(world_size))?;
+        room::check(bucket.working_bytes(limits))?;
         Ok(bucket)
     }
 
@@ -125,6 +129,7 @@ impl SparseBucket {
     /// Goes on among another number of ranks. What all ranks must have alike begins anew.
     pub(super) fn rejoin(&mut self, world_size: u32) {
         self.parts.iter_mut().for_each(|part| part.kept.rejoin(part.momentum, world_size));
+        self.world_size = world_size;
         self.method.restart(self.limits, world_size);
     }
 
@@ -132,31 +137,35 @@ impl SparseBucket {
         self.parts.iter().map(|part| part.tensor)
     }
 
-    /// Changes a tensor's density; takes effect in the next step.
-    pub(super) fn set_density(
-        &mut self,
-        tensor: usize,
-        density: Density,
-        world_size: u32,
-    ) -> std::result::Result<(), Lacking> {
-        let Some(place) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
-        let part = &mut self.parts[place];
-        let (k, selector) = (self.way.selected(density, part.range.len()), part.kept.selector_mut());
-        let before = (selector.clone(), self.limits);
-        selector.set_k(k);
-        self.limits = Limits::of(&self.parts);
-        if self.limits.most > before.1.most
-            && let Err(lacking) = room::check(self.working_bytes(world_size))
-        {
-            (*self.parts[place].kept.selector_mut(), self.limits) = before;
-            return Err(lacking);
+    /// Checks that there is memory to select by this density of a tensor.
+    pub(super) fn check_room(&self, tensor: usize, density: Density) -> std::result::Result<(), Lacking> {
+        let Some(part) = self.part(tensor) else { return Ok(()) };
+        let (before, length) = (part.kept.selector(), part.range.len());
+        let mut selector = before.clone();
+        selector.set_k(self.way.selected(density, length));
+        let most = self.limits.most - before.most(length) + selector.most(length);
+        if most > self.limits.most {
+            room::check(self.working_bytes(Limits { most, ..self.limits }))
+        } else {
+            Ok(())
         }
-        self.method.restart(self.limits, world_size);
-        Ok(())
+    }
+
+    /// Changes a tensor's density, from the next step on. Returns whether another number is selected.
+    pub(super) fn set_density(&mut self, tensor: usize, density: Density) -> bool {
+        let Some(part) = self.parts.iter_mut().find(|part| part.tensor == tensor) else { return false };
+        let k = self.way.selected(density, part.range.len());
+        if part.kept.selector().k() == k {
+            return false;
+        }
+        part.kept.selector_mut().set_k(k);
+        self.limits = Limits::of(&self.parts);
+        self.method.restart(self.limits, self.world_size);
+        true
     }
 
     /// Adds the gradient of a tensor of the bucket and selects. Returns whether all sums are finite.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         let Self { parts, scratch, .. } = self;
         let part = parts.iter_mut().find(|part| part.tensor == tensor);
         part.is_none_or(|part| part.accumulate(gradient, scratch))
@@ -177,7 +186,7 @@ impl SparseBucket {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         let (mut own, mut result) = (SparseVec::new(0), SparseVec::new(0));
         let delivers_all = self.method.delivers_all();
         self.method.end(matches!(ending, Ending::Done));
@@ -187,15 +196,14 @@ impl SparseBucket {
                     take(self.delivered.put_back.view(), &part.range, &mut own);
                     take(self.delivered.sum.view(), &part.range, &mut result);
                     part.settle(&own, Some(&result).filter(|_| !delivers_all));
-                    let gradient = &mut *gradients[part.tensor];
-                    gradient.fill(0.0);
-                    result.iter().for_each(|(index, sum)| gradient[index as usize] = shares.average(sum));
+                    let averages = result.iter().map(|(index, sum)| (index, shares.average(sum)));
+                    gradients[part.tensor].write_entries(averages);
                 }
                 Ending::Failed => part.restore(),
                 Ending::Poisoned => {
                     part.restore();
                     if part.added {
-                        part.withdraw(gradients[part.tensor]);
+                        part.withdraw(gradients[part.tensor].read());
                     }
                 }
             }
@@ -264,9 +272,9 @@ impl SparseBucket {
 
     /// The least bytes of memory that a full step needs beside the residuals: the vectors of entries that the
     /// collective holds at the same time, and the space for selecting.
-    fn working_bytes(&self, world_size: u32) -> usize {
-        let (Limits { count, most, .. }, wire) = (self.limits, self.coder.wire());
-        let (vectors, messages, others) = self.method.working(wire, world_size);
+    fn working_bytes(&self, Limits { count, most, .. }: Limits) -> usize {
+        let wire = self.coder.wire();
+        let (vectors, messages, others) = self.method.working(wire, self.world_size);
         let messages = wire.most_bytes(count, most).saturating_mul(messages);
         let selecting = 24_usize.saturating_mul(most).min(8 * count);
         let vectors = (8 * vectors).saturating_mul(most);

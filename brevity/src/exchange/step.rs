@@ -1,18 +1,21 @@
 //! A step whose gradients become ready one after the other.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use brevity_collectives::engine::Handle;
-use brevity_collectives::{Call, Error as Collective, Group, Reserved};
+use brevity_collectives::Group;
+use brevity_compress::feedback::Gradient;
 use brevity_compress::in_standard_float_mode;
+use tracing::debug_span;
 use ucx_sys_wrap::Rank;
 
 use super::bucket::Bucket;
+use super::flight::{Flight, Running, State, outcome};
 use super::going::Confirming;
+use super::gradient::{GradientElement, GradientMut, all_of};
 use super::participants::Shares;
 use super::parts::{Parts, all_buckets, note_plan};
-use super::report::{BucketReport, StepReport};
-use super::{Ending, GradientExchange, named, post_momentum};
+use super::report::{Phase, StepReport, Watched, tell};
+use super::{Ending, GradientExchange, named};
 use crate::error::{Error, Result};
 
 /// A step that has begun: hand in each gradient when it is [ready](Self::ready), then
@@ -25,42 +28,6 @@ use crate::error::{Error, Result};
 #[must_use = "a step that is not finished closes the group"]
 pub struct Step<'a> {
     exchange: &'a mut GradientExchange,
-}
-
-/// What a step has of the exchange while it runs.
-pub(super) struct Running {
-    /// Counts the ranks that have gradients, if that matters; without buckets, a barrier.
-    head: Option<Handle<((), Result<Shares, Collective>)>>,
-    /// Its result, if it has ended.
-    shares: Result<Shares, Collective>,
-    buckets: Vec<Flight>,
-    /// The bucket of each tensor, and whether its gradient is there.
-    tensors: Vec<(usize, bool)>,
-    confirming: Confirming,
-}
-
-/// A bucket in a step.
-struct Flight {
-    state: State,
-    /// The tensors that are not ready.
-    left: usize,
-    /// The first tensor with a value that is not finite.
-    bad: Option<usize>,
-    report: BucketReport,
-}
-
-/// A bucket whose collective has ended, how long that took, and its outcome.
-type Ended = (Bucket, (Duration, Result<(), Collective>));
-
-enum State {
-    /// Before its collective.
-    Ready(Bucket, Reserved),
-    /// Its collective has started.
-    Away(Handle<Ended>),
-    /// It has ended.
-    Back(Bucket, Result<(), Collective>),
-    /// Between two others.
-    Moving,
 }
 
 impl GradientExchange {
@@ -107,6 +74,7 @@ impl GradientExchange {
     fn begin_as(&mut self, has_gradient: bool) -> Result<Step<'_>> {
         self.group.check_process()?;
         self.check_settled()?;
+        let (begun, span) = (Instant::now(), debug_span!("step", rank = self.group.rank()));
         let Parts { tensors, buckets, of_buckets, of_head, over_participants, .. } = &mut self.parts;
         let mut places = vec![(0, false); tensors.len()];
         // Ranks that differ find out in the first call.
@@ -117,7 +85,7 @@ impl GradientExchange {
         let head = (counts.is_some() || buckets.is_empty()).then(|| {
             note_plan(&self.group, of_head, tensors, buckets);
             self.group.start_in_order(*of_head, (), move |call, ()| {
-                Box::pin(all_buckets(call, &mut [], false, counts))
+                Box::pin(all_buckets(call, &mut [], false, counts, &mut []))
             })
         });
         let flights = std::mem::take(buckets).into_iter().zip(of_buckets).enumerate();
@@ -128,19 +96,14 @@ impl GradientExchange {
             Flight {
                 left: members.len(),
                 bad: None,
-                report: BucketReport { tensors: members, ..BucketReport::default() },
+                watched: Watched::new(members, tensors, &span, begun),
                 state: State::Ready(bucket, reserved),
             }
         });
-        let flights: Vec<Flight> = flights.collect();
+        let buckets = flights.collect();
+        let shares = Ok(Shares::all(self.group.world_size()));
         let confirming = Confirming::reserve(&self.group, &self.parts);
-        self.running = Some(Running {
-            head,
-            shares: Ok(Shares::all(self.group.world_size())),
-            buckets: flights,
-            tensors: places,
-            confirming,
-        });
+        self.running = Some(Running { begun, span, head, shares, buckets, tensors: places, confirming });
         Ok(Step { exchange: self })
     }
 
@@ -164,21 +127,21 @@ impl GradientExchange {
             std::mem::forget(running);
             return;
         }
-        let keeps_going = self.parts.keeps_going;
+        let begun = running.begun;
         let (flights, head, _confirming) = running.end();
         let outcome = outcome(&flights, head, own_rank(&self.group));
         let shares = Shares::all(self.group.world_size());
         // Without this rank's part in the barrier nobody has delivered the step.
-        if outcome.is_err() || keeps_going {
-            self.put_back(flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));
+        if outcome.is_err() || self.parts.keeps_going {
+            self.put_back(begun, flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));
             return;
         }
         // Others may have delivered the step: what it took must not be delivered again.
         let mut unseen: Vec<Vec<f32>> =
             self.parts.tensors.iter().map(|tensor| vec![0.0; tensor.count]).collect();
-        let mut unseen: Vec<&mut [f32]> = unseen.iter_mut().map(Vec::as_mut_slice).collect();
-        self.put_back(flights, |bucket| bucket.finish(Ending::Done, &mut unseen, shares));
-        post_momentum::apply(&mut self.parts.tensors, &mut unseen);
+        let mut unseen = all_of(&mut unseen);
+        self.put_back(begun, flights, |bucket| bucket.finish(Ending::Done, &mut unseen, shares));
+        self.parts.deliver(&mut unseen);
     }
 
     /// Fails if the exchange is in a step, or has one that is not decided.
@@ -207,17 +170,22 @@ impl GradientExchange {
         Err(Error::Order { what, remedy })
     }
 
-    /// Takes back the buckets of a step, after `finish`.
-    fn put_back(&mut self, flights: Vec<Flight>, mut finish: impl FnMut(&mut Bucket)) -> StepReport {
-        let mut report = StepReport::default();
+    /// Takes back the buckets of a step that has `begun`, after `finish`.
+    fn put_back(
+        &mut self,
+        begun: Instant,
+        flights: Vec<Flight>,
+        mut finish: impl FnMut(&mut Bucket),
+    ) -> StepReport {
+        let mut report = StepReport { begun: Some(begun), ..StepReport::default() };
         for mut flight in flights {
             let (State::Ready(mut bucket, _) | State::Back(mut bucket, _)) = flight.state else { continue };
-            let begun = Instant::now();
-            in_standard_float_mode(|| finish(&mut bucket));
-            flight.report.apply = begun.elapsed();
+            let apply = || in_standard_float_mode(|| finish(&mut bucket));
+            flight.watched.during(Phase::Apply, None, apply);
             self.parts.buckets.push(bucket);
-            report.buckets.push(flight.report);
+            report.buckets.push(flight.watched.end());
         }
+        report.buckets.iter().for_each(|bucket| tell(bucket, &self.parts.tensors));
         report
     }
 }
@@ -229,7 +197,11 @@ impl Step<'_> {
     /// # Errors
     /// [`Error::Shape`] for a number or a length that is not a tensor's; [`Error::Order`] for one that is
     /// ready already. Nothing has changed then.
-    pub fn ready(&mut self, tensor: usize, gradient: &[f32]) -> Result<()> {
+    pub fn ready<E: GradientElement>(&mut self, tensor: usize, gradient: &[E]) -> Result<()> {
+        self.ready_as(tensor, E::read(gradient))
+    }
+
+    fn ready_as(&mut self, tensor: usize, gradient: Gradient<'_>) -> Result<()> {
         let GradientExchange { group, parts, running } = &mut *self.exchange;
         group.check_process()?;
         let shape = |what, found, expected| Err(Error::Shape { what, found, expected });
@@ -253,8 +225,8 @@ impl Step<'_> {
     /// # Errors
     /// As for [`average`](GradientExchange::average): the outcome is the same for all buckets. With
     /// [`Error::Shape`] the step ends as if it were dropped.
-    pub fn finish<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub fn finish<E: GradientElement, G: AsMut<[E]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
+        let mut slices = all_of(gradients);
         self.all_ready(&slices)?;
         self.commit(&mut slices)
     }
@@ -264,21 +236,14 @@ impl Step<'_> {
     ///
     /// # Errors
     /// As for [`finish`](Self::finish).
-    pub async fn finish_async<G: AsMut<[f32]>>(mut self, gradients: &mut [G]) -> Result<StepReport> {
-        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+    pub async fn finish_async<E: GradientElement, G: AsMut<[E]>>(
+        mut self,
+        gradients: &mut [G],
+    ) -> Result<StepReport> {
+        let mut slices = all_of(gradients);
         self.all_ready(&slices)?;
         if let Some(running) = &mut self.exchange.running {
-            if let Some(head) = &mut running.head {
-                running.shares = head.await.1;
-                running.head = None;
-            }
-            for flight in &mut running.buckets {
-                if let State::Away(handle) = &mut flight.state {
-                    let begun = Instant::now();
-                    let ended = handle.await;
-                    flight.back(ended, begun);
-                }
-            }
+            running.end_async().await;
             if running.has_results(own_rank(&self.exchange.group)) {
                 running.confirming.start();
                 running.confirming.end().await;
@@ -294,20 +259,22 @@ impl Step<'_> {
     }
 
     /// Checks the gradients, and hands in those that are not ready.
-    fn all_ready(&mut self, gradients: &[&mut [f32]]) -> Result<()> {
+    fn all_ready(&mut self, gradients: &[GradientMut<'_>]) -> Result<()> {
         self.exchange.check_shapes(gradients)?;
         for (tensor, gradient) in gradients.iter().enumerate() {
             let running = self.exchange.running.as_ref();
             if running.is_some_and(|running| !running.tensors[tensor].1) {
-                self.ready(tensor, gradient)?;
+                self.ready_as(tensor, gradient.read())?;
             }
         }
         Ok(())
     }
 
     /// Waits for all buckets: one decision for all of them, of which all ranks have the same outcomes.
-    fn commit(&mut self, gradients: &mut [&mut [f32]]) -> Result<StepReport> {
+    fn commit(&mut self, gradients: &mut [GradientMut<'_>]) -> Result<StepReport> {
         let Some(running) = self.exchange.running.take() else { return Ok(StepReport::default()) };
+        // Ends with this function.
+        let (begun, _span) = (running.begun, running.span.clone());
         let (flights, head, mut confirming) = running.end();
         let outcome = outcome(&flights, head, own_rank(&self.exchange.group));
         let ending = Ending::of(&outcome);
@@ -317,15 +284,15 @@ impl Step<'_> {
             confirming.start();
         }
         if let (Ending::Done, Err(error)) = (ending, confirming.wait()) {
-            self.exchange.put_back(flights, |_| ());
+            self.exchange.put_back(begun, flights, |_| ());
             self.exchange.parts.undecided = Some(shares);
             return Err(named(error, &self.exchange.parts.tensors));
         }
-        self.exchange.parts.committed += u64::from(matches!(ending, Ending::Done));
-        let report = self.exchange.put_back(flights, |bucket| bucket.finish(ending, gradients, shares));
+        let report =
+            self.exchange.put_back(begun, flights, |bucket| bucket.finish(ending, gradients, shares));
         match outcome {
             Ok(_) => {
-                post_momentum::apply(&mut self.exchange.parts.tensors, gradients);
+                self.exchange.parts.deliver(gradients);
                 Ok(report)
             }
             Err(error) => Err(named(error, &self.exchange.parts.tensors)),
@@ -347,120 +314,7 @@ impl Drop for Step<'_> {
     }
 }
 
-/// The outcome of a step. `NonFinite`, then `Overflow`, come before other errors; of several, the lowest rank
-/// and tensor, as in a single call.
-fn outcome(flights: &[Flight], head: Result<Shares, Collective>, own: Rank) -> Result<Shares, Collective> {
-    let errors = || flights.iter().filter_map(|flight| flight.state.error());
-    let all_ended = flights.iter().all(|flight| matches!(flight.state, State::Back(..)));
-    let not_finite = errors().filter_map(|error| match error {
-        Collective::NonFinite { rank, tensor } => Some((*rank, *tensor)),
-        _ => None,
-    });
-    let overflow = errors().filter_map(|error| match error {
-        Collective::Overflow { tensor } => Some(*tensor),
-        _ => None,
-    });
-    if let Some((rank, tensor)) = not_finite.min() {
-        return Err(Collective::NonFinite { rank, tensor });
-    }
-    if let Some(tensor) = overflow.min() {
-        return Err(Collective::Overflow { tensor });
-    }
-    match errors().next() {
-        Some(error) => Err(error.clone()),
-        None if all_ended => head,
-        // The step was dropped, or one of its tensors has panicked.
-        None => Err(Collective::Aborted { rank: own }),
-    }
-}
-
 /// This rank, in the world.
 fn own_rank(group: &Group) -> Rank {
     group.members()[group.rank() as usize]
-}
-
-impl State {
-    fn error(&self) -> Option<&Collective> {
-        if let Self::Back(_, Err(error)) = self { Some(error) } else { None }
-    }
-}
-
-impl Running {
-    fn ready(&mut self, group: &Group, tensor: usize, gradient: &[f32]) -> Result<()> {
-        let (place, is_ready) = &mut self.tensors[tensor];
-        if *is_ready {
-            return Err(Error::Order {
-                what: "a tensor that is ready twice in a step",
-                remedy: "hand in each gradient once",
-            });
-        }
-        *is_ready = true;
-        let flight = &mut self.buckets[*place];
-        let begun = Instant::now();
-        if let State::Ready(bucket, _) = &mut flight.state
-            && !in_standard_float_mode(|| bucket.accumulate(tensor, gradient))
-        {
-            flight.bad = Some(flight.bad.map_or(tensor, |bad| bad.min(tensor)));
-        }
-        flight.report.select += begun.elapsed();
-        flight.left -= 1;
-        if flight.left == 0 {
-            flight.start();
-        }
-        group.progress();
-        Ok(())
-    }
-
-    /// Waits for the buckets that are away. One that has not started ends here: its call is dropped.
-    fn end(self) -> (Vec<Flight>, Result<Shares, Collective>, Confirming) {
-        let shares = self.head.map_or(self.shares, |head| head.wait().1);
-        let mut flights = self.buckets;
-        for flight in &mut flights {
-            let begun = Instant::now();
-            match std::mem::replace(&mut flight.state, State::Moving) {
-                State::Away(handle) => flight.back(handle.wait(), begun),
-                other => flight.state = other,
-            }
-        }
-        (flights, shares, self.confirming)
-    }
-
-    /// Whether all buckets have arrived, and a barrier may tell the others.
-    fn has_results(&self, own: Rank) -> bool {
-        let outcome = outcome(&self.buckets, self.shares.clone(), own);
-        !matches!(Ending::of(&outcome), Ending::Failed)
-    }
-}
-
-impl Flight {
-    /// Starts the collective.
-    fn start(&mut self) {
-        let bad = self.bad;
-        self.state = match std::mem::replace(&mut self.state, State::Moving) {
-            State::Ready(bucket, reserved) => State::Away(reserved.start(bucket, move |call, bucket| {
-                Box::pin(async move {
-                    let begun = Instant::now();
-                    let result = exchange(call, bucket, bad).await;
-                    (begun.elapsed(), result)
-                })
-            })),
-            other => other,
-        };
-    }
-
-    /// Takes the bucket back.
-    fn back(&mut self, ended: Ended, begun: Instant) {
-        let (bucket, (communicate, result)) = ended;
-        self.report.communicate = communicate;
-        self.report.wait += begun.elapsed();
-        self.state = State::Back(bucket, result);
-    }
-}
-
-/// The collective of a bucket, which is poisoned if one of its tensors has a value that is not finite.
-async fn exchange(call: &Call<'_, '_>, bucket: &mut Bucket, bad: Option<usize>) -> Result<(), Collective> {
-    if let Some(tensor) = bad {
-        call.set_poison(tensor as u32);
-    }
-    bucket.exchange(call, bad.is_some()).await
 }

@@ -6,11 +6,13 @@ use std::ops::Range;
 
 use brevity_collectives::dense::all_reduce;
 use brevity_collectives::{Call, Chunk, Description, Error, Operation, ReduceOp, Result};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::low_rank::{UnbiasedLowRank, Workspace};
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Error as Compress, in_standard_float_mode};
 
 use super::dense::DenseBucket;
+use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::pending::Pending;
 use super::room::Lacking;
@@ -93,7 +95,7 @@ impl UnbiasedBucket {
 
     /// Adds the gradient of a tensor of the bucket and projects it. Returns whether all sums are finite; if
     /// not, nothing is added.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         let length = self.factors_len();
         let Self { matrices, factors, step, is_drawn, workspace, .. } = self;
         if !mem::replace(is_drawn, true) {
@@ -143,19 +145,21 @@ impl UnbiasedBucket {
         self.vectors.arrived(sums)
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], shares: Shares) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         let Self { matrices, factors, workspace, .. } = self;
         for matrix in matrices {
             match ending {
                 Ending::Done => {
                     let factors = &mut factors[matrix.range.clone()];
                     factors.iter_mut().for_each(|value| *value = shares.average(*value));
-                    let written = matrix.state.reconstruct(factors, gradients[matrix.tensor], workspace);
-                    debug_assert!(written.is_ok(), "{written:?}");
+                    gradients[matrix.tensor].write_by(|average| {
+                        let written = matrix.state.reconstruct(factors, average, workspace);
+                        debug_assert!(written.is_ok(), "{written:?}");
+                    });
                     matrix.pending.clear();
                 }
                 Ending::Failed => matrix.pending.keep(),
-                Ending::Poisoned => matrix.pending.withdraw(gradients[matrix.tensor]),
+                Ending::Poisoned => matrix.pending.withdraw(gradients[matrix.tensor].read()),
             }
         }
         if let Ending::Done = ending {

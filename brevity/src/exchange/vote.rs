@@ -1,11 +1,13 @@
 //! Tensors of which the signs of a momentum are put to the vote (Signum).
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use brevity_collectives::vote::{describe, vote_all_reduce};
 use brevity_collectives::{Call, Description, Result};
+use brevity_compress::feedback::Gradient;
 use brevity_compress::state::{Reader, Writer};
 
+use super::gradient::{GradientMut, for_blocks};
 use super::room::Lacking;
 use super::{Ending, room};
 
@@ -54,13 +56,15 @@ impl VoteBucket {
     }
 
     /// Adds the gradient of a tensor of the bucket. Returns whether all of the momentum is finite.
-    pub(super) fn accumulate(&mut self, tensor: usize, gradient: &[f32]) -> bool {
+    pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
         let Self { tensors, momentum, next, .. } = self;
         let Some(place) = tensors.iter().find(|place| place.tensor == tensor) else { return true };
         let (momentum, next) = (&momentum[place.range.clone()], &mut next[place.range.clone()]);
-        for ((next, m), g) in next.iter_mut().zip(momentum).zip(gradient) {
-            *next = place.next(*m, *g);
-        }
+        let _ = for_blocks(gradient, |first, block| {
+            let all = next[first..].iter_mut().zip(&momentum[first..]).zip(block);
+            all.for_each(|((next, m), g)| *next = place.next(*m, *g));
+            ControlFlow::Continue(())
+        });
         next.iter().all(|value| value.is_finite())
     }
 
@@ -78,11 +82,11 @@ impl VoteBucket {
         vote_all_reduce(call, &mut self.votes, first).await
     }
 
-    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]]) {
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>]) {
         match ending {
             Ending::Done => {
                 for place in &self.tensors {
-                    gradients[place.tensor].copy_from_slice(&self.votes[place.range.clone()]);
+                    gradients[place.tensor].write(&self.votes[place.range.clone()], |vote| vote);
                 }
                 std::mem::swap(&mut self.momentum, &mut self.next);
             }
@@ -158,8 +162,10 @@ mod tests {
             (Ending::Done, [1.5, -3.0, 3.0]),
         ] {
             let (mut first, mut second) = ([2.0, -4.0], [3.0]);
-            assert!(bucket.accumulate(0, &first) && bucket.accumulate(1, &second));
-            bucket.finish(ending, &mut [&mut first, &mut second]);
+            assert!(
+                bucket.accumulate(0, Gradient::F32(&first)) && bucket.accumulate(1, Gradient::F32(&second))
+            );
+            bucket.finish(ending, &mut [GradientMut::F32(&mut first), GradientMut::F32(&mut second)]);
             assert_eq!(bucket.momentum, expected);
         }
     }
@@ -167,8 +173,17 @@ mod tests {
     #[test]
     fn a_gradient_that_is_not_finite_is_found_in_its_tensor() {
         let mut bucket = bucket();
-        assert!(bucket.accumulate(0, &[1.0, 2.0]) && !bucket.accumulate(1, &[f32::INFINITY]));
-        assert!(!bucket.accumulate(0, &[1.0, f32::NAN]) && !bucket.accumulate(1, &[f32::NAN]));
-        assert!(bucket.accumulate(0, &[f32::MAX, f32::MIN]) && bucket.accumulate(1, &[f32::MAX]));
+        assert!(
+            bucket.accumulate(0, Gradient::F32(&[1.0, 2.0]))
+                && !bucket.accumulate(1, Gradient::F32(&[f32::INFINITY]))
+        );
+        assert!(
+            !bucket.accumulate(0, Gradient::F32(&[1.0, f32::NAN]))
+                && !bucket.accumulate(1, Gradient::F32(&[f32::NAN]))
+        );
+        assert!(
+            bucket.accumulate(0, Gradient::F32(&[f32::MAX, f32::MIN]))
+                && bucket.accumulate(1, Gradient::F32(&[f32::MAX]))
+        );
     }
 }

@@ -217,7 +217,7 @@ impl Policy {
                     let (tensor, policy) = (tensor.into(), method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                Ok(Resolved::Sparse { k: method.selected(density, count), method, values, momentum })
+                Ok(Resolved::Sparse { density, method, values, momentum })
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
@@ -254,7 +254,7 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resolved {
     Dense,
-    Sparse { k: usize, method: SparseMethod, values: Values, momentum: Momentum },
+    Sparse { density: Density, method: SparseMethod, values: Values, momentum: Momentum },
     LowRank { method: LowRankMethod, rows: usize, cols: usize, rank: usize },
     Vector { method: LowRankMethod },
     Quantised { values: Values },
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn a_density_is_one_of_entries_or_of_blocks() {
         let k = |policy: Policy, count| match policy.resolve("t", &[count]).unwrap() {
-            Resolved::Sparse { k, .. } => k,
+            Resolved::Sparse { density, method, .. } => method.selected(density, count),
             other => panic!("{other:?}"),
         };
         for policy in [Policy::oktopk(0.1), Policy::random_k(0.1), Policy::random_block(0.1)] {
@@ -380,6 +380,7 @@ mod tests {
     #[test]
     fn at_least_one_entry_is_kept() {
         let resolved = Policy::gtopk(0.001).resolve("t", &[10]).unwrap();
-        assert!(matches!(resolved, Resolved::Sparse { k: 1, .. }));
+        let Resolved::Sparse { density, method, .. } = resolved else { panic!("{resolved:?}") };
+        assert_eq!(method.selected(density, 10), 1);
     }
 }

@@ -112,6 +112,10 @@ pub struct PerfArguments {
     /// Write the figures to a file; "-" prints them in place of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write the timed steps of exchange to a file that Perfetto opens (ui.perfetto.dev): what each rank did
+    /// when, and the bytes of each bucket
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
     /// Draw the figures
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     pub plot: Option<PathBuf>,
@@ -259,6 +263,7 @@ impl PerfArguments {
         refuse(has_model, || {
             format!("--model, --policy and --bucket-bytes go with exchange: {benchmark} has no model")
         })?;
+        refuse(self.trace.is_some(), || format!("--trace goes with exchange: {benchmark} has no steps"))?;
         refuse(!self.only.is_empty() || self.record.is_some(), || {
             format!("--only and --record go with compress: {benchmark} has one table")
         })

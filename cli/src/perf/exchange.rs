@@ -3,10 +3,11 @@
 use brevity::transport::MAX_WORLD_SIZE;
 use brevity::{Group, PolicyRules};
 use brevity_bench::models::{ModelShape, TensorShape};
-use brevity_bench::output::{Outputs, is_standard_output, print};
+use brevity_bench::output::{Output, Outputs, is_standard_output, print};
 use brevity_bench::perf::{Stepped, measure_exchange};
 use brevity_bench::record;
 use brevity_bench::size::Size;
+use brevity_bench::timeline::Timeline;
 use serde::Serialize;
 
 use super::arguments::{PerfArguments, Wanted, refuse};
@@ -69,8 +70,10 @@ pub fn perf(arguments: &PerfArguments) -> Result<u8> {
     between_ranks(&wanted, || open(arguments).map(drop), |group| measure_all(group, arguments, &plan))
 }
 
-fn open(arguments: &PerfArguments) -> Result<Outputs> {
-    Ok(Outputs::open(arguments.json.as_deref(), None)?)
+/// The open files of `--json` and `--trace`.
+fn open(arguments: &PerfArguments) -> Result<(Outputs, Option<Output>)> {
+    let trace = arguments.trace.as_deref().map(|path| Output::open("--trace", path)).transpose()?;
+    Ok((Outputs::open(arguments.json.as_deref(), None)?, trace))
 }
 
 impl Plan {
@@ -130,7 +133,8 @@ fn read(text: &str, tensors: &[TensorShape]) -> Result<PolicyRules> {
 
 /// Measures every row on this rank; rank 0 prints.
 fn measure_all(group: &Group, arguments: &PerfArguments, plan: &Plan) -> Result<()> {
-    let outputs = if group.rank() == 0 { Some(open(arguments)?) } else { None };
+    let (outputs, trace) =
+        if group.rank() == 0 { open(arguments).map(|(all, to)| (Some(all), to))? } else { (None, None) };
     let prints = group.rank() == 0 && !arguments.json.as_deref().is_some_and(is_standard_output);
     let tell = |text: &str| if prints { Ok(print(&format!("{text}\n"))?) } else { Ok(()) };
     let (ranks, transport) = (group.world_size(), group.transport());
@@ -138,6 +142,7 @@ fn measure_all(group: &Group, arguments: &PerfArguments, plan: &Plan) -> Result<
         group,
         tell(&format!("# brevity exchange of {}: {ranks} ranks, {transport}\n{}", plan.model, head())),
     )?;
+    let mut timeline = arguments.trace.as_ref().map(|_| Timeline::start(group)).transpose()?;
     let mut rows = Vec::new();
     for rules in &plan.policies {
         let stepped = measure_exchange(
@@ -146,11 +151,13 @@ fn measure_all(group: &Group, arguments: &PerfArguments, plan: &Plan) -> Result<
             plan.bucket_bytes,
             (plan.iterations, plan.warmup),
             arguments.verify,
+            &mut timeline,
         )?;
         let row = Row::gather(group, plan, rules, stepped)?;
         go_on_if_read(group, tell(&row.line()))?;
         rows.push(row);
     }
+    let traced = timeline.map_or(Ok(None), |timeline| timeline.gather(group))?;
     let report = Report {
         name: NAME.into(),
         transport,
@@ -159,8 +166,12 @@ fn measure_all(group: &Group, arguments: &PerfArguments, plan: &Plan) -> Result<
         version: env!("CARGO_PKG_VERSION"),
         rows,
     };
-    let write =
-        || Ok(outputs.and_then(|all| all.json).map_or(Ok(()), |to| to.write(&record::to_json(&report)?))?);
+    let write = || {
+        if let (Some(to), Some(text)) = (trace, traced) {
+            to.write(&text)?;
+        }
+        Ok(outputs.and_then(|all| all.json).map_or(Ok(()), |to| to.write(&record::to_json(&report)?))?)
+    };
     go_on_if_read(group, write())
 }
 
@@ -239,8 +250,15 @@ mod tests {
                             let group = Group::new(Box::new(rank), Settings::default());
                             let plan = Plan::of(&arguments(line)).unwrap();
                             let (tensors, rules) = (&plan.tensors[..], &plan.policies[0]);
-                            let stepped =
-                                measure_exchange(&group, (tensors, rules), Some(2400), (3, 1), true).unwrap();
+                            let stepped = measure_exchange(
+                                &group,
+                                (tensors, rules),
+                                Some(2400),
+                                (3, 1),
+                                true,
+                                &mut None,
+                            )
+                            .unwrap();
                             let row = Row::gather(&group, &plan, rules, stepped).unwrap();
                             let policy = format!("  {}", row.policy);
                             let figures = row.line().strip_suffix(&policy).map(str::len);

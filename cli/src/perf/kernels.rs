@@ -102,6 +102,7 @@ fn extent(arguments: &PerfArguments) -> Result<Extent> {
         ("--dtype", arguments.dtype.is_some()),
         ("--warmup", arguments.warmup.is_some()),
         ("--verify", arguments.verify),
+        ("--trace", arguments.trace.is_some()),
     ] {
         let takes = "--elements, --iterations, --only, --json, --plot, --record";
         refuse(is_given, || format!("{option} does not go with {NAME}: it takes {takes}"))?;
@@ -149,7 +150,15 @@ mod tests {
 
     #[test]
     fn what_goes_with_ranks_is_refused_in_one_line() {
-        let refused = ["--ranks 2", "--size 4:8", "--density 0.1", "--dtype f64", "--warmup 3", "--verify"];
+        let refused = [
+            "--ranks 2",
+            "--size 4:8",
+            "--density 0.1",
+            "--dtype f64",
+            "--warmup 3",
+            "--verify",
+            "--trace t.json",
+        ];
         for line in refused {
             let message = extent(&arguments(line)).expect_err(line).to_string();
             assert!(message.contains("does not go with compress"), "{line}: {message}");

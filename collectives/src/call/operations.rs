@@ -46,6 +46,7 @@ impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
         Poll::Ready(match ready!(Pin::new(&mut self.leaf).poll(context)) {
             Ok((buffer, arrival)) => {
                 self.marked.hear(arrival.mark);
+                self.shared.counters().count_received(arrival.lengths.iter().sum());
                 Ok((buffer, arrival.lengths))
             }
             Err(error) => Err(self.shared.error(self.site, error)),

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use ucx_sys_wrap::{Failure, Mark, Rank};
 
+use super::traffic::Counters;
 use crate::error::{CallSite, Error};
 use crate::host::Inside;
 
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     is_told: AtomicBool,
     /// Set if the call's collectives may use the slots of the host.
     inside: Option<Inside>,
+    counters: Counters,
 }
 
 impl Shared {
@@ -71,6 +73,12 @@ impl Shared {
     /// The right to use the slots of the host, if the call's collectives have it.
     pub(crate) fn inside(&self) -> Option<&Inside> {
         self.inside.as_ref()
+    }
+
+    /// What this rank sends and receives.
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// The cause to close the context for, if this rank, `own`, leaves the call early.

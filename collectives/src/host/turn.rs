@@ -41,6 +41,8 @@ pub struct SlotTurn<'a> {
     /// Whether the call was noted.
     is_noted: bool,
     is_whole: bool,
+    /// The bytes that were written to the slots before, if the call counts its own.
+    written_before: Option<u64>,
 }
 
 /// What a turn at the slots needs besides them.
@@ -92,7 +94,7 @@ impl<'a> SlotTurn<'a> {
     #[inline]
     pub(crate) fn begin_at_once(place: &'a mut impl SlotQueue, terms: &'a Terms<'a>) -> Option<Self> {
         let slots = place.slots().filter(|_| !terms.host.status.is_closed())?;
-        Some(Self { slots, terms, first: 0, is_noted: false, is_whole: false })
+        Some(Self { slots, terms, first: 0, is_noted: false, is_whole: false, written_before: None })
     }
 
     /// Waits for the turn of `place` and takes the slots.
@@ -110,7 +112,8 @@ impl<'a> SlotTurn<'a> {
         .await?;
         let slots =
             place.slots().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
-        Ok(Self { slots, terms, first: 0, is_noted: true, is_whole: false })
+        let written_before = Some(slots.written().load(Ordering::Relaxed));
+        Ok(Self { slots, terms, first: 0, is_noted: true, is_whole: false, written_before })
     }
 
     /// Runs a collective.
@@ -390,6 +393,10 @@ impl Terms<'_> {
 impl Drop for SlotTurn<'_> {
     fn drop(&mut self) {
         let Terms { host, port, time, shared, .. } = *self.terms;
+        if let Some(before) = self.written_before {
+            let written = self.slots.written().load(Ordering::Relaxed);
+            shared.counters().count_shared(written.wrapping_sub(before));
+        }
         // The deadline may have passed while a message was awaited: the engine closes the group then.
         let is_late = time.has_expired() && !time.is_canceled();
         // A rank that leaves with the group has not aborted; the others find it lost.

@@ -10,7 +10,6 @@ use crate::simd::{Level, prefetch_at};
 /// A borrowed gradient. Sums and residuals are `f32`; other element types are converted during the pass,
 /// `f64` rounded to nearest. A value beyond the range of `f32` counts as infinite.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub enum Gradient<'a> {
     /// Elements of `f32`.
     F32(&'a [f32]),

@@ -32,6 +32,7 @@ fn start() -> Result<u8, Error> {
     arguments.settings(&arguments.dataset()?)?;
     // The rank that reports opens them again later; this reports errors before any rank starts.
     arguments.open_outputs()?;
+    arguments.open_trace()?;
     // Simulated ranks are tasks of one process.
     let processes = if arguments.asynchronous.simulate.is_some() { 1 } else { arguments.ranks };
     ranks::start((processes, arguments.ranks), arguments.grace())
@@ -61,11 +62,15 @@ fn train(group: &brevity::Group) -> Result<(), Error> {
     let is_simulated = arguments.asynchronous.simulate.is_some();
     let is_reporter = is_simulated || group.rank() == job.reporter();
     let outputs = if is_reporter { Some(arguments.open_outputs()?) } else { None };
-    let runs = match arguments.asynchronous.simulate {
-        Some(speed) => asynchronous::simulate(&job, speed)?,
-        None if arguments.asynchronous.is_given() => asynchronous::train_all(group, &job)?,
+    let trace = if is_reporter { arguments.open_trace()? } else { None };
+    let (runs, traced) = match arguments.asynchronous.simulate {
+        Some(speed) => (asynchronous::simulate(&job, speed)?, None),
+        None if arguments.asynchronous.is_given() => (asynchronous::train_all(group, &job)?, None),
         None => job::train_all(group, &arguments, &dataset, &settings)?,
     };
+    if let (Some(trace), Some(traced)) = (trace, traced) {
+        trace.write(&traced)?;
+    }
     let Some(outputs) = outputs else { return Ok(()) };
     let parameters = settings.model(&dataset)?.parameters();
     let parameter_count = parameters.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();

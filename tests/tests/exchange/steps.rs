@@ -292,7 +292,7 @@ fn an_exchange_without_tensors_differs_from_others() {
         }
         let alike = between.run(3, move |group| {
             let mut exchange = GradientExchange::builder(group).build().unwrap();
-            if steps { step(&mut exchange, &mut []) } else { exchange.average::<Vec<f32>>(&mut []) }
+            if steps { step(&mut exchange, &mut []) } else { exchange.average::<f32, Vec<f32>>(&mut []) }
         });
         assert!(alike.iter().all(Result::is_ok), "{alike:?}");
     }

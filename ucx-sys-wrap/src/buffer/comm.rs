@@ -114,18 +114,30 @@ impl<'env> Comm<'env> {
     /// [`Error::ForeignTag`] if the tag's source is not this rank (nothing is sent). Errors of the transport.
     #[inline]
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
+        self.send_with_length(to, envelope, buffer).0
+    }
+
+    /// Like [`send`](Self::send), and returns the length of the message in bytes.
+    #[inline]
+    pub fn send_with_length<B: SendBuffer + 'env>(
+        &self,
+        to: Rank,
+        envelope: Envelope,
+        buffer: B,
+    ) -> (Send<'_, 'env, B>, usize) {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
         // SAFETY: the `PostedOperation`, and after it the scope, keeps `raw` until the transport has returned
         // the leases.
         unsafe { B::lend(&raw, &mut parts) };
+        let length = parts.iter().map(ReadLease::len).sum();
         let alone = if parts.len() == 1 { parts.pop() } else { None };
         let state = match alone {
             _ if !envelope.tag.is_of(self.port.rank()) => self.refuse(to, self.port.rank(), envelope.tag),
             Some(part) => self.send_one(to, &envelope, part),
             None => self.send_parts(to, &envelope, parts),
         };
-        PostedOperation::new(self, (to, envelope.tag), raw, state)
+        (PostedOperation::new(self, (to, envelope.tag), raw, state), length)
     }
 
     fn send_one(&self, to: Rank, envelope: &Envelope, part: ReadLease) -> State<SendId> {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use brevity_compress::feedback::Gradient;
 use brevity_compress::merge::split_by;
 use brevity_compress::{Error, SparseVec, SparseView};
 
@@ -38,7 +39,7 @@ impl Part {
     }
 
     /// Adds a gradient and selects. Returns whether all sums are finite.
-    pub(super) fn accumulate(&mut self, gradient: &[f32], scratch: &mut Scratch) -> bool {
+    pub(super) fn accumulate(&mut self, gradient: Gradient<'_>, scratch: &mut Scratch) -> bool {
         let fed = self.kept.feed(gradient, &mut self.selected, scratch);
         self.added = fed != Fed::Refused;
         fed == Fed::Whole
@@ -68,7 +69,7 @@ impl Part {
     }
 
     /// Takes this step's gradient out of what is kept again. Its length was checked when it was added.
-    pub(super) fn withdraw(&mut self, gradient: &[f32]) {
+    pub(super) fn withdraw(&mut self, gradient: Gradient<'_>) {
         let withdrawn = self.kept.withdraw(gradient);
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
     }

@@ -1,0 +1,56 @@
+//! The steps that an exchange has made, and what changes with them.
+
+use brevity_compress::Density;
+use brevity_compress::schedule::Schedule;
+
+use super::parts::Parts;
+
+/// How far an exchange has come, and the densities of its tensors.
+#[derive(Default)]
+pub(super) struct Course {
+    /// The steps that were done.
+    pub(super) steps: u64,
+    /// Density by period, and how many steps a period has.
+    pub(super) schedule: Option<(Schedule, u64)>,
+    /// Each tensor's own density; none of tensors that are not sparse.
+    pub(super) own: Vec<Option<Density>>,
+}
+
+impl Course {
+    /// The density of a tensor in the next step.
+    fn density(&self, tensor: usize) -> Option<Density> {
+        let own = self.own[tensor]?;
+        let scheduled = self.schedule.as_ref();
+        let scheduled = scheduled.map(|(schedule, steps)| schedule.density_at_step(self.steps, *steps));
+        Some(scheduled.filter(|scheduled| *scheduled > own).unwrap_or(own))
+    }
+
+    /// The largest density of a tensor in any step, with this one of its own.
+    pub(super) fn most(&self, own: Density) -> Density {
+        let scheduled = self.schedule.as_ref().map(|(schedule, _)| schedule.largest());
+        scheduled.filter(|scheduled| *scheduled > own).unwrap_or(own)
+    }
+}
+
+impl Parts {
+    /// Counts a step that was done. All ranks count alike, because a step is done on all of them, or left out
+    /// on all, or it has failed: then the group is closed.
+    pub(super) fn count_step(&mut self) {
+        self.course.steps = self.course.steps.saturating_add(1);
+        self.follow_course();
+    }
+
+    /// Lets all tensors select what the course says.
+    pub(super) fn follow_course(&mut self) {
+        let Self { tensors, buckets, course, .. } = self;
+        let mut has_changed = false;
+        for position in 0..tensors.len() {
+            let Some(density) = course.density(position) else { continue };
+            let bucket = buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
+            has_changed |= bucket.is_some_and(|bucket| bucket.set_density(position, density));
+        }
+        if has_changed {
+            self.describe_anew();
+        }
+    }
+}
