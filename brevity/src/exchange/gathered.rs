@@ -1,5 +1,6 @@
-//! Tensors that each rank writes for itself, and whose messages all ranks gather: best rank r, Spectral Atomo,
-//! and signs with a norm. A message does not shrink on the way, so a rank receives as many as there are others.
+//! Tensors that each rank writes for itself, and whose messages all ranks gather: best rank r, Spectral
+//! Atomo, and signs with a norm. A message does not shrink on the way, so a rank receives as many as there
+//! are others.
 
 use std::mem;
 use std::ops::Range;

@@ -32,8 +32,8 @@ fn along(vectors: Vec<Vector>, firsts: &[usize], most: usize) -> (Vec<Vec<Vector
 /// The matrices of a bucket, and the vectors that travel with them.
 pub(super) type Members<S> = (Vec<(usize, S)>, Vec<Vector>);
 
-/// Puts matrices into buckets of at most `most` elements, each with the vectors of [`along`]. Returns also the
-/// vectors that travel otherwise.
+/// Puts matrices into buckets of at most `most` elements, each with the vectors of [`along`]. Returns also
+/// the vectors that travel otherwise.
 pub(super) fn with_matrices<S>(
     matrices: Vec<(usize, S)>,
     elements: impl Fn(&S) -> usize,

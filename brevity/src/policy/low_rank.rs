@@ -54,9 +54,9 @@ impl LowRankMethod {
 
 impl Policy {
     /// Factors of rank `rank` of the tensor, seen as a matrix of its first dimension by the product of the
-    /// others: PowerSGD. Vectors, and matrices that would not shrink by a factor of 2, travel uncompressed, in
-    /// the message of the left factors, with the averages of [`dense`](Self::dense) tensors. Give a model's
-    /// biases this policy too, and they cost no message of their own.
+    /// others: PowerSGD. Vectors, and matrices that would not shrink by a factor of 2, travel uncompressed,
+    /// in the message of the left factors, with the averages of [`dense`](Self::dense) tensors. Give a
+    /// model's biases this policy too, and they cost no message of their own.
     ///
     /// Dense first steps can help while gradients change fast. For that, begin with an exchange of
     /// [`dense`](Self::dense) tensors and build this one later: after a step that succeeded, a dense exchange
@@ -66,11 +66,11 @@ impl Policy {
         LowRankMethod::PowerSgd.policy(rank)
     }
 
-    /// Unbiased rank `rank`: `M U U^T`, with a random `U` that all ranks draw alike, another one in each step.
-    /// Of the matrix `M`, seen as in [`low_rank`](Self::low_rank), only `M U` travels, in one all-reduce of `4
-    /// rank rows` bytes, together with vectors. There is no error feedback: the mean over all `U` is the
-    /// average, and an average alone has an error of `sqrt(cols / rank - 1)` times the norm of `M`. A step that
-    /// fails is kept whole (4 bytes an element) and sent later.
+    /// Unbiased rank `rank`: `M U U^T`, with a random `U` that all ranks draw alike, another one in each
+    /// step. Of the matrix `M`, seen as in [`low_rank`](Self::low_rank), only `M U` travels, in one
+    /// all-reduce of `4 rank rows` bytes, together with vectors. There is no error feedback: the mean over
+    /// all `U` is the average, and an average alone has an error of `sqrt(cols / rank - 1)` times the norm of
+    /// `M`. A step that fails is kept whole (4 bytes an element) and sent later.
     ///
     /// For comparison: Vogels et al., NeurIPS 2019, 4.1.
     #[must_use]
@@ -78,9 +78,9 @@ impl Policy {
         LowRankMethod::Unbiased.policy(rank)
     }
 
-    /// Best rank `rank`: each rank's own best approximation, with error feedback. All ranks gather all factors
-    /// (an all-gather of `4 rank (rows + cols)` bytes from each rank), and average what they multiply to.
-    /// Vectors travel dense.
+    /// Best rank `rank`: each rank's own best approximation, with error feedback. All ranks gather all
+    /// factors (an all-gather of `4 rank (rows + cols)` bytes from each rank), and average what they multiply
+    /// to. Vectors travel dense.
     ///
     /// For comparison (Vogels et al., NeurIPS 2019, 4.2), and slow: a singular value decomposition of each
     /// matrix in each step. Needs the feature `svd` of this crate; otherwise
@@ -90,10 +90,10 @@ impl Policy {
         LowRankMethod::Best.policy(rank)
     }
 
-    /// Spectral Atomo: each rank samples `rank` of its singular components at most, unbiased and without error
-    /// feedback. Sent as [`best_low_rank`](Self::best_low_rank), as slow, and with the same feature. Samples
-    /// depend on the seed, the tensor, the rank and the number of the step. A step that fails is kept whole (4
-    /// bytes an element) and sent later.
+    /// Spectral Atomo: each rank samples `rank` of its singular components at most, unbiased and without
+    /// error feedback. Sent as [`best_low_rank`](Self::best_low_rank), as slow, and with the same feature.
+    /// Samples depend on the seed, the tensor, the rank and the number of the step. A step that fails is kept
+    /// whole (4 bytes an element) and sent later.
     ///
     /// For comparison: Wang et al., "ATOMO", NeurIPS 2018.
     #[must_use]
@@ -101,7 +101,8 @@ impl Policy {
         LowRankMethod::Atomo.policy(rank)
     }
 
-    /// The compression factor below which a low-rank tensor travels uncompressed. No effect on other policies.
+    /// The compression factor below which a low-rank tensor travels uncompressed. No effect on other
+    /// policies.
     #[must_use]
     pub const fn min_compression(mut self, factor: f64) -> Self {
         if let Kind::LowRank(LowRankPolicy { min_compression, .. }) = &mut self.0 {
@@ -111,15 +112,16 @@ impl Policy {
     }
 
     /// Momentum of the averages of a low-rank tensor, after aggregation (0 <= factor < 1): with the average
-    /// `a` of a step, `m = factor * m + a`, and the exchange returns `a + m` in place of `a`. So the optimiser
-    /// does `x -= rate * result` and applies no momentum itself. Error feedback is as without it. Vectors with
-    /// the policy have it too.
+    /// `a` of a step, `m = factor * m + a`, and the exchange returns `a + m` in place of `a`. So the
+    /// optimiser does `x -= rate * result` and applies no momentum itself. Error feedback is as without it.
+    /// Vectors with the policy have it too.
     ///
     /// It is not [`momentum`](Self::momentum), which each rank applies to its own gradients before it
     /// selects: this one has the same bits on all ranks. It takes 4 bytes an element. Only a step that
     /// succeeds changes it. It is saved and loaded, and [`rejoin`](crate::GradientExchange::rejoin) starts it
-    /// again at 0, because survivors may be a step apart. Results stop at the largest finite number. No
-    /// effect on other policies.
+    /// again at 0, because survivors may be a step apart. Results stop at the largest finite number. All
+    /// ranks pass gradients of one type: it is that of the averages as they are rounded to it. No effect on
+    /// other policies.
     ///
     /// Vogels et al., NeurIPS 2019, algorithm 2 ("post-compression momentum").
     #[must_use]
