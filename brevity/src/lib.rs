@@ -46,7 +46,7 @@ pub use brevity_collectives::{
 pub use brevity_compress as compress;
 pub use error::{Error, Result};
 pub use exchange::{Averaged, Averaging, BucketReport, ExchangeBuilder, GradientExchange, Step, StepReport};
-pub use policy::{Policy, PolicyRules};
+pub use policy::{Policy, PolicyRules, Threshold};
 pub use server::ParameterServer;
 pub use ucx_sys_wrap as transport;
 pub use ucx_sys_wrap::bootstrap::JobId;

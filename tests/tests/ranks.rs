@@ -17,6 +17,7 @@ mod exchange;
 mod exchange_methods;
 mod exchange_quantised;
 mod exchange_state;
+mod exchange_thresholds;
 mod exchange_vote;
 mod faults;
 mod float_modes;

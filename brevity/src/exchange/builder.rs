@@ -123,10 +123,10 @@ impl ExchangeBuilder {
                 Resolved::Dense => plan.dense.push((None, (position, count))),
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
-                Resolved::Sparse { k, method, values, momentum } => {
+                Resolved::Sparse { k, method, values, momentum, threshold } => {
                     let seed = self.seed.wrapping_add(position as u64);
                     let member = Member { tensor: position, count, k, momentum, seed };
-                    plan.sparse.push((Way::new(method, values, position), member));
+                    plan.sparse.push((Way::new(method, values, threshold, position), member));
                 }
                 Resolved::LowRank { rows, cols, rank } => {
                     let seed = self.seed.wrapping_add(position as u64);
