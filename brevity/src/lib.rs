@@ -49,7 +49,7 @@ pub use exchange::{
     Averaged, Averaging, BucketReport, ExchangeBuilder, GradientElement, GradientExchange, Phase,
     PhaseReport, Step, StepReport,
 };
-pub use policy::{Policy, PolicyRules};
+pub use policy::{Policy, PolicyRules, Threshold};
 pub use server::ParameterServer;
 pub use ucx_sys_wrap as transport;
 pub use ucx_sys_wrap::bootstrap::JobId;

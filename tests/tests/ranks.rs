@@ -18,6 +18,7 @@ mod exchange_low_rank;
 mod exchange_methods;
 mod exchange_quantised;
 mod exchange_state;
+mod exchange_thresholds;
 mod exchange_vote;
 mod faults;
 mod float_modes;

@@ -177,12 +177,12 @@ impl ExchangeBuilder {
                 Resolved::Dense => plan.dense.push((None, (position, count))),
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
-                Resolved::Sparse { density, method, values, momentum } => {
+                Resolved::Sparse { density, method, values, momentum, threshold } => {
                     let seed = self.seed.wrapping_add(position as u64);
                     course.own[position] = Some(density);
                     let k = method.selected(course.most(density), count);
                     let member = Member { tensor: position, count, k, momentum, seed };
-                    plan.sparse.push((Way::new(method, values, position), member));
+                    plan.sparse.push((Way::new(method, values, threshold, position), member));
                 }
                 Resolved::SignNorm => {
                     plan.gathered.push((None, (position, Encoding::SignNorm { count })));

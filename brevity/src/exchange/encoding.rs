@@ -32,6 +32,7 @@ pub(super) struct Shape {
 }
 
 /// Where a rank's random numbers come from in a step.
+#[cfg_attr(not(feature = "svd"), expect(dead_code, reason = "only Spectral Atomo draws"))]
 #[derive(Clone, Copy)]
 pub(super) struct Draw {
     pub(super) seed: u64,

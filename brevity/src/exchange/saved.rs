@@ -62,8 +62,8 @@ impl GradientExchange {
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
     /// order. All later results have the same bits as without the restart; only values of
     /// [`oktopk`](crate::Policy::oktopk) that are rounded may be so by other ranks. Densities, put-back
-    /// rules, formats of values and factors of momentum may differ from the saved ones: what is kept fits all
-    /// of them. Reads no byte beyond the state.
+    /// rules, formats of values, fixed thresholds and factors of momentum may differ from the saved ones:
+    /// what is kept fits all of them. Reads no byte beyond the state.
     ///
     /// Either all ranks load what was saved after the same step, or none does. With tensors of low rank, by
     /// Ok-Topk or at random places, a rank that has not loaded is found out in the next step. To continue

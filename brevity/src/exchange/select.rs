@@ -2,7 +2,10 @@
 
 use brevity_collectives::sparse::{Draw, RandomPlaces};
 use brevity_compress::feedback::{Compressor, Gradient, Residual, TopK};
-use brevity_compress::select::{BLOCK_PLACES, TopKScratch, largest_blocks, over_threshold, top_k};
+use brevity_compress::generator::Generator;
+use brevity_compress::select::{
+    BLOCK_PLACES, SampledScratch, TopKScratch, largest_blocks, over_threshold, sampled_top_k, top_k,
+};
 use brevity_compress::state::{Fault, Reader, Writer};
 use brevity_compress::{Error, SparseVec};
 
@@ -14,9 +17,13 @@ const PERIOD: u64 = 32;
 pub(super) enum Rule {
     /// The `k` of largest magnitude.
     Exact,
-    /// Those that reach the `k`-th magnitude of an earlier step: from half of `k` to twice as many, otherwise
-    /// the threshold is estimated anew.
+    /// Those that reach the threshold of a sample: about `k`, up to the limit.
+    Sampled,
+    /// Those that reach the `k`-th magnitude of an earlier step: from half of `k` to the limit, otherwise the
+    /// threshold is estimated anew.
     Adaptive,
+    /// Those that reach a threshold, the `k` largest where more do.
+    Fixed(f32),
     /// `k` places from a generator that all ranks share.
     Random(Draw),
     /// The `k` blocks of largest norm.
@@ -28,7 +35,9 @@ pub(super) enum Rule {
 pub(super) struct Selector {
     rule: Rule,
     k: usize,
-    /// Of all random places.
+    /// Whether up to twice as many may travel where a threshold lets about `k` pass, or else `k`.
+    may_exceed: bool,
+    /// Of random places and of samples.
     seed: u64,
     /// As it was before the step.
     memory: Memory,
@@ -49,12 +58,13 @@ struct Memory {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) top_k: TopKScratch,
+    sampled: SampledScratch,
     norms: Vec<(f64, u32)>,
 }
 
 impl Selector {
-    pub(super) fn new(rule: Rule, k: usize, seed: u64) -> Self {
-        Self { rule, k, seed, memory: Memory::default(), next: Memory::default() }
+    pub(super) fn new(rule: Rule, may_exceed: bool, k: usize, seed: u64) -> Self {
+        Self { rule, k, may_exceed, seed, memory: Memory::default(), next: Memory::default() }
     }
 
     pub(super) fn rule(&self) -> Rule {
@@ -84,8 +94,8 @@ impl Selector {
     /// The most entries that it selects of a tensor of `count` elements.
     pub(super) fn most(&self, count: usize) -> usize {
         let most = match self.rule {
-            Rule::Exact | Rule::Random(_) => self.k,
-            Rule::Adaptive => self.k.saturating_mul(2),
+            Rule::Exact | Rule::Fixed(_) | Rule::Random(_) => self.k,
+            Rule::Sampled | Rule::Adaptive => self.limit(),
             Rule::Blocks => self.k.saturating_mul(BLOCK_PLACES),
         };
         most.min(count)
@@ -94,6 +104,11 @@ impl Selector {
     /// The step in which entries were selected has succeeded.
     pub(super) fn commit(&mut self) {
         self.memory = Memory { step: self.memory.step.wrapping_add(1), ..self.next };
+    }
+
+    /// The most entries that an inexact threshold may let pass.
+    fn limit(&self) -> usize {
+        if self.may_exceed { self.k.saturating_mul(2) } else { self.k }
     }
 
     /// Copies the selected entries of finite values to `out`. It may be called again for the same step.
@@ -106,7 +121,13 @@ impl Selector {
         self.next = self.memory;
         match self.rule {
             Rule::Exact => top_k(values, self.k, out, &mut scratch.top_k),
+            Rule::Sampled => {
+                let generator = &mut Generator::for_stream(self.seed, self.memory.step);
+                sampled_top_k(values, self.k, self.limit(), generator, out, &mut scratch.sampled)
+            }
             Rule::Adaptive => self.adaptive(values, out, scratch),
+            Rule::Fixed(tau) if over_threshold(values, tau, self.k, out)? => Ok(()),
+            Rule::Fixed(_) => top_k(values, self.k, out, &mut scratch.top_k),
             Rule::Random(draw) => {
                 let places = RandomPlaces { draw, k: self.k, seed: self.seed, step: self.memory.step };
                 *out = places.select(values)?;
@@ -120,8 +141,10 @@ impl Selector {
     fn adaptive(&mut self, values: &[f32], out: &mut SparseVec, scratch: &mut Scratch) -> Result<(), Error> {
         let Memory { step, threshold } = self.memory;
         let may_stay = !step.is_multiple_of(PERIOD) && threshold > 0.0;
-        let limit = self.k.saturating_mul(2);
-        if may_stay && over_threshold(values, threshold, limit, out)? && out.len() >= self.k.div_ceil(2) {
+        if may_stay
+            && over_threshold(values, threshold, self.limit(), out)?
+            && out.len() >= self.k.div_ceil(2)
+        {
             return Ok(());
         }
         top_k(values, self.k, out, &mut scratch.top_k)?;
@@ -132,15 +155,15 @@ impl Selector {
 
     /// Whether something of it is part of the state.
     fn is_kept(&self) -> bool {
-        matches!(self.rule, Rule::Adaptive | Rule::Random(_))
+        matches!(self.rule, Rule::Sampled | Rule::Adaptive | Rule::Random(_))
     }
 
     /// What of it is part of the state, in words that follow others.
     pub(super) const fn kept(&self) -> &'static str {
         match self.rule {
-            Rule::Exact | Rule::Blocks => "",
+            Rule::Exact | Rule::Fixed(_) | Rule::Blocks => "",
             Rule::Adaptive => ", threshold",
-            Rule::Random(_) => ", draws",
+            Rule::Sampled | Rule::Random(_) => ", draws",
         }
     }
 
@@ -248,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_threshold_changes_only_with_a_step_that_succeeds() {
-        let mut selector = Selector::new(Rule::Adaptive, 2, 0);
+        let mut selector = Selector::new(Rule::Adaptive, true, 2, 0);
         let values = [1.0, -4.0, 3.0, 2.0];
         assert_eq!(selected(&mut selector, &values), [1, 2]);
         assert_eq!(selected(&mut selector, &values.map(|value| 2.0 * value)), [1, 2], "there is none yet");
@@ -264,9 +287,34 @@ mod tests {
     }
 
     #[test]
+    fn thresholds_have_limits() {
+        let values: Vec<f32> = (0..5000).map(|index| ((index * 7919) % 5003) as f32 - 2500.0).collect();
+        for (may_exceed, most) in [(true, 200), (false, 100)] {
+            let mut sampled = Selector::new(Rule::Sampled, may_exceed, 100, 3);
+            let mut sizes = (0..50).map(|_| {
+                sampled.commit();
+                selected(&mut sampled, &values).len()
+            });
+            assert!(sizes.all(|size| (40..=most).contains(&size)), "up to {most}");
+            assert_eq!(sampled.most(5000), most);
+            let mut adaptive = Selector::new(Rule::Adaptive, may_exceed, 100, 3);
+            selected(&mut adaptive, &values);
+            adaptive.commit();
+            let larger: Vec<f32> = values.iter().map(|value| 1.01 * value).collect();
+            assert_eq!(selected(&mut adaptive, &larger).len() > 100, may_exceed);
+        }
+        let mut fixed = Selector::new(Rule::Fixed(2400.0), true, 500, 3);
+        let reaching = values.iter().filter(|value| value.abs() >= 2400.0).count();
+        assert_eq!((selected(&mut fixed, &values).len(), fixed.most(5000)), (reaching, 500));
+        let mut low = Selector::new(Rule::Fixed(1.0), true, 500, 3);
+        let mut exact = Selector::new(Rule::Exact, true, 500, 3);
+        assert_eq!(selected(&mut low, &values), selected(&mut exact, &values));
+    }
+
+    #[test]
     fn a_failed_step_draws_the_same_places_again() {
         for draw in [Draw::Scattered, Draw::Block] {
-            let mut selector = Selector::new(Rule::Random(draw), 30, 5);
+            let mut selector = Selector::new(Rule::Random(draw), true, 30, 5);
             let values = [1.0; 1000];
             let first = selected(&mut selector, &values);
             assert_eq!((selected(&mut selector, &values), first.len()), (first.clone(), 30));
@@ -299,9 +347,9 @@ mod tests {
         for (threshold, is_good) in
             [(0.0, true), (2.5, true), (-1.0, false), (f32::NAN, false), (f32::INFINITY, false)]
         {
-            let mut selector = Selector::new(Rule::Adaptive, 2, 0);
+            let mut selector = Selector::new(Rule::Adaptive, true, 2, 0);
             selector.memory = Memory { step: 9, threshold };
-            let mut loaded = Saved(Selector::new(Rule::Adaptive, 2, 0));
+            let mut loaded = Saved(Selector::new(Rule::Adaptive, true, 2, 0));
             let outcome = from_bytes(&mut loaded, &to_bytes(&Saved(selector.clone())));
             assert_eq!(outcome.is_ok(), is_good, "{threshold}");
             assert!(!is_good || loaded.0.memory == selector.memory);

@@ -17,7 +17,7 @@ use super::participants::Shares;
 use super::room::Lacking;
 use super::select::{Scratch, Selector};
 use super::{Ending, room};
-use crate::policy::{Momentum, SparseMethod};
+use crate::policy::{Momentum, SparseMethod, Threshold};
 use method::{Delivered, Method};
 use part::{Part, take};
 
@@ -26,14 +26,15 @@ use part::{Part, take};
 pub(super) struct Way {
     pub(super) method: SparseMethod,
     pub(super) values: Values,
+    pub(super) threshold: Threshold,
     /// The tensor, if it travels alone: where several values share a scale, it must be of one tensor.
     alone: Option<usize>,
 }
 
 impl Way {
-    pub(super) fn new(method: SparseMethod, values: Values, tensor: usize) -> Self {
+    pub(super) fn new(method: SparseMethod, values: Values, threshold: Threshold, tensor: usize) -> Self {
         let has_scales = !matches!(values, Values::F32 | Values::F16 | Values::Bf16);
-        Self { method, values, alone: has_scales.then_some(tensor) }
+        Self { method, values, threshold, alone: has_scales.then_some(tensor) }
     }
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Member {
 
 /// Sparse tensors that travel together, as one vector of their elements.
 pub(super) struct SparseBucket {
-    way: SparseMethod,
+    way: Way,
     method: Method,
     parts: Vec<Part>,
     /// Where each of them ends in the vector.
@@ -97,12 +98,15 @@ impl SparseBucket {
             let range = end..end + member.count;
             end = range.end;
             ends.push(TensorEnd { end, tensor: member.tensor as u32 });
-            let selector = Selector::new(Method::rule(way.method), member.k, member.seed);
+            // gTop-k takes at most as many entries as it delivers.
+            let may_exceed = !matches!(way.method, SparseMethod::Global(_));
+            let rule = Method::rule(way.method, way.threshold);
+            let selector = Selector::new(rule, may_exceed, member.k, member.seed);
             parts.push(Part::new(member, range, selector, world_size)?);
         }
         let limits = Limits::of(&parts);
         let bucket = Self {
-            way: way.method,
+            way,
             method: Method::new(way.method, members, limits, world_size)?,
             parts,
             ends,
@@ -142,7 +146,7 @@ impl SparseBucket {
         let Some(part) = self.part(tensor) else { return Ok(()) };
         let (before, length) = (part.kept.selector(), part.range.len());
         let mut selector = before.clone();
-        selector.set_k(self.way.selected(density, length));
+        selector.set_k(self.way.method.selected(density, length));
         let most = self.limits.most - before.most(length) + selector.most(length);
         if most > self.limits.most {
             room::check(self.working_bytes(Limits { most, ..self.limits }))
@@ -154,7 +158,7 @@ impl SparseBucket {
     /// Changes a tensor's density, from the next step on. Returns whether another number is selected.
     pub(super) fn set_density(&mut self, tensor: usize, density: Density) -> bool {
         let Some(part) = self.parts.iter_mut().find(|part| part.tensor == tensor) else { return false };
-        let k = self.way.selected(density, part.range.len());
+        let k = self.way.method.selected(density, part.range.len());
         if part.kept.selector().k() == k {
             return false;
         }
@@ -221,10 +225,15 @@ impl SparseBucket {
             Wire::Pairs => String::new(),
             Wire::Coded(values) => format!(", {values} values"),
         };
-        Some(match self.way {
-            SparseMethod::Union => format!("top {k} entries{values}{momentum}"),
-            SparseMethod::Global(rule) => format!("gtop {k} entries, {rule:?}{values}{momentum}"),
-            SparseMethod::OkTopk => format!("Ok-Topk of {k} entries{values}{momentum}"),
+        let threshold = match (self.way.threshold, self.way.method) {
+            (threshold, method) if threshold == method.own_threshold() => String::new(),
+            (Threshold::Fixed(tau), _) => format!(", threshold {tau}"),
+            (threshold, _) => format!(", {threshold} threshold"),
+        };
+        Some(match self.way.method {
+            SparseMethod::Union => format!("top {k} entries{threshold}{values}{momentum}"),
+            SparseMethod::Global(rule) => format!("gtop {k} entries, {rule:?}{threshold}{values}{momentum}"),
+            SparseMethod::OkTopk => format!("Ok-Topk of {k} entries{threshold}{values}{momentum}"),
             SparseMethod::Random(draw) => {
                 let places = match draw {
                     Draw::Scattered => "random entries",

@@ -10,6 +10,7 @@ pub(crate) use low_rank::LowRankMethod;
 use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
 pub(crate) use momentum::Momentum;
 pub use rules::PolicyRules;
+pub use sparse::Threshold;
 pub(crate) use sparse::{SparseMethod, SparsePolicy};
 
 use brevity_collectives::sparse::PutBack;
@@ -23,6 +24,9 @@ pub(crate) const DENSITIES: &str = "above 0 and at most 1";
 
 /// The range of a momentum, for error messages.
 const MOMENTA: &str = "at least 0 and below 1";
+
+/// The range of a fixed threshold, for error messages.
+const THRESHOLDS: &str = "a finite number above 0";
 
 /// An entry's index has 32 bits.
 const MOST_INDICES: u64 = 1 << 32;
@@ -209,15 +213,19 @@ impl Policy {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(policy) => {
-                let SparsePolicy { density, method, values, momentum } = policy;
+                let SparsePolicy { density, method, values, momentum, .. } = policy;
+                let threshold = policy.threshold();
                 let density =
                     Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
                 momentum.check().map_err(|(name, found, expected)| out_of_range(name, found, expected))?;
+                if let Some(found) = threshold.out_of_range() {
+                    return Err(out_of_range("threshold", found.into(), THRESHOLDS));
+                }
                 if let Some((setting, reason)) = policy.refused() {
                     let (tensor, policy) = (tensor.into(), method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                Ok(Resolved::Sparse { density, method, values, momentum })
+                Ok(Resolved::Sparse { density, method, values, momentum, threshold })
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
@@ -254,11 +262,28 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resolved {
     Dense,
-    Sparse { density: Density, method: SparseMethod, values: Values, momentum: Momentum },
-    LowRank { method: LowRankMethod, rows: usize, cols: usize, rank: usize },
-    Vector { method: LowRankMethod },
-    Quantised { values: Values },
-    Signum { momentum: f32 },
+    Sparse {
+        density: Density,
+        method: SparseMethod,
+        values: Values,
+        momentum: Momentum,
+        threshold: Threshold,
+    },
+    LowRank {
+        method: LowRankMethod,
+        rows: usize,
+        cols: usize,
+        rank: usize,
+    },
+    Vector {
+        method: LowRankMethod,
+    },
+    Quantised {
+        values: Values,
+    },
+    Signum {
+        momentum: f32,
+    },
     SignNorm,
 }
 
@@ -354,6 +379,11 @@ mod tests {
     fn settings_that_a_method_does_not_take_are_refused() {
         for policy in [Policy::random_k(0.5), Policy::random_block(0.5), Policy::block(0.5)] {
             assert!(matches!(policy.resolve("t", &[8]), Ok(Resolved::Sparse { .. })), "{policy}");
+            let refused = policy.threshold(Threshold::Exact).resolve("t", &[8]);
+            assert!(
+                matches!(refused, Err(Error::PolicySetting { setting: "a threshold", .. })),
+                "{refused:?}"
+            );
             let error = policy.values(Values::Bf16).resolve("t", &[8]).unwrap_err().to_string();
             let (name, _) = policy.to_string().split_once(':').map(|(a, b)| (a.to_owned(), b.len())).unwrap();
             let expected = format!(
@@ -362,6 +392,14 @@ mod tests {
             assert_eq!(error, expected);
         }
         assert!(Policy::oktopk(0.5).values(Values::Bf16).resolve("t", &[8]).is_ok());
+    }
+
+    #[test]
+    fn fixed_thresholds_outside_their_range_are_refused() {
+        for tau in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            let refused = Policy::topk(0.5).threshold(Threshold::Fixed(tau)).resolve("t", &[8]);
+            assert!(matches!(refused, Err(Error::Policy { parameter: "threshold", .. })), "{refused:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Policies of sparse tensors.
 
+use std::fmt;
+
 use brevity_collectives::sparse::{Draw, PutBack};
 use brevity_compress::Density;
 use brevity_compress::quantise::Values;
@@ -15,6 +17,49 @@ pub(crate) struct SparsePolicy {
     /// The format of the values on the wire.
     pub(crate) values: Values,
     pub(crate) momentum: Momentum,
+    /// That of its method unless it is set.
+    pub(crate) threshold: Option<Threshold>,
+}
+
+/// The magnitude that an entry must reach for a rank to select it, of each tensor by itself. Of equal
+/// magnitudes, lower indices come first. Zeros are never selected, and what is not stays in the residual.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Threshold {
+    /// Exactly `k` entries. As text `exact`.
+    Exact,
+    /// From a sample of a thousandth of the values, at least 1,024: about `k` entries, at least one. Aji and
+    /// Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017. As text `sampled`.
+    Sampled,
+    /// The `k`-th magnitude of an earlier step: at least half of `k` entries. It is estimated anew in every
+    /// 32nd step that succeeds, and where fewer or too many entries reach it. Li and Hoefler, PPoPP 2022. As
+    /// text `adaptive`.
+    Adaptive,
+    /// This one (finite, above 0), but at most `k` entries: the largest where more reach it. A value below it
+    /// waits until gradients have raised it. As text the number.
+    Fixed(f32),
+}
+
+impl Threshold {
+    /// One that lets nothing, or everything, pass.
+    pub(super) fn out_of_range(self) -> Option<f32> {
+        match self {
+            Self::Fixed(tau) if !(tau > 0.0 && tau.is_finite()) => Some(tau),
+            _ => None,
+        }
+    }
+}
+
+/// As the value of a setting in a policy's text.
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact => f.write_str("exact"),
+            Self::Sampled => f.write_str("sampled"),
+            Self::Adaptive => f.write_str("adaptive"),
+            Self::Fixed(tau) => write!(f, "{tau}"),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,6 +94,14 @@ impl SparseMethod {
         match self {
             Self::Blocks => density.entries(count.div_ceil(BLOCK_PLACES)),
             _ => density.entries(count),
+        }
+    }
+
+    /// Its threshold, unless another is set.
+    pub(crate) const fn own_threshold(self) -> Threshold {
+        match self {
+            Self::OkTopk => Threshold::Adaptive,
+            _ => Threshold::Exact,
         }
     }
 
@@ -97,8 +150,24 @@ impl Policy {
         Self::sparse(density, SparseMethod::Blocks)
     }
 
+    /// By which threshold a rank selects entries for [`topk`](Self::topk) and [`gtopk`](Self::gtopk), exactly
+    /// `k` of a tensor unless this says otherwise, and for [`oktopk`](Self::oktopk), by one that adapts.
+    ///
+    /// Where the threshold lets about `k` entries pass, a message of `topk` and `oktopk` has at most `2 k`
+    /// entries, one of `gtopk` at most `k`: where more pass, the largest of all are selected instead, as many
+    /// as that, or `k` by an [adaptive](Threshold::Adaptive) one. Other sparse policies refuse it when the
+    /// exchange is built; no effect on policies that are not sparse.
+    #[must_use]
+    pub const fn threshold(mut self, threshold: Threshold) -> Self {
+        if let Kind::Sparse(SparsePolicy { threshold: own, .. }) = &mut self.0 {
+            *own = Some(threshold);
+        }
+        self
+    }
+
     pub(super) const fn sparse(density: f64, method: SparseMethod) -> Self {
-        Self(Kind::Sparse(SparsePolicy { density, method, values: Values::F32, momentum: Momentum::None }))
+        let (values, momentum) = (Values::F32, Momentum::None);
+        Self(Kind::Sparse(SparsePolicy { density, method, values, momentum, threshold: None }))
     }
 }
 
@@ -108,6 +177,14 @@ impl SparsePolicy {
         if !self.method.has_entries() && self.values != Values::F32 {
             return Some(("a format of values", "its sums are those of f32 values"));
         }
+        if !self.method.has_entries() && self.threshold.is_some() {
+            return Some(("a threshold", "it does not select entries by their magnitudes"));
+        }
         None
+    }
+
+    /// The threshold that is set, or that of its method.
+    pub(crate) fn threshold(&self) -> Threshold {
+        self.threshold.unwrap_or(self.method.own_threshold())
     }
 }

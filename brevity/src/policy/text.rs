@@ -9,7 +9,7 @@ use brevity_compress::quantise::Values;
 
 use super::{
     DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, LowRankMethod, LowRankPolicy, MOMENTA, Momentum, Policy,
-    SparseMethod, SparsePolicy,
+    SparseMethod, SparsePolicy, Threshold,
 };
 use crate::error::{Error, Result};
 
@@ -24,11 +24,13 @@ const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY, oktopk:DENSITY, rando
                        random-block:DENSITY, block:DENSITY, low-rank:RANK, unbiased-low-rank:RANK, \
                        best-low-rank:RANK, atomo:RANK, quantised:FORMAT, sign-norm or signum:MOMENTUM";
 
+const THRESHOLD: &str = "threshold=T, with exact, sampled, adaptive or a finite number above 0";
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
-            Kind::Sparse(SparsePolicy { density, method, values, momentum }) => {
+            Kind::Sparse(SparsePolicy { density, method, values, momentum, threshold }) => {
                 write!(f, "{}:{density}", method.name())?;
                 if values != Values::default() {
                     write!(f, ",values={values}")?;
@@ -38,6 +40,9 @@ impl fmt::Display for Policy {
                     && rule != PutBack::default()
                 {
                     write!(f, ",put-back={name}")?;
+                }
+                if let Some(threshold) = threshold.filter(|threshold| *threshold != method.own_threshold()) {
+                    write!(f, ",threshold={threshold}")?;
                 }
                 write!(f, "{momentum}")
             }
@@ -61,7 +66,7 @@ impl fmt::Display for Policy {
 /// | method | number | settings |
 /// | --- | --- | --- |
 /// | `dense` | none | none |
-/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
+/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `oktopk` | [density](Policy::oktopk) | those of `topk` |
 /// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum |
@@ -153,6 +158,16 @@ impl Policy {
                     format!("values=FORMAT, with one of {names}")
                 })
             }
+            (Kind::Sparse(SparsePolicy { method, .. }), "threshold") if method.has_entries() => {
+                let threshold = match value {
+                    "exact" => Some(Threshold::Exact),
+                    "sampled" => Some(Threshold::Sampled),
+                    "adaptive" => Some(Threshold::Adaptive),
+                    _ => value.parse().ok().map(Threshold::Fixed),
+                };
+                let threshold = threshold.filter(|threshold| threshold.out_of_range().is_none());
+                threshold.map(|threshold| self.threshold(threshold)).ok_or_else(|| THRESHOLD.into())
+            }
             (
                 Kind::Sparse(SparsePolicy { momentum, .. }),
                 "momentum" | "nesterov" | "clip" | "samomentum",
@@ -171,11 +186,12 @@ impl Policy {
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
-                    "only values=FORMAT, put-back=RULE, momentum=FACTOR, nesterov=yes, clip=NORM and \
-                     samomentum=FACTOR"
+                    "only values=FORMAT, put-back=RULE, threshold=T, momentum=FACTOR, nesterov=yes, \
+                     clip=NORM and samomentum=FACTOR"
                 }
                 Kind::Sparse(SparsePolicy { method, .. }) if method.has_entries() => {
-                    "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR"
+                    "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, clip=NORM and \
+                     samomentum=FACTOR"
                 }
                 Kind::Sparse(_) => "only momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR",
                 Kind::LowRank(_) => "only min=FACTOR and post-momentum=FACTOR",
@@ -244,6 +260,13 @@ mod tests {
             ("topk:0.01,momentum=0,clip=1", Policy::topk(0.01).clip(1.0)),
             ("topk:0.01,values=f16,samomentum=0.7", Policy::topk(0.01).values(Values::F16).samomentum(0.7)),
             ("oktopk:0.01,values=bf16,momentum=0.9", Policy::oktopk(0.01).values(Values::Bf16).momentum(0.9)),
+            ("topk:0.01,threshold=sampled", Policy::topk(0.01).threshold(Threshold::Sampled)),
+            (
+                "gtopk:0.01,put-back=published,threshold=adaptive,momentum=0.9",
+                Policy::gtopk(0.01).put_back(PutBack::Published).threshold(Threshold::Adaptive).momentum(0.9),
+            ),
+            ("oktopk:0.01,threshold=exact", Policy::oktopk(0.01).threshold(Threshold::Exact)),
+            ("topk:0.01,threshold=0.00025", Policy::topk(0.01).threshold(Threshold::Fixed(0.00025))),
             ("random-k:0.01", Policy::random_k(0.01)),
             ("random-block:0.5,samomentum=0.5", Policy::random_block(0.5).samomentum(0.5)),
             ("block:1", Policy::block(1.0)),
@@ -293,8 +316,8 @@ mod tests {
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             (
                 "gtopk:0.1,min=2",
-                "only values=FORMAT, put-back=RULE, momentum=FACTOR, nesterov=yes, clip=NORM and \
-                 samomentum=FACTOR after the method",
+                "only values=FORMAT, put-back=RULE, threshold=T, momentum=FACTOR, nesterov=yes, \
+                 clip=NORM and samomentum=FACTOR after the method",
             ),
             ("topk:0.1,momentum=1", "momentum=FACTOR, at least 0 and less than 1, without samomentum"),
             (
@@ -313,14 +336,17 @@ mod tests {
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
             (
                 "topk:0.1,put-back=published",
-                "only values=FORMAT, momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR after \
-                 the method",
+                "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, \
+                 clip=NORM and samomentum=FACTOR after the method",
             ),
             (
                 "topk:0.1,values=bf17",
                 "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
                  two-bit-mean, two-bit-min",
             ),
+            ("topk:0.1,threshold=0", THRESHOLD),
+            ("topk:0.1,threshold=inf", THRESHOLD),
+            ("oktopk:0.1,threshold=half", THRESHOLD),
             ("oktopk:0", "oktopk:DENSITY, with a density above 0 and at most 1"),
             ("random-k", "random-k:DENSITY, with a density above 0 and at most 1"),
             ("block:-1", "block:DENSITY, with a density above 0 and at most 1"),

@@ -16,7 +16,7 @@ use super::super::room::{self, Lacking};
 use super::super::select::{Rule, read_threshold};
 use super::part::{Part, check_put_back};
 use super::{Limits, Member};
-use crate::policy::SparseMethod;
+use crate::policy::{SparseMethod, Threshold};
 
 /// The collective of a bucket, and what it keeps from step to step.
 pub(super) enum Method {
@@ -66,12 +66,14 @@ impl Method {
     }
 
     /// How entries are selected for it.
-    pub(super) const fn rule(method: SparseMethod) -> Rule {
-        match method {
-            SparseMethod::Union | SparseMethod::Global(_) => Rule::Exact,
-            SparseMethod::OkTopk => Rule::Adaptive,
-            SparseMethod::Random(draw) => Rule::Random(draw),
-            SparseMethod::Blocks => Rule::Blocks,
+    pub(super) const fn rule(method: SparseMethod, threshold: Threshold) -> Rule {
+        match (method, threshold) {
+            (SparseMethod::Random(draw), _) => Rule::Random(draw),
+            (SparseMethod::Blocks, _) => Rule::Blocks,
+            (_, Threshold::Exact) => Rule::Exact,
+            (_, Threshold::Sampled) => Rule::Sampled,
+            (_, Threshold::Adaptive) => Rule::Adaptive,
+            (_, Threshold::Fixed(tau)) => Rule::Fixed(tau),
         }
     }
 
