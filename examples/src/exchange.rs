@@ -1,6 +1,8 @@
-//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method.
+//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method, or a
+//! collective for each matrix where no policy has the method.
 
-use crate::arguments::Method;
+use crate::by_collective::ByCollective;
+use crate::method::Method;
 use crate::model::Model;
 use crate::trainer::{BoxError, Exchange};
 use brevity::compress::quantise::{Magnitude, Values};
@@ -10,41 +12,70 @@ use brevity::{GradientExchange, Group, Policy, ReduceOp};
 const SIGNUM_MOMENTUM: f32 = 0.9;
 const DGC_MOMENTUM: f32 = 0.9;
 
+/// How gradients are averaged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// The method.
+    pub method: Method,
+    /// The share of entries of methods that leave some out.
+    pub density: f64,
+    /// The rank of factors.
+    pub rank: usize,
+    /// The seed of what is random.
+    pub seed: u64,
+}
+
 /// A rank of a [`Group`] that averages by one method.
 pub struct GroupExchange {
     exchange: GradientExchange,
+    /// For each tensor that is not in the exchange, how it is averaged.
+    others: Vec<Option<ByCollective>>,
     bytes_before: u64,
 }
 
 impl GroupExchange {
-    /// An exchange for the parameters of `model`. Matrices travel by `method`, with `density` or `rank` if it
-    /// needs one; biases are small and travel dense, except by signum, whose steps have another size.
+    /// An exchange for the parameters of `model`. Matrices travel by the method; biases are small and travel
+    /// dense, except by signum, whose steps have another size.
     ///
     /// # Errors
     /// If the library refuses the policy.
-    pub fn new(
-        group: &Group,
-        model: &Model,
-        (method, density, rank): (Method, f64, usize),
-    ) -> brevity::Result<Self> {
-        let mut builder = GradientExchange::builder(group);
-        for (name, shape) in model.parameters() {
-            let policy = match method {
-                Method::Signum => Policy::signum(SIGNUM_MOMENTUM),
-                _ if shape.len() < 2 => Policy::dense(),
-                Method::Dense => Policy::dense(),
-                Method::Topk => Policy::topk(density),
-                Method::Gtopk => Policy::gtopk(density),
-                Method::Lowrank => Policy::low_rank(rank),
-                Method::Dgc => Policy::topk(density).momentum(DGC_MOMENTUM),
-                Method::EightBit => Policy::quantised(Values::EightBit),
-                Method::TwoBit => Policy::quantised(Values::TwoBit(Magnitude::Mean)),
-                Method::OneBit => Policy::quantised(Values::OneBit(Magnitude::Mean)),
-            };
-            builder = builder.tensor(name, shape, policy);
+    pub fn new(group: &Group, model: &Model, way: Way) -> brevity::Result<Self> {
+        let (mut builder, mut others) = (GradientExchange::builder(group), Vec::new());
+        for (tensor, (name, shape)) in model.parameters().into_iter().enumerate() {
+            let place = (tensor, shape.iter().product());
+            let is_matrix = shape.len() > 1;
+            let by = if is_matrix { ByCollective::new(group, way, place)? } else { None };
+            if by.is_none() {
+                builder = builder.tensor(name, shape, way.policy(is_matrix));
+            }
+            others.push(by);
         }
         let exchange = builder.build()?;
-        Ok(Self { exchange, bytes_before: bytes_out(group) })
+        Ok(Self { exchange, others, bytes_before: bytes_out(group) })
+    }
+}
+
+impl Way {
+    /// The policy of a tensor that is in the exchange.
+    fn policy(self, is_matrix: bool) -> Policy {
+        match self.method {
+            Method::Signum => Policy::signum(SIGNUM_MOMENTUM),
+            _ if !is_matrix => Policy::dense(),
+            Method::Topk => Policy::topk(self.density),
+            Method::Gtopk => Policy::gtopk(self.density),
+            Method::Lowrank => Policy::low_rank(self.rank),
+            Method::Dgc => Policy::topk(self.density).momentum(DGC_MOMENTUM),
+            Method::EightBit => Policy::quantised(Values::EightBit),
+            Method::TwoBit => Policy::quantised(Values::TwoBit(Magnitude::Mean)),
+            Method::OneBit => Policy::quantised(Values::OneBit(Magnitude::Mean)),
+            // Matrices of the others travel by a collective.
+            Method::Dense
+            | Method::Oktopk
+            | Method::Qsgd
+            | Method::Terngrad
+            | Method::RandomK
+            | Method::RandomBlock => Policy::dense(),
+        }
     }
 }
 
@@ -58,7 +89,15 @@ impl Exchange for GroupExchange {
     }
 
     fn average(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), BoxError> {
-        Ok(self.exchange.average(gradients)?)
+        let group = self.exchange.group();
+        let mut of_exchange = Vec::with_capacity(gradients.len());
+        for (gradient, by) in gradients.iter_mut().zip(&mut self.others) {
+            match by {
+                Some(by) => by.average(group, gradient)?,
+                None => of_exchange.push(gradient),
+            }
+        }
+        Ok(self.exchange.average(&mut of_exchange)?)
     }
 
     fn sum(&mut self, values: &mut [f64]) -> Result<(), BoxError> {
@@ -106,6 +145,7 @@ mod tests {
             Method::Dgc => 0.02,
             _ => 0.2,
         };
+        let way = Way { method, density: 0.02, rank: 1, seed: 4 };
         let threads: Vec<_> = local::world(RANKS as u32)
             .into_iter()
             .map(|transport| {
@@ -113,7 +153,7 @@ mod tests {
                     let group = Group::new(Box::new(transport), brevity::Settings::default());
                     let (settings, dataset) = (Settings { learning_rate, ..settings() }, digits::load());
                     let model = settings.model(&dataset).unwrap();
-                    let mut exchange = GroupExchange::new(&group, &model, (method, 0.02, 1)).unwrap();
+                    let mut exchange = GroupExchange::new(&group, &model, way).unwrap();
                     let name = method.to_string();
                     train(&name, &dataset, &settings, &mut exchange, &Progress::hidden()).unwrap()
                 })
@@ -149,8 +189,10 @@ mod tests {
     fn compressed_training_sends_less_and_learns_as_much() {
         let exact = exact_run();
         let dense = runs(Method::Dense)[0].bytes_per_rank_step;
-        let others = [Method::EightBit, Method::TwoBit, Method::OneBit, Method::Signum, Method::Dgc];
-        for method in [Method::Topk, Method::Gtopk, Method::Lowrank].into_iter().chain(others) {
+        let few_bits = [Method::EightBit, Method::TwoBit, Method::OneBit, Method::Signum];
+        let by_collective = [Method::Oktopk, Method::RandomK, Method::Qsgd, Method::Terngrad];
+        let others = few_bits.into_iter().chain(by_collective);
+        for method in [Method::Topk, Method::Gtopk, Method::Lowrank, Method::Dgc].into_iter().chain(others) {
             let runs = runs(method);
             let losses = |run: &Run| run.curve.iter().map(|point| point.loss).collect::<Vec<_>>();
             assert!(runs.iter().all(|run| losses(run) == losses(&runs[0])), "{method}");

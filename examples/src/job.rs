@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::arguments::Arguments;
 use crate::data::Dataset;
-use crate::exchange::GroupExchange;
+use crate::exchange::{GroupExchange, Way};
 use crate::progress::Progress;
 use crate::trainer::{Run, Settings, train};
 use brevity::Group;
@@ -22,9 +22,10 @@ pub fn train_all(
     let steps = settings.steps(dataset, group.world_size() as usize);
     let model = settings.model(dataset)?;
     let run = |method| {
-        let policy = (method, arguments.density, arguments.rank);
+        let Arguments { density, rank, seed, .. } = *arguments;
+        let way = Way { method, density, rank, seed };
         let mut exchange =
-            GroupExchange::new(group, &model, policy).map_err(|error| Error::Exchange(error.into()))?;
+            GroupExchange::new(group, &model, way).map_err(|error| Error::Exchange(error.into()))?;
         let name = method.to_string();
         let progress = if group.rank() == 0 { Progress::shown(&name, steps) } else { Progress::hidden() };
         train(&name, dataset, &arguments.settings_of(method, settings), &mut exchange, &progress)
@@ -62,12 +63,12 @@ mod tests {
 
     #[test]
     fn every_method_gets_its_run() {
-        for ending in
-            endings("--ranks 2 --epochs 1 --hidden 32 --method dense,topk,gtopk,lowrank,one-bit,signum,dgc")
-        {
+        let all = "dense,topk,gtopk,oktopk,lowrank,dgc,signum,one-bit,two-bit,eight-bit,qsgd,terngrad,\
+                   random-k,random-block";
+        for ending in endings(&format!("--ranks 2 --epochs 1 --hidden 32 --method {all}")) {
             let runs = ending.unwrap();
             let methods: Vec<_> = runs.iter().map(|run| run.method.as_str()).collect();
-            assert_eq!(methods, ["dense", "topk", "gtopk", "lowrank", "one-bit", "signum", "dgc"]);
+            assert_eq!(methods.join(","), all);
             assert!(runs.iter().all(|run| run.ranks == 2 && run.steps == 1438 / 16));
             assert!(runs[1..].iter().all(|run| run.bytes_per_rank_step < runs[0].bytes_per_rank_step));
         }

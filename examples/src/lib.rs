@@ -9,6 +9,7 @@
 
 pub mod arguments;
 pub mod asynchronous;
+pub mod by_collective;
 pub mod course;
 pub mod data;
 pub mod embed;
@@ -16,6 +17,7 @@ pub mod error;
 pub mod exchange;
 pub mod in_process;
 pub mod job;
+pub mod method;
 pub mod model;
 pub mod optimizer;
 pub mod plot;
