@@ -21,7 +21,9 @@ use brevity::compress::quantise::Values;
 
 pub use blocks::InBlocks;
 pub use dense::Dense;
+pub(crate) use exchange::check_alike;
 pub use exchange::{Stepped, measure_exchange};
+pub(crate) use overlap::multiply_for;
 pub use overlap::{Overlapped, measure_overlap};
 pub use parts::{InParts, SentPart};
 pub use quantised::{FewBits, InFewBits};
