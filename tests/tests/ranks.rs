@@ -22,6 +22,7 @@ mod float_modes;
 mod group_kills;
 mod groups;
 mod groups_sim;
+mod gtopk_paper;
 mod handles;
 mod host;
 mod host_barriers;
