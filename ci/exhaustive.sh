@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Kills a rank in every way that takes too long for each change: after each message of every collective on a
-# simulated network, and at random times between processes. Counts what Ok-Topk sends among up to 128 ranks.
+# simulated network, and at random times between processes. Counts what Ok-Topk sends among up to 128 ranks,
+# and times the sums of Table I of the gTop-k paper among as many; a dense one, with 100 MB a rank, among 32.
 # Then sends 100,000 messages of random lengths among five ranks in random order, on every wire.
 #
 #   ci/exhaustive.sh
@@ -22,5 +23,7 @@ ranks groups_sim:: --ignored --nocapture --test-threads=2
 ranks group_kills:: --ignored --nocapture --test-threads=1
 ranks shrink:: --ignored --nocapture --test-threads=2
 BREVITY_VOLUME_RANKS=128 ranks ok_topk::volume:: --nocapture --test-threads=1
+BREVITY_TABLE_RANKS=128 ranks gtopk_paper:: --skip dense --nocapture --test-threads=1
+BREVITY_TABLE_RANKS=32 ranks gtopk_paper::a_dense --nocapture
 export BREVITY_MESSAGES=100000 BREVITY_TEST_PATIENCE=10
 ranks messages::random messages::simulated::random --test-threads=1

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Trains by every asynchronous method, and prints the tables of docs/results.md.
+"""Trains by every method, and prints the tables of docs/results.md.
 
-    ci/results.py run DATA FOLDER     trains what FOLDER has no result of yet
-    ci/results.py show FOLDER         prints the tables
+    ci/results.py run DATA FOLDER         asynchronous training: what FOLDER has no result of yet
+    ci/results.py show FOLDER             prints the tables
+    ci/results.py run sync DATA FOLDER    the same of synchronous training, by 4 ranks
+    ci/results.py show sync FOLDER
 
-DATA is the folder of the four MNIST files (three hidden layers of 1024, 5 epochs, batches of 40 of each
-worker; minutes a run), or "digits" for the built-in ones (a layer of 128, 30 epochs, batches of 8; seconds).
+DATA is the folder of the four MNIST files, or "digits" for the built-in ones. Asynchronous: three hidden
+layers of 1024, 5 epochs, batches of 40 of each worker (minutes a run); digits a layer of 128, 30 epochs,
+batches of 8 (seconds). Synchronous: two layers of 512, 3 epochs, batches of 32; the same digits.
 FOLDER keeps each run in a file of its own, so that the work can be stopped and goes on.
 """
 
@@ -29,6 +32,27 @@ SEEDS = [1, 2, 3]
 WORKERS = [1, 4, 8, 16]
 MNIST = ["--hidden", "1024,1024,1024", "--batch-size", "40", "--epochs", "5"]
 DIGITS = ["--hidden", "128", "--batch-size", "8", "--epochs", "30"]
+
+# Synchronous training. The algorithms of collectives are those for gigabit links, the same in each run.
+SYNC_ENVIRONMENT = ENVIRONMENT | {"BREVITY_MACHINE": "inside:20,2,8;between:20,2,8"}
+SYNC_RANKS = 4
+SYNC_MNIST = ["--hidden", "512,512", "--batch-size", "32", "--epochs", "3"]
+SYNC_METHODS = [
+    "dense",
+    "topk",
+    "gtopk",
+    "oktopk",
+    "lowrank",
+    "dgc",
+    "signum",
+    "one-bit",
+    "two-bit",
+    "eight-bit",
+    "qsgd",
+    "terngrad",
+    "random-k",
+    "random-block",
+]
 
 # Name in the tables, and arguments. AdaGrad on one node is a worker alone, which sends everything.
 NODES = {
@@ -99,6 +123,48 @@ def run(arguments):
         part.rename(file)
 
 
+def sync_file(folder, method, seed):
+    return folder / f"sync_{method}_{seed}.json"
+
+
+def run_sync(arguments):
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    network = DIGITS if arguments.data == "digits" else ["--data", arguments.data, *SYNC_MNIST]
+    for seed in arguments.seed or SEEDS:
+        for method in SYNC_METHODS:
+            file = sync_file(arguments.folder, method, seed)
+            if file.exists():
+                continue
+            if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
+                return
+            print(f"{method}, {SYNC_RANKS} ranks, seed {seed}", file=sys.stderr, flush=True)
+            part = file.with_suffix(".part")
+            command = [arguments.train, *network, "--method", method, "--ranks", str(SYNC_RANKS)]
+            command += ["--seed", str(seed), "--json", str(part)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=SYNC_ENVIRONMENT)
+            part.rename(file)
+
+
+def show_sync(arguments):
+    found = {}
+    for method in SYNC_METHODS:
+        files = [sync_file(arguments.folder, method, seed) for seed in SEEDS]
+        runs = [json.loads(file.read_text())["runs"][0] for file in files if file.exists()]
+        if runs:
+            found[method] = runs
+    mean = lambda method, what: statistics.mean(run[what] for run in found[method])
+    print("| method | test accuracy | bytes a step | compression | seconds | in communication | runs |")
+    print("| --- |" + " --- |" * 6)
+    for method, runs in found.items():
+        percent = [100 * run["test_accuracy"] for run in runs]
+        spread = f" ± {(max(percent) - min(percent)) / 2:.2f}" if len(percent) > 1 else ""
+        count, seconds = mean(method, "bytes_per_rank_step"), mean(method, "seconds")
+        times = f"{mean('dense', 'bytes_per_rank_step') / count:.1f}x" if "dense" in found else "-"
+        share = mean(method, "communication_seconds") / seconds
+        row = [f"{statistics.mean(percent):.2f}{spread}", f"{count:,.0f}", times]
+        print(f"| {method} | " + " | ".join([*row, f"{seconds:.1f}", f"{share:.2f}", str(len(runs))]) + " |")
+
+
 def show(arguments):
     found = {}
     for name, workers, speed, seed in sorted({run[:4] for run in runs()}):
@@ -141,14 +207,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     actions = parser.add_subparsers(dest="action", required=True)
     running = actions.add_parser("run")
+    showing = actions.add_parser("show")
+    for action in [running, showing]:
+        action.add_argument("training", nargs="?", choices=["async", "sync"], default="async")
     running.add_argument("data")
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--train", default="target/release/train")
     running.add_argument("--seed", type=int, action="append", help="of the runs to train; all without it")
     running.add_argument("--until", help="the time of day after which no run begins")
-    actions.add_parser("show").add_argument("folder", type=pathlib.Path)
+    showing.add_argument("folder", type=pathlib.Path)
     arguments = parser.parse_args()
-    (run if arguments.action == "run" else show)(arguments)
+    if getattr(arguments, "data", None) in ["async", "sync"]:
+        parser.error("a folder is missing: run [async|sync] DATA FOLDER")
+    if arguments.training == "sync":
+        (run_sync if arguments.action == "run" else show_sync)(arguments)
+    else:
+        (run if arguments.action == "run" else show)(arguments)
 
 
 main()

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use brevity_bench::compare::{self, CollectivesArguments, RowArguments};
+use brevity_bench::compare::{self, CollectivesArguments, Does, RowArguments, SparseArguments};
 use brevity_bench::floor::{self, Patience};
 use brevity_bench::order::Over;
 use brevity_bench::output::UNREAD;
@@ -27,6 +27,7 @@ enum Action {
     /// Compare messages between ranks with those of other libraries
     P2p(RowArguments),
     Collectives(CollectivesArguments),
+    Sparse(SparseArguments),
     /// Compare calls through the C interface with the same calls in Rust
     Ffi(RowArguments),
     Server(ServerArguments),
@@ -53,6 +54,14 @@ enum Action {
     CollectivesRank {
         socket: PathBuf,
         dtype: Dtype,
+    },
+    /// A rank of ours that does steps of exchanges, and waits for orders at a socket.
+    #[command(hide = true)]
+    SparseRank {
+        socket: PathBuf,
+        does: Does,
+        gradients: String,
+        how: String,
     },
     /// A rank of a parameter server that waits for orders at a socket.
     #[command(hide = true)]
@@ -91,6 +100,10 @@ fn run(action: Action) -> Result<bool> {
         Action::Ffi(arguments) => compare::ffi(&arguments),
         Action::Collectives(arguments) => compare::collectives(&arguments),
         Action::CollectivesRank { socket, dtype } => compare::serve(&socket, dtype).map(|()| true),
+        Action::Sparse(arguments) => compare::sparse(&arguments),
+        Action::SparseRank { socket, does, gradients, how } => {
+            compare::serve_sparse(&socket, does, &gradients, &how).map(|()| true)
+        }
         Action::Server(arguments) => server::server(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
         Action::Rank { socket, polls, messages, over, unwritten } => {

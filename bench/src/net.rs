@@ -41,12 +41,20 @@ impl Hosts {
     /// # Errors
     /// [`Error::Contestant`] with what the script says, if hosts can't be made here.
     pub fn new(count: u32, ranks_per_host: u32) -> Result<Self> {
+        Self::shaped(count, ranks_per_host, (RATE, BURST))
+    }
+
+    /// The same on links of this rate and burst, as `tc` writes them.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn shaped(count: u32, ranks_per_host: u32, (rate, burst): (&str, &str)) -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let script = nearest(Path::new(SCRIPT))
             .ok_or_else(|| Error::contestant(SCRIPT, "not found here: start in Brevity's sources"))?;
         let name = format!("brevity-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let mut command = Command::new(&script);
-        command.args(["hold", &count.to_string(), RATE, BURST]).env("HOSTS", &name);
+        command.args(["hold", &count.to_string(), rate, burst]).env("HOSTS", &name);
         let holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut holder = holder.map_err(Error::system(format!("can't start {SCRIPT}")))?;
         let mut said = String::new();

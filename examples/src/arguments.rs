@@ -6,11 +6,11 @@
 use crate::Error;
 use crate::asynchronous::arguments::{AsyncArguments, AsyncMethod};
 use crate::data::{Dataset, digits, idx};
+use crate::method::Method;
 use crate::trainer::Settings;
 use brevity_bench::output::{Output, Outputs, svg_file};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
 /// How many times a run evaluates the test examples.
@@ -28,45 +28,6 @@ const DGC_RATE: f64 = 0.1;
 
 /// The momentum of asynchronous methods that have one.
 const ASYNC_MOMENTUM: f64 = 0.7;
-
-/// How gradients are averaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Method {
-    /// Everything, uncompressed.
-    Dense,
-    /// Every rank's largest entries, gathered by all.
-    Topk,
-    /// The largest entries of all ranks together.
-    Gtopk,
-    /// Two thin factors a matrix (PowerSGD).
-    Lowrank,
-    /// Every element in 8 bits, with error feedback.
-    EightBit,
-    /// Every element in 2 bits, with error feedback.
-    TwoBit,
-    /// Every element's sign, times the mean of its matrix, with error feedback.
-    OneBit,
-    /// The majority of the signs of a momentum of 0.9.
-    Signum,
-    /// As `topk`, after a momentum of 0.9 with masking (DGC).
-    Dgc,
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Dense => "dense",
-            Self::Topk => "topk",
-            Self::Gtopk => "gtopk",
-            Self::Lowrank => "lowrank",
-            Self::EightBit => "eight-bit",
-            Self::TwoBit => "two-bit",
-            Self::OneBit => "one-bit",
-            Self::Signum => "signum",
-            Self::Dgc => "dgc",
-        })
-    }
-}
 
 /// Trains a classifier of handwritten digits on several ranks, once per method of averaging
 /// gradients, and prints what each method cost and achieved.
@@ -93,7 +54,7 @@ pub struct Arguments {
     /// The methods to compare, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "dense,gtopk,lowrank")]
     pub method: Vec<Method>,
-    /// The share of entries that topk and gtopk keep, above 0 and at most 1.
+    /// The share of entries that sparse methods keep, above 0 and at most 1.
     #[arg(long, value_name = "D", default_value_t = 0.01, allow_negative_numbers = true)]
     pub density: f64,
     /// The rank of lowrank's factors.

@@ -1,7 +1,9 @@
-//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method.
+//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method; methods that
+//! round at random have a collective for each matrix.
 
-use crate::arguments::Method;
+use crate::method::Method;
 use crate::model::Model;
+use crate::rounded::Rounded;
 use crate::trainer::{BoxError, Exchange};
 use brevity::compress::quantise::{Magnitude, Values};
 use brevity::{GradientExchange, Group, Policy, ReduceOp};
@@ -11,44 +13,49 @@ use brevity_bench::timeline::Timeline;
 const SIGNUM_MOMENTUM: f32 = 0.9;
 const DGC_MOMENTUM: f32 = 0.9;
 
+/// How gradients are averaged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// The method.
+    pub method: Method,
+    /// The share of entries of methods that leave some out.
+    pub density: f64,
+    /// The rank of factors.
+    pub rank: usize,
+    /// The seed of what is random.
+    pub seed: u64,
+}
+
 /// A rank of a [`Group`] that averages by one method.
 pub struct GroupExchange {
     exchange: GradientExchange,
     method: Method,
+    /// For each tensor that is not in the exchange, how it is averaged.
+    others: Vec<Option<Rounded>>,
     steps: usize,
     timeline: Option<Timeline>,
     bytes_before: u64,
 }
 
 impl GroupExchange {
-    /// An exchange for the parameters of `model`. Matrices travel by `method`, with `density` or `rank` if it
-    /// needs one; biases are small and travel dense, except by signum, whose steps have another size.
+    /// An exchange for the parameters of `model`. Matrices travel by the method; biases are small and travel
+    /// dense, except by signum, whose steps have another size.
     ///
     /// # Errors
     /// If the library refuses the policy.
-    pub fn new(
-        group: &Group,
-        model: &Model,
-        (method, density, rank): (Method, f64, usize),
-    ) -> brevity::Result<Self> {
-        let mut builder = GradientExchange::builder(group);
-        for (name, shape) in model.parameters() {
-            let policy = match method {
-                Method::Signum => Policy::signum(SIGNUM_MOMENTUM),
-                _ if shape.len() < 2 => Policy::dense(),
-                Method::Dense => Policy::dense(),
-                Method::Topk => Policy::topk(density),
-                Method::Gtopk => Policy::gtopk(density),
-                Method::Lowrank => Policy::low_rank(rank),
-                Method::Dgc => Policy::topk(density).momentum(DGC_MOMENTUM),
-                Method::EightBit => Policy::quantised(Values::EightBit),
-                Method::TwoBit => Policy::quantised(Values::TwoBit(Magnitude::Mean)),
-                Method::OneBit => Policy::quantised(Values::OneBit(Magnitude::Mean)),
-            };
-            builder = builder.tensor(name, shape, policy);
+    pub fn new(group: &Group, model: &Model, way: Way) -> brevity::Result<Self> {
+        let (mut builder, mut others) = (GradientExchange::builder(group), Vec::new());
+        for (tensor, (name, shape)) in model.parameters().into_iter().enumerate() {
+            let is_matrix = shape.len() > 1;
+            let rounded = if is_matrix { Rounded::new(group, way, tensor) } else { None };
+            if rounded.is_none() {
+                builder = builder.tensor(name, shape, way.policy(is_matrix));
+            }
+            others.push(rounded);
         }
         let exchange = builder.build()?;
-        Ok(Self { exchange, method, steps: 0, timeline: None, bytes_before: bytes_out(group) })
+        let bytes_before = bytes_out(group);
+        Ok(Self { exchange, method: way.method, others, steps: 0, timeline: None, bytes_before })
     }
 
     /// Adds its steps to a timeline.
@@ -63,6 +70,28 @@ impl GroupExchange {
     }
 }
 
+impl Way {
+    /// The policy of a tensor that is in the exchange.
+    fn policy(self, is_matrix: bool) -> Policy {
+        match self.method {
+            Method::Signum => Policy::signum(SIGNUM_MOMENTUM),
+            _ if !is_matrix => Policy::dense(),
+            Method::Topk => Policy::topk(self.density),
+            Method::Gtopk => Policy::gtopk(self.density),
+            Method::Oktopk => Policy::oktopk(self.density),
+            Method::RandomK => Policy::random_k(self.density),
+            Method::RandomBlock => Policy::random_block(self.density),
+            Method::Lowrank => Policy::low_rank(self.rank),
+            Method::Dgc => Policy::topk(self.density).momentum(DGC_MOMENTUM),
+            Method::EightBit => Policy::quantised(Values::EightBit),
+            Method::TwoBit => Policy::quantised(Values::TwoBit(Magnitude::Mean)),
+            Method::OneBit => Policy::quantised(Values::OneBit(Magnitude::Mean)),
+            // Matrices of the last two are rounded at random.
+            Method::Dense | Method::Qsgd | Method::Terngrad => Policy::dense(),
+        }
+    }
+}
+
 impl Exchange for GroupExchange {
     fn rank(&self) -> usize {
         self.exchange.group().rank() as usize
@@ -73,7 +102,15 @@ impl Exchange for GroupExchange {
     }
 
     fn average(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), BoxError> {
-        let report = self.exchange.begin()?.finish(gradients)?;
+        let group = self.exchange.group();
+        let mut of_exchange = Vec::with_capacity(gradients.len());
+        for (gradient, rounded) in gradients.iter_mut().zip(&mut self.others) {
+            match rounded {
+                Some(rounded) => rounded.average(group, gradient)?,
+                None => of_exchange.push(gradient),
+            }
+        }
+        let report = self.exchange.begin()?.finish(&mut of_exchange)?;
         self.steps += 1;
         if let Some(timeline) = &mut self.timeline {
             timeline.add(&format!("{}, step {}", self.method, self.steps), &self.exchange, &report);
@@ -126,6 +163,7 @@ mod tests {
             Method::Dgc => 0.02,
             _ => 0.2,
         };
+        let way = Way { method, density: 0.02, rank: 1, seed: 4 };
         let threads: Vec<_> = local::world(RANKS as u32)
             .into_iter()
             .map(|transport| {
@@ -133,7 +171,7 @@ mod tests {
                     let group = Group::new(Box::new(transport), brevity::Settings::default());
                     let (settings, dataset) = (Settings { learning_rate, ..settings() }, digits::load());
                     let model = settings.model(&dataset).unwrap();
-                    let mut exchange = GroupExchange::new(&group, &model, (method, 0.02, 1)).unwrap();
+                    let mut exchange = GroupExchange::new(&group, &model, way).unwrap();
                     let name = method.to_string();
                     train(&name, &dataset, &settings, &mut exchange, &Progress::hidden()).unwrap()
                 })
@@ -169,8 +207,10 @@ mod tests {
     fn compressed_training_sends_less_and_learns_as_much() {
         let exact = exact_run();
         let dense = runs(Method::Dense)[0].bytes_per_rank_step;
-        let others = [Method::EightBit, Method::TwoBit, Method::OneBit, Method::Signum, Method::Dgc];
-        for method in [Method::Topk, Method::Gtopk, Method::Lowrank].into_iter().chain(others) {
+        let few_bits = [Method::EightBit, Method::TwoBit, Method::OneBit, Method::Signum];
+        let of_papers = [Method::Oktopk, Method::RandomK, Method::Qsgd, Method::Terngrad];
+        let others = few_bits.into_iter().chain(of_papers);
+        for method in [Method::Topk, Method::Gtopk, Method::Lowrank, Method::Dgc].into_iter().chain(others) {
             let runs = runs(method);
             let losses = |run: &Run| run.curve.iter().map(|point| point.loss).collect::<Vec<_>>();
             assert!(runs.iter().all(|run| losses(run) == losses(&runs[0])), "{method}");

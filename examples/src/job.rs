@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::arguments::Arguments;
 use crate::data::Dataset;
-use crate::exchange::GroupExchange;
+use crate::exchange::{GroupExchange, Way};
 use crate::progress::Progress;
 use crate::trainer::{Run, Settings, train};
 use brevity::Group;
@@ -26,8 +26,9 @@ pub fn train_all(
     let mut timeline =
         arguments.trace.as_ref().map(|_| Timeline::start(group)).transpose().map_err(failed)?;
     let mut run = |method| {
-        let policy = (method, arguments.density, arguments.rank);
-        let exchange = GroupExchange::new(group, &model, policy);
+        let Arguments { density, rank, seed, .. } = *arguments;
+        let way = Way { method, density, rank, seed };
+        let exchange = GroupExchange::new(group, &model, way);
         let exchange = exchange.map_err(|error| Error::Exchange(error.into()))?;
         let mut exchange = exchange.traced(timeline.take());
         let name = method.to_string();
@@ -71,12 +72,12 @@ mod tests {
 
     #[test]
     fn every_method_gets_its_run() {
-        for ending in
-            endings("--ranks 2 --epochs 1 --hidden 32 --method dense,topk,gtopk,lowrank,one-bit,signum,dgc")
-        {
+        let all = "dense,topk,gtopk,oktopk,lowrank,dgc,signum,one-bit,two-bit,eight-bit,qsgd,terngrad,\
+                   random-k,random-block";
+        for ending in endings(&format!("--ranks 2 --epochs 1 --hidden 32 --method {all}")) {
             let runs = ending.unwrap();
             let methods: Vec<_> = runs.iter().map(|run| run.method.as_str()).collect();
-            assert_eq!(methods, ["dense", "topk", "gtopk", "lowrank", "one-bit", "signum", "dgc"]);
+            assert_eq!(methods.join(","), all);
             assert!(runs.iter().all(|run| run.ranks == 2 && run.steps == 1438 / 16));
             assert!(runs[1..].iter().all(|run| run.bytes_per_rank_step < runs[0].bytes_per_rank_step));
         }

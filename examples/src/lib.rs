@@ -16,12 +16,14 @@ pub mod error;
 pub mod exchange;
 pub mod in_process;
 pub mod job;
+pub mod method;
 pub mod model;
 pub mod optimizer;
 pub mod plot;
 pub mod progress;
 pub mod ranks;
 pub mod report;
+pub mod rounded;
 pub mod trainer;
 
 pub use error::Error;

@@ -26,6 +26,7 @@ mod going_on;
 mod group_kills;
 mod groups;
 mod groups_sim;
+mod gtopk_paper;
 mod handles;
 mod host;
 mod host_barriers;

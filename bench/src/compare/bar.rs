@@ -11,6 +11,8 @@ pub enum Bar {
     Ratio(f64),
     /// The median difference is at most this many nanoseconds.
     Extra(f64),
+    /// The median of Brevity's times is at most this many microseconds.
+    Time(f64),
     /// Ours is never slower: the median ratio is at most 1.03, or its interval reaches 1.
     NotSlower,
 }
@@ -19,10 +21,12 @@ pub enum Bar {
 const NOT_SLOWER: f64 = 1.03;
 
 impl Bar {
-    /// Whether a median ratio with the lower end of its interval, and a median difference, meet the bar.
+    /// Whether a median time, a median ratio with the lower end of its interval, and a median difference meet
+    /// the bar.
     #[must_use]
-    pub fn is_met(self, ratio: f64, ratio_low: f64, extra_ns: f64) -> bool {
+    pub fn is_met(self, ours_us: f64, (ratio, ratio_low): (f64, f64), extra_ns: f64) -> bool {
         match self {
+            Self::Time(most) => ours_us <= most,
             Self::Ratio(most) => ratio <= most,
             Self::Extra(most) => extra_ns <= most,
             Self::NotSlower => ratio <= NOT_SLOWER || ratio_low <= 1.0,
@@ -33,8 +37,11 @@ impl Bar {
 impl fmt::Display for Bar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // Two places are too few for a hundredth.
+            Self::Ratio(most) if *most < 0.1 => write!(f, "{most:.4}x"),
             Self::Ratio(most) => write!(f, "{most:.2}x"),
             Self::Extra(most) => write!(f, "+{most:.0} ns"),
+            Self::Time(most) => write!(f, "{} ms", most / 1e3),
             Self::NotSlower => write!(f, "{NOT_SLOWER}x or 1 in it"),
         }
     }
@@ -69,6 +76,11 @@ mod tests {
         let keeps = |bar: Bar, pairs: &[(f64, f64)]| comparison(pairs).judged(bar).met.unwrap();
         let found = [(1.04, 1.0); 5];
         assert!(keeps(Bar::Ratio(1.05), &found) && !keeps(Bar::Ratio(1.03), &found));
+        assert!(keeps(Bar::Time(1.04), &found) && !keeps(Bar::Time(1.03), &found));
+        assert_eq!(
+            [Bar::Time(2500.0), Bar::Ratio(1.0 / 80.0)].map(|bar| bar.to_string()),
+            ["2.5 ms", "0.0125x"]
+        );
         assert!(keeps(Bar::Extra(41.0), &found) && !keeps(Bar::Extra(39.0), &found));
         assert!(!keeps(Bar::NotSlower, &found));
         assert!(keeps(Bar::NotSlower, &[(1.02, 1.0); 5]));

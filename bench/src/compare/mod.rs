@@ -9,6 +9,7 @@ mod opening;
 mod pairs;
 mod plot;
 mod rows;
+mod sparse;
 mod table;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub(crate) use pairs::compare;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
 
 pub use rows::{Row, Stage};
+pub use sparse::{Does, SparseArguments, serve_sparse, sparse};
 
 use crate::peers::{Mpi, Perftest, find_mpi, folder};
 use crate::size::SizeRange;

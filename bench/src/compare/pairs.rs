@@ -274,7 +274,7 @@ impl Comparison {
     /// Compares it to a bar.
     #[must_use]
     pub fn judged(mut self, bar: Bar) -> Self {
-        self.met = Some(bar.is_met(self.ratio, self.ratio_low, self.extra_ns));
+        self.met = Some(bar.is_met(self.ours_us, (self.ratio, self.ratio_low), self.extra_ns));
         self.bar = Some(bar);
         self
     }

@@ -68,7 +68,7 @@ pub fn measure_exchange(
         let time = begun.elapsed();
         let sent = super::workload::bytes_out(group) - sent_before;
         if verify || iteration == 0 {
-            check(group, &gradients)?;
+            check_alike(group, &gradients)?;
         }
         if iteration > warmup {
             let share = |time: Duration| time.as_secs_f64() * 1e6 / iterations as f64;
@@ -106,7 +106,10 @@ fn built(
 }
 
 /// Compares a digest of all averages with those of the other ranks.
-fn check(group: &Group, averages: &[Vec<f32>]) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Wrong`](crate::Error::Wrong) if they differ; errors of the group.
+pub(crate) fn check_alike(group: &Group, averages: &[Vec<f32>]) -> Result<()> {
     let bits = averages.iter().flatten().map(|value| u64::from(value.to_bits()));
     let own = bits.fold(0_u64, |digest, bits| (digest ^ bits).wrapping_mul(0x100_0000_01b3).rotate_left(7));
     let mut all = vec![0; group.world_size() as usize];

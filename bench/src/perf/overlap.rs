@@ -170,7 +170,8 @@ fn compute(lasting: Duration, tests: u32, test: impl Fn() -> bool) -> Duration {
     in_tests
 }
 
-fn multiply_for(lasting: Duration) {
+/// Computes for so long.
+pub(crate) fn multiply_for(lasting: Duration) {
     let begun = Instant::now();
     let mut product = 1.0f64;
     while begun.elapsed() < lasting {

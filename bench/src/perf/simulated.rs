@@ -60,7 +60,7 @@ pub fn passages(
 }
 
 impl Simulation {
-    fn cluster(self) -> Cluster {
+    pub(super) fn cluster(self) -> Cluster {
         Cluster::new(self.world_size, Links::new(self.alpha, self.beta))
     }
 }

@@ -11,7 +11,7 @@ use brevity::transport::bootstrap::Choice;
 
 use super::error::{Error, Result};
 use super::way::{Over, Way};
-use super::{exchange, kernels};
+use super::{exchange, kernels, scaling};
 use brevity_bench::collective::Collective;
 use brevity_bench::output::{Outputs, svg_file};
 use brevity_bench::perf::{Benchmark, Case, Dtype, FewBits};
@@ -46,7 +46,8 @@ pub struct PerfArguments {
     /// reducescatter, allgather, gather, scatter, alltoall, randomk-allreduce, randomblock-allreduce,
     /// block-allreduce, sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce,
     /// oktopk-allreduce, quantised-allreduce, vote-allreduce, or compress for the kernels of compression,
-    /// which need no ranks; or exchange, a step of a model's gradient exchange
+    /// which need no ranks; or exchange, a step of a model's gradient exchange; or scaling, the time of sums
+    /// of 4, 8, .. up to --ranks simulated ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
@@ -214,8 +215,10 @@ impl PerfArguments {
 
     fn benchmark(&self) -> Result<Benchmark> {
         let named: Benchmark = self.name.parse().map_err(|error| {
-            let (kernels, exchange) = (kernels::NAME, exchange::NAME);
-            Error::Arguments(format!("{error}; or {kernels} for the kernels of compression, or {exchange}"))
+            let [kernels, exchange, scaling] = [kernels::NAME, exchange::NAME, scaling::NAME];
+            Error::Arguments(format!(
+                "{error}; or {kernels} for the kernels of compression, or {exchange}, or {scaling}"
+            ))
         })?;
         let Some(values) = &self.values else { return Ok(named) };
         let read = || -> Result<Values> {

@@ -11,6 +11,7 @@ mod overlap;
 mod plot;
 mod ranks;
 mod report;
+mod scaling;
 mod simulated;
 mod way;
 
@@ -37,6 +38,9 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
     }
     if arguments.name == exchange::NAME {
         return exchange::perf(&arguments);
+    }
+    if arguments.name == scaling::NAME {
+        return scaling::perf(&arguments).map(|()| 0);
     }
     let plan = arguments.plan()?;
     if let Way::Simulated(simulation) = plan.way {

@@ -38,7 +38,7 @@ pub fn of(row: &Row, pairs: &[Comparison]) -> Vec<Decade> {
         let logarithms: Vec<f64> = ratios.map(f64::ln).collect();
         let sizes = logarithms.len();
         let geometric_mean = (logarithms.iter().sum::<f64>() / sizes as f64).exp();
-        let met = bar.is_met(geometric_mean, geometric_mean, 0.0);
+        let met = bar.is_met(0.0, (geometric_mean, geometric_mean), 0.0);
         let (what, wire) = (row.collective.to_string(), row.on.name());
         Decade { what, wire, world_size, power, sizes, geometric_mean, bar, met }
     };

@@ -1,0 +1,58 @@
+//! The methods of `train --method`.
+
+use clap::ValueEnum;
+use std::fmt;
+
+/// How gradients are averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// Everything, uncompressed.
+    Dense,
+    /// Every rank's largest entries, gathered by all.
+    Topk,
+    /// The largest entries of all ranks together.
+    Gtopk,
+    /// Two thin factors a matrix (PowerSGD).
+    Lowrank,
+    /// Every element in 8 bits, with error feedback.
+    EightBit,
+    /// Every element in 2 bits, with error feedback.
+    TwoBit,
+    /// Every element's sign, times the mean of its matrix, with error feedback.
+    OneBit,
+    /// The majority of the signs of a momentum of 0.9.
+    Signum,
+    /// As `topk`, after a momentum of 0.9 with masking (DGC).
+    Dgc,
+    /// Entries of the sum that reach a threshold, about as many as topk keeps (Ok-Topk).
+    Oktopk,
+    /// Every element rounded at random to 4 bits, without error feedback (QSGD).
+    Qsgd,
+    /// Every element rounded at random to 2 bits, without error feedback (TernGrad).
+    Terngrad,
+    /// Entries at places that all ranks draw alike, with error feedback.
+    RandomK,
+    /// The same at consecutive places.
+    RandomBlock,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Dense => "dense",
+            Self::Topk => "topk",
+            Self::Gtopk => "gtopk",
+            Self::Lowrank => "lowrank",
+            Self::EightBit => "eight-bit",
+            Self::TwoBit => "two-bit",
+            Self::OneBit => "one-bit",
+            Self::Signum => "signum",
+            Self::Dgc => "dgc",
+            Self::Oktopk => "oktopk",
+            Self::Qsgd => "qsgd",
+            Self::Terngrad => "terngrad",
+            Self::RandomK => "random-k",
+            Self::RandomBlock => "random-block",
+        })
+    }
+}
