@@ -29,8 +29,8 @@ pub enum ByCollective {
 }
 
 impl ByCollective {
-    /// The matrix number `tensor` of a model, of `count` elements; `None` if the exchange has a policy for the
-    /// method. All ranks draw the same places for a seed, and round in different ways.
+    /// The matrix number `tensor` of a model, of `count` elements; `None` if the exchange has a policy for
+    /// the method. All ranks draw the same places for a seed, and round in different ways.
     ///
     /// # Errors
     /// For a density out of range.
