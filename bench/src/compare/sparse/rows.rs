@@ -160,7 +160,7 @@ pub const ALL: &[Row] = &[
     },
     Row {
         name: "resnet50",
-        about: "a step of ResNet-50's 161 tensors, gTop-k, density 0.001, over its kernels and its collective",
+        about: "a step of ResNet-50's 161 tensors, gTop-k 0.001, over its kernels and its collective",
         ranks: 2,
         on: On::Sockets,
         ours: &[step("step", RESNET, GTOPK)],
@@ -205,7 +205,7 @@ pub const ALL: &[Row] = &[
     },
     Row {
         name: "powersgd",
-        about: "a step of 4096 x 6104, low rank 2, over what torch's PowerSGD hook takes beside no communication",
+        about: "a step of 4096 x 6104, low rank 2, over what torch's PowerSGD hook adds to none",
         ranks: 2,
         on: On::Sockets,
         ours: &[step("low-rank 2", MATRIX, "*=low-rank:2")],
@@ -214,7 +214,7 @@ pub const ALL: &[Row] = &[
     },
     Row {
         name: "overlap",
-        about: "ResNet-50, low rank 4, 100 Mbit/s: a step around 100 ms of computing less these, over a step alone",
+        about: "ResNet-50, low rank 4, 100 Mbit/s: a step beside 100 ms of computing, over one alone",
         ranks: 2,
         on: On::Links,
         ours: &[Side { does: Does::Computing, ..step("overlapped", RESNET, LOW_RANK_4) }],
