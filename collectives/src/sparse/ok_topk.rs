@@ -34,19 +34,33 @@ use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
 use self::balance::Holdings;
 use self::state::Agreed;
 pub use self::state::{OkTopk, Periods};
-use self::threshold::Shares;
-use super::all_gather::sparse_all_gather;
+use self::threshold::{SHARE_BYTES, Shares};
+use super::all_gather::{gathering, sparse_all_gather};
 use super::calls::{Entries, check_limit};
 use super::gtopk::{Kept, PutBack};
-use super::reduce_scatter::{Scattered, scatter};
+use super::reduce_scatter::{Scattered, scatter, scattering};
 use super::tensors::Tensors;
+use super::topk;
 use super::wire::{Coder, Wire, finite_or_poison};
 use crate::call::Call;
 use crate::compressed::Compressed;
 use crate::data::Element;
+use crate::dense::{AllGather, Collective};
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always, fastest};
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row { algorithm: Algorithm::Direct, fits: always, estimate }];
+
+/// What a step takes that reuses its thresholds and its partition, as most do, with `k` entries on each rank
+/// and in the result, which are anywhere.
+fn estimate(work: &Work, ground: &Ground) -> Estimate {
+    let shares = Work { bytes: SHARE_BYTES, wide_bytes: SHARE_BYTES, ..Work::default() };
+    let (_, shares) = fastest(AllGather::ROWS, &shares, ground);
+    let of_sums = work.wide_bytes as f64 / ground.ranks();
+    scattering(work, ground).then(shares).then(gathering(of_sums, ground))
+}
 
 /// The result of an Ok-Topk all-reduce.
 #[derive(Clone, Debug)]
@@ -190,6 +204,7 @@ where
     type Output = OkTopkSum;
 
     const OPERATION: Operation = Operation::OK_TOPK_ALL_REDUCE;
+    const ROWS: &'static [Row] = ROWS;
 
     fn check(&self) -> Result<()> {
         let (found, state) = (self.local.entries().dim(), self.state.borrow());
@@ -202,6 +217,11 @@ where
 
     fn description(&self) -> Description {
         describe(self.state.borrow(), self.coder.borrow().wire())
+    }
+
+    fn work(&self) -> Work {
+        let state = self.state.borrow();
+        topk::work(state.dim(), state.k(), self.coder.borrow().wire())
     }
 
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<OkTopkSum> {

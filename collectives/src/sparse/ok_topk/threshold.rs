@@ -76,6 +76,9 @@ impl Bracket {
     }
 }
 
+/// Bytes of a [`Share`] in a message.
+pub(super) const SHARE_BYTES: usize = 3 * size_of::<u64>();
+
 /// How a rank's sums lie to a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
