@@ -23,6 +23,8 @@
 //! has written the message, if the index is in the result.
 
 mod balance;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod lies;
 mod partition;
 mod state;
 mod threshold;
@@ -32,7 +34,7 @@ use std::borrow::BorrowMut;
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
 
 use self::balance::Holdings;
-use self::state::Agreed;
+use self::state::{Agreed, Regions};
 pub use self::state::{OkTopk, Periods};
 use self::threshold::{SHARE_BYTES, Shares};
 use super::all_gather::{gathering, sparse_all_gather};
@@ -114,7 +116,7 @@ pub async fn ok_topk_all_reduce(
         Some(moves) => balance::balance(call, &chosen, moves, &agreed.regions, &mut sums).await?,
         None => chosen,
     };
-    let result = sums.gather(call, held, &holdings).await?;
+    let result = sums.gather(call, held, &holdings, &agreed.regions).await?;
     let kept = Kept { rule: PutBack::Conserving, most: sums.rounded };
     let put_back = in_standard_float_mode(|| kept.put_back(local, &result))?;
     if call.poison().is_none() {
@@ -162,6 +164,7 @@ impl Sums<'_> {
         call: &Call<'_, '_>,
         held: SparseVec,
         holdings: &Holdings,
+        regions: &Regions,
     ) -> Result<SparseVec> {
         let wire = self.coder.wire();
         if !wire.is_exact() {
@@ -172,9 +175,16 @@ impl Sums<'_> {
         let gathered = sparse_all_gather(call, held.view(), holdings.most(), &mut self.coder).await?;
         let mut all = SparseVec::with_capacity(held.dim(), gathered.iter().map(SparseVec::len).sum());
         for (rank, part) in (0..).zip(&gathered) {
-            let rises = part.indices().first().is_none_or(|first| all.indices().last() < Some(first));
-            if part.len() > holdings.of(rank) || !rises {
-                return Err(call.refuse(rank, "sums of another rank".to_owned()));
+            let place = holdings.indices(rank, regions);
+            if part.len() > holdings.of(rank) || part.view().within(place.clone()).len() < part.len() {
+                let (found, most) = (part.len(), holdings.of(rank));
+                let what = format!("{found} sums, expected at most {most} with indices in {place:?}");
+                return Err(call.refuse(rank, what));
+            }
+            // Where sums have moved, two ranks may have parts of one region.
+            if part.indices().first().is_some_and(|first| all.indices().last() >= Some(first)) {
+                let before = rank.saturating_sub(1);
+                return Err(call.refuse(rank, format!("sums that do not follow those of rank {before}")));
             }
             all.append(part.view());
         }
