@@ -1207,8 +1207,22 @@ brv_status brv_sparse_count(const brv_sparse *sparse, size_t *count, size_t *dim
 brv_status brv_sparse_read(const brv_sparse *sparse, uint32_t *indices, float *values, size_t capacity,
                            size_t *count);
 
+/* Replaces the entries by a copy of `count` entries of a vector of length dim. */
+brv_status brv_sparse_set(brv_sparse *sparse, const uint32_t *indices, const float *values, size_t count,
+                          size_t dim);
+
+/* Stores where the library has the entries, and their number. The memory may be read until the next call that
+ * changes the vector, or is to, and until it is freed: so a vector of the library goes into a collective
+ * without a copy of the program's, also into one whose result replaces it. */
+brv_status brv_sparse_view(const brv_sparse *sparse, const uint32_t **indices, const float **values,
+                           size_t *count);
+
 /* Adds factor times the entries to the n elements at dense. n is the vector's dim. */
 brv_status brv_sparse_add_to(const brv_sparse *sparse, float factor, float *dense, size_t n);
+
+/* Sets those of the n elements at dense to 0 that have the indices of the entries, such as the entries of a
+ * residual that are sent. n is the vector's dim. */
+brv_status brv_sparse_clear_in(const brv_sparse *sparse, float *dense, size_t n);
 
 /* What low rank keeps of a list of matrices between calls: their shapes, the right factors that a call begins
  * with, and the factors of the last call. It is used by one thread at a time. All ranks add the same matrices
@@ -1236,6 +1250,43 @@ brv_status brv_low_rank_own(brv_low_rank *low_rank, size_t position, float *out,
 
 /* Has the next call begin with the right factors of the last (a warm start). */
 brv_status brv_low_rank_warm(brv_low_rank *low_rank);
+
+/* What a rank keeps of one tensor from one Ok-Topk all-reduce to the next: its own threshold, that of the
+ * sum, and which rank sums which indices. It is used by one thread at a time. All ranks make theirs alike and
+ * make the same calls with it. */
+typedef struct brv_ok_topk brv_ok_topk;
+
+/* Makes the state before the first step, for groups of as many ranks as this one, and stores it in *ok_topk:
+ * of vectors of length dim (at most 2^32), about k entries of whose sum are kept. On failure *ok_topk is
+ * NULL. */
+brv_status brv_ok_topk_new(const brv_group *group, size_t dim, size_t k, brv_ok_topk **ok_topk);
+
+/* Frees it; does nothing if ok_topk is NULL. */
+void brv_ok_topk_free(brv_ok_topk *ok_topk);
+
+/* Sets how many steps, at least 1, each estimate is used for: 32, 32 and 64 unless set. All ranks set the
+ * same before the same step. */
+brv_status brv_ok_topk_set_periods(brv_ok_topk *ok_topk, uint32_t local_threshold, uint32_t global_threshold,
+                                   uint32_t partition);
+
+/* Selects this rank's entries for the next step among the n = dim values, such as a residual: those that
+ * reach its threshold, k / 2 to 2 k of them unless fewer are not 0. selected gets them; the values stay as
+ * they are. Sends nothing. BRV_ERR_ARGUMENT if a value is not finite. */
+brv_status brv_ok_topk_select(brv_ok_topk *ok_topk, const float *values, size_t n, brv_sparse *selected);
+
+/* Saves the state and loads it, as brv_feedback_saved_size, brv_feedback_save and brv_feedback_load do for
+ * feedbacks: into one that was made and set alike. The number of ranks is the same. All ranks load what was
+ * saved after the same step. */
+brv_status brv_ok_topk_saved_size(const brv_ok_topk *ok_topk, size_t *bytes);
+brv_status brv_ok_topk_save(const brv_ok_topk *ok_topk, void *out, size_t bytes);
+brv_status brv_ok_topk_load(brv_ok_topk *ok_topk, const void *saved, size_t bytes);
+
+/* How the places of random K are drawn. */
+typedef enum brv_draw {
+    BRV_DRAW_SCATTERED = 1, /* any places */
+    BRV_DRAW_BLOCK = 2,     /* consecutive places, which wrap around at the end */
+    BRV_DRAW_MAX = BRV_ENUM_MAX
+} brv_draw;
 
 /* From here on made from capi/tests/capi/list_compressed.rs. */
 
@@ -1298,6 +1349,52 @@ brv_status brv_isparse_reduce_scatter(brv_group *group, const uint32_t *indices,
                                       size_t count, size_t dim, size_t limit, brv_values format,
                                       brv_sparse *sum, brv_sparse *kept, brv_request **request,
                                       const brv_options *options);
+
+/* Sums the sparse vectors of all ranks and keeps about k of the largest entries, k / 2 to 2 k of them or all:
+ * Ok-Topk (Li and Hoefler, PPoPP 2022). sum gets these entries, kept what this rank adds to its residual: the
+ * entries that are not in the result, and what rounding takes away. dim is that of ok_topk, and count is at
+ * most 2 k, as what brv_ok_topk_select gives. All ranks have used their ok_topk alike; it takes a step,
+ * unless the call fails. While a started call has not ended, ok_topk is in use.
+ *
+ * Costs about 2 k (P - 1) / P entries of 8 bytes a rank, whatever P is, and at most twice as many; 1 + 2
+ * ceil(log2 P) rounds, and in steps that estimate a threshold or a partition anew up to 9 ceil(log2 P) more
+ * with few bytes. kept must not be NULL.
+ *
+ * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
+brv_status brv_ok_topk_all_reduce(brv_group *group, const uint32_t *indices, const float *values,
+                                  size_t count, size_t dim, brv_ok_topk *ok_topk, brv_values format,
+                                  brv_sparse *sum, brv_sparse *kept, const brv_options *options);
+brv_status brv_iok_topk_all_reduce(brv_group *group, const uint32_t *indices, const float *values,
+                                   size_t count, size_t dim, brv_ok_topk *ok_topk, brv_values format,
+                                   brv_sparse *sum, brv_sparse *kept, brv_request **request,
+                                   const brv_options *options);
+
+/* Sums the vectors of all ranks at k places, or all if there are fewer, which all ranks draw alike, by the
+ * seed and the number of the step: only the values travel, by a dense all-reduce of k elements (random K and
+ * random block: Vogels et al., NeurIPS 2019). sum gets an entry for each place. in is unchanged: what a rank
+ * keeps for later steps is in with zeros at the indices of sum (brv_sparse_clear_in). n is at most 2^32; n,
+ * k, draw, seed and step are the same on all ranks.
+ *
+ * BRV_ERR_NON_FINITE if a value, at one of the places or not, or a sum is not finite. */
+brv_status brv_random_k_all_reduce(brv_group *group, const float *in, size_t n, size_t k, brv_draw draw,
+                                   uint64_t seed, uint64_t step, brv_sparse *sum, const brv_options *options);
+brv_status brv_irandom_k_all_reduce(brv_group *group, const float *in, size_t n, size_t k, brv_draw draw,
+                                    uint64_t seed, uint64_t step, brv_sparse *sum, brv_request **request,
+                                    const brv_options *options);
+
+/* Sums the n elements at in over all ranks, to out on every rank; blocks of `block` elements that are
+ * entirely zero do not travel (OmniReduce: Fei et al., SIGCOMM 2021). The sum has the bits of the dense one,
+ * except that a zero may have the other sign. block is 1 or more, the same on all ranks, and leaves fewer
+ * than 2^32 blocks. In place: in == out.
+ *
+ * Costs 2 rounds, and (P - 1) / P times 4 + 4 block bytes for each block of in, and of the sum, that is not
+ * zero.
+ *
+ * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
+brv_status brv_block_all_reduce(brv_group *group, const float *in, float *out, size_t n, size_t block,
+                                const brv_options *options);
+brv_status brv_iblock_all_reduce(brv_group *group, const float *in, float *out, size_t n, size_t block,
+                                 brv_request **request, const brv_options *options);
 
 /* Sums the n elements at in over all ranks, to out on every rank, with values in this format on the wire:
  * each rank rounds what it sends to the others, which sum a slice each, and its own slice of the sum (as in

@@ -1,6 +1,7 @@
-//! A fuzz target: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result
-//! or an error that names rank 1. Built for tests and with the feature `fuzzing`.
+//! Fuzz targets: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result
+//! or an error that names rank 1; and a rank of several lies. Built for tests and with the feature `fuzzing`.
 
+mod lies;
 mod sums;
 
 use brevity_compress::quantise::Values;
@@ -15,6 +16,7 @@ use crate::group::{Group, Settings};
 use crate::plan::{Plan, Terms};
 use crate::sparse::{Coder, PutBack, Wire, describe_all_gather, describe_gtopk};
 
+pub use lies::ok_topk_lies;
 pub use sums::sparse_sums;
 
 const DIM: usize = 40;

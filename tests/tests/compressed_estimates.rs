@@ -5,15 +5,18 @@ use std::time::Duration;
 use brevity::collectives::low_rank::LowRankAllReduce;
 use brevity::collectives::quantised::QuantisedAllReduce;
 use brevity::collectives::sparse::{
-    Coder, GtopkAllReduce, PutBack, SparseAllGather, SparseReduceScatter, TopkAllReduce,
+    BlockAllReduce, Coder, Draw, GtopkAllReduce, OkTopk, OkTopkAllReduce, PutBack, RandomKAllReduce,
+    RandomPlaces, SparseAllGather, SparseReduceScatter, TopkAllReduce,
 };
 use brevity::collectives::vote::VoteAllReduce;
 use brevity::collectives::{
-    Algorithm, Compressed, Ground, Machine, Operation, Planned, Summand, compare, compressed_estimates,
+    Algorithm, Compressed, Ground, Machine, Operation, Summand, compare, compressed_estimates,
 };
 use brevity::compress::SparseVec;
+use brevity::compress::generator::Generator;
 use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::compress::quantise::Values;
+use brevity::compress::select::{BLOCK_PLACES, random_k};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::{Group, Settings};
@@ -75,6 +78,12 @@ fn compared(text: String, estimated: f64, measured: f64, found: &mut Vec<String>
     }
 }
 
+/// The fastest way by an operation.
+fn fastest(summand: &Summand, operation: Operation, world_size: u32) -> f64 {
+    let ways = compare(summand, &ground(world_size));
+    ways.iter().find(|way| way.operation == operation).unwrap().estimate.seconds
+}
+
 /// Compares all algorithms of a collective.
 fn check<C>(world_size: u32, of_rank: impl Fn(u32) -> C + Copy, found: &mut Vec<String>)
 where
@@ -131,11 +140,88 @@ fn estimates_of_factors_are_what_the_simulated_network_takes() {
             matrices: vec![(0..SIDE * SIDE).map(|at| ((at * 31 + rank as usize) % 97) as f32).collect()],
         };
         let summand = Summand { elements: SIDE * SIDE, rank: Some(RANK), ..Summand::default() };
-        let ways = compare(&summand, &ground(world_size));
-        let is_low_rank = |way: &&Planned| way.operation == Operation::LOW_RANK_ALL_REDUCE;
-        let estimate = ways.iter().find(is_low_rank).unwrap().estimate;
+        let estimate = fastest(&summand, Operation::LOW_RANK_ALL_REDUCE, world_size);
         let text = format!("low-rank all-reduce, {world_size} ranks");
-        compared(text, estimate.seconds, measure::<LowRankAllReduce>(world_size, None, of_rank), &mut found);
+        compared(text, estimate, measure::<LowRankAllReduce>(world_size, None, of_rank), &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Random K takes the fastest all-reduce of its values.
+#[test]
+fn estimates_of_random_places_are_what_the_simulated_network_takes() {
+    const ELEMENTS: usize = 100_000;
+    let mut found = Vec::new();
+    for world_size in WORLD_SIZES {
+        for (draw, k) in [(Draw::Scattered, 64 * 4), (Draw::Block, 64 * 4), (Draw::Block, 64 * 400)] {
+            let summand = Summand { elements: ELEMENTS, entries: Some(k), ..Summand::default() };
+            let of_rank = |rank| RandomKAllReduce {
+                vector: vec![1.0 + rank as f32; ELEMENTS],
+                places: RandomPlaces { draw, k, seed: 3, step: 4 },
+            };
+            let estimate = fastest(&summand, Operation::RANDOM_K_ALL_REDUCE, world_size);
+            let measured = measure::<RandomKAllReduce>(world_size, None, of_rank);
+            compared(format!("{draw:?} {k}, {world_size} ranks"), estimate, measured, &mut found);
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// So many entries are anywhere that no block is without.
+#[test]
+fn estimates_of_blocks_are_what_the_simulated_network_takes() {
+    const ELEMENTS: usize = BLOCK_PLACES * 64 * 20;
+    let (mut found, k) = (Vec::new(), ELEMENTS / 40);
+    let summand = Summand { elements: ELEMENTS, entries: Some(k), ..Summand::default() };
+    for world_size in WORLD_SIZES {
+        let of_rank = |rank: u32| {
+            let (mut own, mut drawn) = (SparseVec::new(ELEMENTS), Vec::new());
+            let mut generator = Generator::for_stream(9, rank.into());
+            random_k(&vec![1.0; ELEMENTS], k, &mut generator, &mut own, &mut drawn).unwrap();
+            BlockAllReduce { vector: own.to_dense(), block: BLOCK_PLACES }
+        };
+        let estimate = fastest(&summand, Operation::BLOCK_ALL_REDUCE, world_size);
+        let measured = measure::<BlockAllReduce>(world_size, None, of_rank);
+        compared(format!("blocks, {world_size} ranks"), estimate, measured, &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// The entries of all ranks are apart, and a `P`-th of those of each rank is large: together as many as the
+/// result is to have.
+fn apart(rank: u32, world_size: u32) -> SparseVec {
+    let part = (DIM / ENTRIES) as u32;
+    let indices: Vec<u32> = (0..ENTRIES as u32).map(|place| place * part + rank).collect();
+    let is_large = |place: u32| (place + rank).is_multiple_of(world_size);
+    let values = (0..ENTRIES as u32).map(|place| if is_large(place) { 8.0 } else { 1.0 });
+    SparseVec::from_parts(DIM, indices, values.collect()).unwrap()
+}
+
+/// The second step, which uses the thresholds of the first.
+#[test]
+fn the_estimate_of_ok_topk_is_what_the_simulated_network_takes() {
+    let mut found = Vec::new();
+    for world_size in WORLD_SIZES {
+        let machine = Some(ground(world_size).machine);
+        let settings = Settings { timeout: Duration::from_secs(1_000_000), machine, ..Settings::default() };
+        let of_rank =
+            |rank, state| OkTopkAllReduce { local: apart(rank, world_size), state, coder: Coder::pairs() };
+        let seconds = run(Cluster::new(world_size, Links::new(ALPHA, BETA)), |transport| {
+            let group = Group::opened(Opened::in_process(transport, None), settings);
+            async move {
+                let first = of_rank(group.rank(), OkTopk::new(DIM, ENTRIES, world_size));
+                let (first, sum) = group.start_compressed(first).await;
+                assert!(sum.unwrap().result.len().abs_diff(ENTRIES) <= world_size as usize);
+                group.start_barrier().await.1.unwrap();
+                let begun = group.now();
+                group.start_compressed(of_rank(group.rank(), first.state)).await.1.unwrap();
+                (group.now() - begun).as_secs_f64()
+            }
+        });
+        let measured = seconds.unwrap().into_iter().fold(0.0, f64::max);
+        let work = of_rank(0, OkTopk::new(DIM, ENTRIES, world_size)).work();
+        let estimates = compressed_estimates::<OkTopkAllReduce>(&work, &ground(world_size));
+        compared(format!("ok-topk, {world_size} ranks"), estimates[0].1.seconds, measured, &mut found);
     }
     assert!(found.is_empty(), "{found:#?}");
 }

@@ -2,8 +2,9 @@
 //! `tests/capi/listed_compressed.rs`.
 
 use super::{
-    Entries, GtopkArguments, LowRankArguments, QuantisedArguments, SparseAllGatherArguments,
-    SparseReduceScatterArguments, TopkArguments, VoteArguments, brv_low_rank, brv_sparse, waiting,
+    BlockArguments, Entries, GtopkArguments, LowRankArguments, OkTopkArguments, QuantisedArguments,
+    RandomKArguments, SparseAllGatherArguments, SparseReduceScatterArguments, TopkArguments, VoteArguments,
+    brv_draw, brv_low_rank, brv_ok_topk, brv_sparse, waiting,
 };
 use crate::group::brv_group;
 use crate::options::brv_options;
@@ -98,6 +99,68 @@ pub unsafe extern "C" fn brv_sparse_reduce_scatter(
 ) -> brv_status {
     let entries = Entries { indices, values, count, dim };
     let arguments = SparseReduceScatterArguments { entries, limit, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes an ok-topk-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_ok_topk_all_reduce(
+    group: *mut brv_group,
+    indices: *const u32,
+    values: *const f32,
+    count: usize,
+    dim: usize,
+    ok_topk: *mut brv_ok_topk,
+    format: brv_values,
+    sum: *mut brv_sparse,
+    kept: *mut brv_sparse,
+    options: *const brv_options,
+) -> brv_status {
+    let entries = Entries { indices, values, count, dim };
+    let arguments = OkTopkArguments { entries, ok_topk, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a random-k-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_random_k_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    n: usize,
+    k: usize,
+    draw: brv_draw,
+    seed: u64,
+    step: u64,
+    sum: *mut brv_sparse,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = RandomKArguments { input, n, k, draw, seed, step, sum };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a block-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_block_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    output: *mut f32,
+    n: usize,
+    block: usize,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = BlockArguments { input, output, n, block };
     // SAFETY: the caller in C guarantees it.
     unsafe { waiting(group, arguments, options) }
 }

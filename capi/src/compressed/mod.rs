@@ -6,10 +6,14 @@
 
 mod all_gather;
 mod blocking;
+mod blocks;
 mod entries;
 mod gtopk;
+mod held;
 mod low_rank;
+mod ok_topk;
 mod quantised;
+mod random_k;
 mod reduce_scatter;
 mod sparse;
 mod started;
@@ -19,8 +23,8 @@ mod vote;
 
 use std::sync::Arc;
 
-use brevity::Group;
 use brevity::compress::SparseVec;
+use brevity::{Group, Handle};
 use brevity_collectives::Compressed;
 
 use crate::boundary::{guard, hand_out};
@@ -36,16 +40,25 @@ pub use low_rank::{
     brv_low_rank, brv_low_rank_add, brv_low_rank_free, brv_low_rank_mean, brv_low_rank_new, brv_low_rank_own,
     brv_low_rank_warm,
 };
+pub use ok_topk::{
+    brv_ok_topk, brv_ok_topk_free, brv_ok_topk_load, brv_ok_topk_new, brv_ok_topk_save,
+    brv_ok_topk_saved_size, brv_ok_topk_select, brv_ok_topk_set_periods,
+};
+pub use random_k::brv_draw;
 pub use sparse::{
-    brv_sparse, brv_sparse_add_to, brv_sparse_count, brv_sparse_free, brv_sparse_new, brv_sparse_read,
+    brv_sparse, brv_sparse_add_to, brv_sparse_clear_in, brv_sparse_count, brv_sparse_free, brv_sparse_new,
+    brv_sparse_read, brv_sparse_set, brv_sparse_view,
 };
 pub use started::*;
 
 use all_gather::SparseAllGatherArguments;
+use blocks::BlockArguments;
 use entries::Entries;
 use gtopk::GtopkArguments;
 use low_rank::LowRankArguments;
+use ok_topk::OkTopkArguments;
 use quantised::QuantisedArguments;
+use random_k::RandomKArguments;
 use reduce_scatter::SparseReduceScatterArguments;
 use sparse::Results;
 use topk::TopkArguments;
@@ -78,15 +91,35 @@ struct Begun<'a> {
 /// Leaves objects to the call, or takes back what they had if it was refused.
 type Then<'a> = dyn FnOnce(Option<&Arc<Call>>) + 'a;
 
-impl Begun<'_> {
+impl<'a> Begun<'a> {
     /// Of a call without objects.
     fn on_memory(started: Box<dyn Started>) -> Self {
         Self { started, then: Box::new(|_| ()) }
     }
+
+    /// Of a call whose output are sparse vectors, in the order of their objects.
+    fn into_vectors<C: Send + 'static, O: Send + 'static>(
+        handle: Handle<(C, brevity_collectives::Result<O>)>,
+        results: Results<'a>,
+        vectors: impl FnOnce(O) -> Vec<SparseVec> + Send + 'static,
+    ) -> Self {
+        let places = results.places();
+        let into = places.clone();
+        let started = Finished(handle, move |(_, outcome): (C, brevity_collectives::Result<O>)| {
+            into.set(vectors(outcome?));
+            Ok(None)
+        });
+        let then = move |call: Option<&Arc<Call>>| {
+            if let Some(call) = call {
+                results.await_call(call, places);
+            }
+        };
+        Self { started: Box::new(started), then: Box::new(then) }
+    }
 }
 
 /// The arguments of a collective whose results are sparse vectors.
-trait SparseArguments {
+trait SparseArguments: 'static {
     type Collective: Compressed<Output: 'static> + 'static;
 
     const HAS_ALGORITHMS: bool = false;
@@ -115,20 +148,7 @@ impl<S: SparseArguments> Arguments for S {
     unsafe fn start<'a>(self, group: &Group, _: &Shared) -> Result<Begun<'a>, Failure> {
         // SAFETY: the caller of this function guarantees the same.
         let (collective, results) = unsafe { self.read(group) }?;
-        let places = results.places();
-        let handle = group.start_compressed(collective);
-        let into = places.clone();
-        let started = Finished(handle, move |(_, outcome): (S::Collective, _)| {
-            let output: Result<_, brevity_collectives::Error> = outcome;
-            into.set(S::results(output?));
-            Ok(None)
-        });
-        let then = move |call: Option<&Arc<Call>>| {
-            if let Some(call) = call {
-                results.await_call(call, places);
-            }
-        };
-        Ok(Begun { started: Box::new(started), then: Box::new(then) })
+        Ok(Begun::into_vectors(group.start_compressed(collective), results, S::results))
     }
 }
 

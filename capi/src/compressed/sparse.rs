@@ -1,11 +1,12 @@
 //! Sparse vectors as C handles: where the results of collectives on sparse vectors are kept.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use brevity::compress::{SparseVec, in_standard_float_mode};
+use brevity::compress::{SparseVec, SparseView, in_standard_float_mode};
 
+use super::entries::Entries;
+use super::held::{Held, Place};
 use crate::boundary::{check, guard, hand_out, object};
-use crate::callback::drop_elsewhere;
 use crate::failure::Failure;
 use crate::memory::Stretch;
 use crate::request::Call;
@@ -13,76 +14,28 @@ use crate::status::brv_status;
 
 /// A sparse vector of the library. The mutex turns use by two threads at once into an error.
 #[derive(Default)]
-pub struct brv_sparse(Mutex<Sparse>);
-
-/// Its entries, and the call that replaces them if it succeeds.
-#[derive(Default)]
-pub(super) struct Sparse {
-    entries: SparseVec,
-    coming: Option<Coming>,
-}
-
-/// What a started call puts into an object.
-struct Coming {
-    /// Kept also when its request is freed: the entries still come.
-    call: Arc<Call>,
-    place: Place,
-}
-
-/// Where a started call leaves its result.
-#[derive(Clone, Default)]
-struct Place(Arc<Mutex<Option<SparseVec>>>);
-
-impl Place {
-    fn lock(&self) -> MutexGuard<'_, Option<SparseVec>> {
-        // Nothing panics under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Sparse {
-    /// Takes what a started call has left, if it has ended.
-    fn settle(&mut self, name: &str) -> Result<(), Failure> {
-        let Some(coming) = &self.coming else { return Ok(()) };
-        if !coming.call.settle() {
-            return Err(Failure::argument(format!(
-                "{name} is in use by a call that was started: wait for its request"
-            )));
-        }
-        if let Some(entries) = coming.place.lock().take() {
-            self.entries = entries;
-        }
-        if let Some(coming) = self.coming.take() {
-            drop_elsewhere(coming);
-        }
-        Ok(())
-    }
-}
+pub struct brv_sparse(Mutex<Held<SparseVec>>);
 
 /// Locks the vector behind a handle for this call.
 ///
 /// # Safety
 /// The same as for [`object`].
-unsafe fn sparse_of<'a>(sparse: *const brv_sparse, name: &str) -> Result<MutexGuard<'a, Sparse>, Failure> {
+pub(super) unsafe fn sparse_of<'a>(
+    sparse: *const brv_sparse,
+    name: &str,
+) -> Result<MutexGuard<'a, Held<SparseVec>>, Failure> {
     // SAFETY: the caller of this function guarantees what `object` demands.
-    match unsafe { object(sparse, name) }?.0.try_lock() {
-        Ok(mut sparse) => sparse.settle(name).map(|()| sparse),
-        Err(TryLockError::WouldBlock) => Err(Failure::argument(format!(
-            "{name} is in use by another call: give each result its own brv_sparse"
-        ))),
-        Err(TryLockError::Poisoned(_)) => {
-            Err(Failure::panic(&"the vector was left unfinished by an earlier defect"))
-        }
-    }
+    let object = unsafe { object(sparse, name) }?;
+    Held::lock(&object.0, name, "another call: give each result its own brv_sparse")
 }
 
 /// The objects that get the results of a call, in the order of the results. No other call can use them
 /// meanwhile.
-pub(super) struct Results<'a>(Vec<Option<MutexGuard<'a, Sparse>>>);
+pub(super) struct Results<'a>(Vec<Option<MutexGuard<'a, Held<SparseVec>>>>);
 
 /// Where the results of a started call are left.
 #[derive(Clone)]
-pub(super) struct Places(Vec<Place>);
+pub(super) struct Places(Vec<Place<SparseVec>>);
 
 impl<'a> Results<'a> {
     /// Holds the objects for a sum and for what this rank keeps, which may be NULL if that is nothing.
@@ -125,7 +78,7 @@ impl<'a> Results<'a> {
     pub(super) fn set(self, results: Vec<SparseVec>) {
         for (sparse, entries) in self.0.into_iter().zip(results) {
             if let Some(mut sparse) = sparse {
-                sparse.entries = entries;
+                sparse.value = entries;
             }
         }
     }
@@ -139,7 +92,7 @@ impl<'a> Results<'a> {
     pub(super) fn await_call(self, call: &Arc<Call>, Places(places): Places) {
         for (sparse, place) in self.0.into_iter().zip(places) {
             if let Some(mut sparse) = sparse {
-                sparse.coming = Some(Coming { call: Arc::clone(call), place });
+                sparse.await_call(call, place);
             }
         }
     }
@@ -147,7 +100,7 @@ impl<'a> Results<'a> {
 
 impl Places {
     pub(super) fn set(&self, results: Vec<SparseVec>) {
-        self.0.iter().zip(results).for_each(|(place, entries)| *place.lock() = Some(entries));
+        self.0.iter().zip(results).for_each(|(place, entries)| place.set(entries));
     }
 }
 
@@ -173,10 +126,7 @@ pub unsafe extern "C" fn brv_sparse_free(sparse: *mut brv_sparse) {
     guard(|| {
         // SAFETY: the handle was made by `Box::into_raw` in `hand_out`, and the caller in C gives it up.
         let brv_sparse(mutex) = *unsafe { Box::from_raw(sparse) };
-        let coming = mutex.into_inner().unwrap_or_else(PoisonError::into_inner).coming;
-        if let Some(coming) = coming {
-            drop_elsewhere(coming);
-        }
+        Held::end(mutex);
         Ok(())
     });
 }
@@ -198,10 +148,10 @@ pub unsafe extern "C" fn brv_sparse_count(
         if !dim.is_null() {
             check(dim, "dim")?;
             // SAFETY: not NULL and aligned; the caller in C guarantees that it may be written.
-            unsafe { dim.write(sparse.entries.dim()) };
+            unsafe { dim.write(sparse.value.dim()) };
         }
         // SAFETY: likewise.
-        unsafe { count.write(sparse.entries.len()) };
+        unsafe { count.write(sparse.value.len()) };
         Ok(())
     })
 }
@@ -222,7 +172,7 @@ pub unsafe extern "C" fn brv_sparse_read(
     guard(|| {
         // SAFETY: the caller in C guarantees a live vector.
         let sparse = unsafe { sparse_of(sparse, "sparse") }?;
-        let entries = sparse.entries.view();
+        let entries = sparse.value.view();
         check(count, "count")?;
         // SAFETY: not NULL and aligned; the caller in C guarantees that it may be written.
         unsafe { count.write(entries.len()) };
@@ -243,6 +193,56 @@ pub unsafe extern "C" fn brv_sparse_read(
     })
 }
 
+/// Replaces the entries by a copy of these.
+///
+/// # Safety
+/// `sparse` is NULL or a live vector; `indices` and `values` have `count` elements, set, that nobody writes
+/// meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_sparse_set(
+    sparse: *mut brv_sparse,
+    indices: *const u32,
+    values: *const f32,
+    count: usize,
+    dim: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live vector.
+        let mut sparse = unsafe { sparse_of(sparse, "sparse") }?;
+        // SAFETY: the caller in C guarantees the entries.
+        sparse.value = unsafe { Entries { indices, values, count, dim }.read(dim, "dim") }?;
+        Ok(())
+    })
+}
+
+/// Stores where the entries are, and their number.
+///
+/// # Safety
+/// `sparse` is NULL or a live vector; the others are NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_sparse_view(
+    sparse: *const brv_sparse,
+    indices: *mut *const u32,
+    values: *mut *const f32,
+    count: *mut usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live vector.
+        let sparse = unsafe { sparse_of(sparse, "sparse") }?;
+        let entries = sparse.value.view();
+        check(indices, "indices")?;
+        check(values, "values")?;
+        check(count, "count")?;
+        // SAFETY: not NULL and aligned; the caller in C guarantees that it may be written.
+        unsafe { indices.write(entries.indices().as_ptr()) };
+        // SAFETY: likewise.
+        unsafe { values.write(entries.values().as_ptr()) };
+        // SAFETY: likewise.
+        unsafe { count.write(entries.len()) };
+        Ok(())
+    })
+}
+
 /// Adds the entries, times a factor, to a dense vector.
 ///
 /// # Safety
@@ -254,17 +254,48 @@ pub unsafe extern "C" fn brv_sparse_add_to(
     dense: *mut f32,
     n: usize,
 ) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live vector.
-        let sparse = unsafe { sparse_of(sparse, "sparse") }?;
-        let entries = sparse.entries.view();
-        if n != entries.dim() {
-            let expected = entries.dim();
-            return Err(Failure::argument(format!("n is {n}, expected {expected}, the dim of the vector")));
-        }
-        // SAFETY: the caller in C guarantees set memory that nobody else uses.
-        let dense = unsafe { Stretch::new(dense.cast_const(), n, "dense")?.write() };
+    let add = |entries: SparseView<'_>, dense: &mut [f32]| {
         in_standard_float_mode(|| entries.add_scaled_to(factor, dense));
-        Ok(())
-    })
+    };
+    // SAFETY: the caller in C guarantees what `change` demands.
+    guard(|| unsafe { change(sparse, dense, n, add) })
+}
+
+/// Sets the elements of a dense vector at the indices of the entries to 0.
+///
+/// # Safety
+/// As for [`brv_sparse_add_to`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_sparse_clear_in(
+    sparse: *const brv_sparse,
+    dense: *mut f32,
+    n: usize,
+) -> brv_status {
+    let clear = |entries: SparseView<'_>, dense: &mut [f32]| {
+        entries.indices().iter().for_each(|index| dense[*index as usize] = 0.0);
+    };
+    // SAFETY: the caller in C guarantees what `change` demands.
+    guard(|| unsafe { change(sparse, dense, n, clear) })
+}
+
+/// Changes a dense vector of the length of a sparse one.
+///
+/// # Safety
+/// As for [`brv_sparse_add_to`].
+unsafe fn change(
+    sparse: *const brv_sparse,
+    dense: *mut f32,
+    n: usize,
+    how: impl FnOnce(SparseView<'_>, &mut [f32]),
+) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees a live vector.
+    let sparse = unsafe { sparse_of(sparse, "sparse") }?;
+    let entries = sparse.value.view();
+    if n != entries.dim() {
+        let expected = entries.dim();
+        return Err(Failure::argument(format!("n is {n}, expected {expected}, the dim of the vector")));
+    }
+    // SAFETY: the caller of this function guarantees set memory that nobody else uses.
+    how(entries, unsafe { Stretch::new(dense.cast_const(), n, "dense")?.write() });
+    Ok(())
 }

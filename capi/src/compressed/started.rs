@@ -2,8 +2,9 @@
 //! `tests/capi/listed_compressed.rs`.
 
 use super::{
-    Entries, GtopkArguments, LowRankArguments, QuantisedArguments, SparseAllGatherArguments,
-    SparseReduceScatterArguments, TopkArguments, VoteArguments, brv_low_rank, brv_sparse, starting,
+    BlockArguments, Entries, GtopkArguments, LowRankArguments, OkTopkArguments, QuantisedArguments,
+    RandomKArguments, SparseAllGatherArguments, SparseReduceScatterArguments, TopkArguments, VoteArguments,
+    brv_draw, brv_low_rank, brv_ok_topk, brv_sparse, starting,
 };
 use crate::group::brv_group;
 use crate::options::brv_options;
@@ -103,6 +104,71 @@ pub unsafe extern "C" fn brv_isparse_reduce_scatter(
 ) -> brv_status {
     let entries = Entries { indices, values, count, dim };
     let arguments = SparseReduceScatterArguments { entries, limit, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { starting(group, arguments, request, options) }
+}
+
+/// Starts an ok-topk-all-reduce.
+///
+/// # Safety
+/// As for `starting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_iok_topk_all_reduce(
+    group: *mut brv_group,
+    indices: *const u32,
+    values: *const f32,
+    count: usize,
+    dim: usize,
+    ok_topk: *mut brv_ok_topk,
+    format: brv_values,
+    sum: *mut brv_sparse,
+    kept: *mut brv_sparse,
+    request: *mut *mut brv_request,
+    options: *const brv_options,
+) -> brv_status {
+    let entries = Entries { indices, values, count, dim };
+    let arguments = OkTopkArguments { entries, ok_topk, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { starting(group, arguments, request, options) }
+}
+
+/// Starts a random-k-all-reduce.
+///
+/// # Safety
+/// As for `starting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_irandom_k_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    n: usize,
+    k: usize,
+    draw: brv_draw,
+    seed: u64,
+    step: u64,
+    sum: *mut brv_sparse,
+    request: *mut *mut brv_request,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = RandomKArguments { input, n, k, draw, seed, step, sum };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { starting(group, arguments, request, options) }
+}
+
+/// Starts a block-all-reduce.
+///
+/// # Safety
+/// As for `starting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_iblock_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    output: *mut f32,
+    n: usize,
+    block: usize,
+    request: *mut *mut brv_request,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = BlockArguments { input, output, n, block };
     // SAFETY: the caller in C guarantees it.
     unsafe { starting(group, arguments, request, options) }
 }

@@ -16,10 +16,15 @@ typedef struct arguments {
     brv_sparse *kept;
     size_t limit;
     brv_sparse *const *all;
+    brv_ok_topk *ok_topk;
     const float *in;
-    float *out;
-    float *kept_vector;
     size_t n;
+    brv_draw draw;
+    uint64_t seed;
+    uint64_t step;
+    float *out;
+    size_t block;
+    float *kept_vector;
     brv_low_rank *low_rank;
     const float *const *matrices;
     size_t tensors;
@@ -65,6 +70,33 @@ static brv_status call_sparse_reduce_scatter(brv_group *group, const arguments *
                                       a->limit, a->format, a->sum, a->kept, request, options);
 }
 
+static brv_status call_ok_topk_all_reduce(brv_group *group, const arguments *a, brv_request **request,
+                                          const brv_options *options)
+{
+    if (request == NULL)
+        return brv_ok_topk_all_reduce(group, a->indices, a->values, a->count, a->dim, a->ok_topk,
+                                      a->format, a->sum, a->kept, options);
+    return brv_iok_topk_all_reduce(group, a->indices, a->values, a->count, a->dim,
+                                   a->ok_topk, a->format, a->sum, a->kept, request, options);
+}
+
+static brv_status call_random_k_all_reduce(brv_group *group, const arguments *a, brv_request **request,
+                                           const brv_options *options)
+{
+    if (request == NULL)
+        return brv_random_k_all_reduce(group, a->in, a->n, a->k, a->draw, a->seed, a->step, a->sum, options);
+    return brv_irandom_k_all_reduce(group, a->in, a->n, a->k, a->draw, a->seed, a->step,
+                                    a->sum, request, options);
+}
+
+static brv_status call_block_all_reduce(brv_group *group, const arguments *a, brv_request **request,
+                                        const brv_options *options)
+{
+    if (request == NULL)
+        return brv_block_all_reduce(group, a->in, a->out, a->n, a->block, options);
+    return brv_iblock_all_reduce(group, a->in, a->out, a->n, a->block, request, options);
+}
+
 static brv_status call_quantised_all_reduce(brv_group *group, const arguments *a, brv_request **request,
                                             const brv_options *options)
 {
@@ -93,17 +125,20 @@ typedef struct entry {
     const char *name;
     brv_status (*call)(brv_group *group, const arguments *a, brv_request **request,
                        const brv_options *options);
-    int has_entries, has_vector, has_format, has_kept;
+    int has_entries, has_vector, has_output, has_format, has_kept;
 } entry;
 
 static const entry ALL[] = {
-    {"gtopk_all_reduce", call_gtopk_all_reduce, 1, 0, 1, 1},
-    {"topk_all_reduce", call_topk_all_reduce, 1, 0, 1, 1},
-    {"sparse_all_gather", call_sparse_all_gather, 1, 0, 1, 0},
-    {"sparse_reduce_scatter", call_sparse_reduce_scatter, 1, 0, 1, 1},
-    {"quantised_all_reduce", call_quantised_all_reduce, 0, 1, 1, 1},
-    {"vote_all_reduce", call_vote_all_reduce, 0, 1, 0, 0},
-    {"low_rank_all_reduce", call_low_rank_all_reduce, 0, 0, 0, 0},
+    {"gtopk_all_reduce", call_gtopk_all_reduce, 1, 0, 0, 1, 1},
+    {"topk_all_reduce", call_topk_all_reduce, 1, 0, 0, 1, 1},
+    {"sparse_all_gather", call_sparse_all_gather, 1, 0, 0, 1, 0},
+    {"sparse_reduce_scatter", call_sparse_reduce_scatter, 1, 0, 0, 1, 1},
+    {"ok_topk_all_reduce", call_ok_topk_all_reduce, 1, 0, 0, 1, 1},
+    {"random_k_all_reduce", call_random_k_all_reduce, 0, 1, 0, 0, 0},
+    {"block_all_reduce", call_block_all_reduce, 0, 1, 1, 0, 0},
+    {"quantised_all_reduce", call_quantised_all_reduce, 0, 1, 1, 1, 1},
+    {"vote_all_reduce", call_vote_all_reduce, 0, 1, 1, 0, 0},
+    {"low_rank_all_reduce", call_low_rank_all_reduce, 0, 0, 0, 0, 0},
 };
 
 #endif

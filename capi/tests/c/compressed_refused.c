@@ -8,6 +8,7 @@ static float in[DIM], out[DIM], kept_vector[DIM];
 static brv_sparse *sum, *kept, *all[MOST_RANKS];
 static vector own;
 static brv_low_rank *low_rank, *other_low_rank;
+static brv_ok_topk *ok_topk, *other_ok_topk, *longer_ok_topk;
 static const float *const matrices[] = {in};
 
 /* Arguments that every collective takes. */
@@ -20,6 +21,7 @@ static arguments good(void)
     a.format = BRV_VALUES_F16, a.sum = sum, a.kept = kept, a.all = all;
     a.in = in, a.out = out, a.kept_vector = kept_vector, a.n = DIM;
     a.low_rank = low_rank, a.matrices = matrices, a.tensors = 1;
+    a.ok_topk = ok_topk, a.draw = BRV_DRAW_BLOCK, a.block = 64;
     return a;
 }
 
@@ -40,10 +42,36 @@ static void refuses(brv_group *group, const entry *entry, arguments a, const cha
         refuses(group, entry, a, words);    \
     } while (0)
 
+static int is_named(const entry *entry, const char *name)
+{
+    return strcmp(entry->name, name) == 0;
+}
+
+/* A length or a limit that does not fit is refused by that of a state, or by that of the call. */
+static void limits(brv_group *group, const entry *entry)
+{
+    static uint32_t indices[2 * K + 1] = {1, 5, 6};
+    int has_k = is_named(entry, "gtopk_all_reduce");
+
+    if (is_named(entry, "ok_topk_all_reduce")) {
+        REFUSES("dim is 2, expected 700, that of ok_topk", a.dim = 2);
+        REFUSES("expected at most 2 k of ok_topk, 120", (a.indices = indices, a.count = 2 * K + 1));
+        REFUSES("ok_topk is NULL", a.ok_topk = NULL);
+        return;
+    }
+    REFUSES("expected at most dim, 2", (a.indices = indices, a.count = 3, a.dim = 2));
+    REFUSES("expected at most dim, 0", (a.count = 1, a.dim = 0));
+    REFUSES("4294967297", (a.count = 0, a.dim = (size_t)UINT32_MAX + 2));
+    REFUSES(has_k ? "expected at most k, 2" : "expected at most limit, 2", (a.count = 3, a.limit = a.k = 2));
+    REFUSES(has_k ? "expected at most k, 0" : "expected at most limit, 0", (a.count = 1, a.limit = a.k = 0));
+    if (has_k)
+        REFUSES("put_back is 3", a.put_back = (brv_put_back)3);
+}
+
 static void entries(brv_group *group, const entry *entry)
 {
     uint32_t indices[3] = {1, 5, 5};
-    int has_k = strcmp(entry->name, "gtopk_all_reduce") == 0;
+    int needs_kept = is_named(entry, "gtopk_all_reduce") || is_named(entry, "ok_topk_all_reduce");
     void *crooked = (char *)own.values + 1;
 
     REFUSES("indices is NULL", a.indices = NULL);
@@ -52,19 +80,13 @@ static void entries(brv_group *group, const entry *entry)
     REFUSES("position 2 does not rise", (a.indices = indices, a.count = 3));
     indices[2] = DIM;
     REFUSES("index 700 at position 2 is out of range", (a.indices = indices, a.count = 3));
-    REFUSES("expected at most dim, 2", (a.indices = indices, a.count = 3, a.dim = 2));
-    REFUSES("expected at most dim, 0", (a.count = 1, a.dim = 0));
-    REFUSES("4294967297", (a.count = 0, a.dim = (size_t)UINT32_MAX + 2));
-    REFUSES(has_k ? "expected at most k, 2" : "expected at most limit, 2", (a.count = 3, a.limit = a.k = 2));
-    REFUSES(has_k ? "expected at most k, 0" : "expected at most limit, 0", (a.count = 1, a.limit = a.k = 0));
+    limits(group, entry);
     REFUSES("format is 9, expected a brv_values (0 to 8)", a.format = (brv_values)9);
-    if (has_k)
-        REFUSES("put_back is 3", a.put_back = (brv_put_back)3);
     if (entry->has_kept) {
         REFUSES("sum is NULL", a.sum = NULL);
         REFUSES("kept is NULL, expected a brv_sparse", a.kept = NULL);
         REFUSES("kept is in use by another call: give each result its own", a.kept = sum);
-        if (has_k)
+        if (needs_kept)
             REFUSES("kept is NULL", (a.kept = NULL, a.format = BRV_VALUES_F32));
     } else {
         brv_sparse *last = all[size - 1];
@@ -78,9 +100,20 @@ static void entries(brv_group *group, const entry *entry)
 static void vectors(brv_group *group, const entry *entry)
 {
     REFUSES("in is NULL", a.in = NULL);
-    REFUSES("out is NULL", a.out = NULL);
-    REFUSES("in and out overlap: pass separate memory, or in == out", (a.in = out + 1, a.n = 10));
-    REFUSES("check n", a.n = SIZE_MAX / 2);
+    REFUSES("check n", (a.n = SIZE_MAX / 2, a.block = SIZE_MAX));
+    if (entry->has_output) {
+        REFUSES("out is NULL", a.out = NULL);
+        REFUSES("in and out overlap: pass separate memory, or in == out", (a.in = out + 1, a.n = 10));
+    } else {
+        REFUSES("draw is 3, expected a brv_draw (1 or 2)", a.draw = (brv_draw)3);
+        REFUSES("draw is 0", a.draw = (brv_draw)0);
+        REFUSES("sum is NULL", a.sum = NULL);
+        REFUSES("4294967297", a.n = (size_t)UINT32_MAX + 2);
+    }
+    if (is_named(entry, "block_all_reduce")) {
+        REFUSES("block is 0, expected 1 or more", a.block = 0);
+        REFUSES("fewer than 2^32 blocks", (a.n = (size_t)UINT32_MAX + 1, a.block = 1));
+    }
     if (!entry->has_format)
         return;
     REFUSES("format is 8, expected a brv_values (0 to 7)", a.format = BRV_VALUES_F32_PACKED);
@@ -127,7 +160,7 @@ static void refused(brv_group *group)
         else
             factors(group, entry);
         CHECK_FAILS(entry->call(NULL, &a, NULL, NULL), BRV_ERR_ARGUMENT, "group is NULL");
-        if (strcmp(entry->name, "topk_all_reduce") == 0) {
+        if (is_named(entry, "topk_all_reduce")) {
             algorithm.algorithm = BRV_ALGORITHM_RING;
             if (size > 1)
                 CHECK_FAILS(entry->call(group, &a, NULL, &algorithm), BRV_ERR_ARGUMENT, "does not fit");
@@ -153,7 +186,8 @@ static void nothing(brv_group *group)
 
     for (which = 0; which < sizeof ALL / sizeof *ALL; which++) {
         arguments a = good();
-        a.count = a.dim = a.k = a.limit = a.n = 0;
+        a.count = a.k = a.limit = a.n = 0;
+        a.dim = is_named(&ALL[which], "ok_topk_all_reduce") ? DIM : 0;
         a.indices = NULL, a.values = NULL, a.in = a.out = a.kept_vector = NULL;
         CHECK(ALL[which].call(group, &a, NULL, NULL) == BRV_OK);
         a.dim = DIM;
@@ -235,9 +269,11 @@ static void overflow(brv_group *group)
     for (which = 0; which < sizeof ALL / sizeof *ALL; which++) {
         arguments a = good();
         int adds = ALL[which].has_kept;
-        if (strcmp(ALL[which].name, "low_rank_all_reduce") == 0)
+        if (is_named(&ALL[which], "low_rank_all_reduce"))
             continue;
+        adds |= is_named(&ALL[which], "random_k_all_reduce") || is_named(&ALL[which], "block_all_reduce");
         a.indices = &index, a.values = &huge, a.count = 1, a.format = BRV_VALUES_F32;
+        a.k = DIM;
         in[5] = huge;
         CHECK(ALL[which].call(group, &a, NULL, NULL) ==
               (adds && size > 1 ? BRV_ERR_NON_FINITE : BRV_OK));
@@ -277,17 +313,22 @@ static void other_format(arguments *a)
 
 static void other_limit(arguments *a)
 {
-    a->k = a->limit = K + 1;
+    a->k = a->limit = K + 1, a->ok_topk = other_ok_topk;
 }
 
 static void other_length(arguments *a)
 {
-    a->dim = DIM + 1, a->n = DIM - 1, a->low_rank = other_low_rank;
+    a->dim = DIM + 1, a->n = DIM - 1, a->low_rank = other_low_rank, a->ok_topk = longer_ok_topk;
 }
 
 static void other_rule(arguments *a)
 {
-    a->put_back = BRV_PUT_BACK_PUBLISHED;
+    a->put_back = BRV_PUT_BACK_PUBLISHED, a->draw = BRV_DRAW_SCATTERED, a->block = 63;
+}
+
+static void other_step(arguments *a)
+{
+    a->step++;
 }
 
 static void all_differ(brv_group *group)
@@ -300,6 +341,10 @@ static void all_differ(brv_group *group)
             differs(group, &ALL[which], other_format);
         if (ALL[which].has_entries)
             differs(group, &ALL[which], other_limit);
+        if (is_named(&ALL[which], "random_k_all_reduce"))
+            differs(group, &ALL[which], other_step);
+        if (ALL[which].has_vector && !ALL[which].has_format && !is_named(&ALL[which], "vote_all_reduce"))
+            differs(group, &ALL[which], other_rule);
     }
     differs(group, &ALL[0], other_rule);
 }
@@ -337,15 +382,21 @@ static void group_is_freed(brv_group *world)
 /* The objects of a call that has not ended. */
 static void may_be_freed(brv_group *group)
 {
-    brv_request *requests[2] = {NULL, NULL};
+    brv_request *requests[3] = {NULL, NULL, NULL};
     arguments a = good();
 
+    CHECK(brv_iok_topk_all_reduce(group, a.indices, a.values, a.count, DIM, ok_topk, BRV_VALUES_F32, all[0],
+                                  all[1], &requests[2], NULL) == BRV_OK);
     CHECK(brv_igtopk_all_reduce(group, a.indices, a.values, a.count, DIM, K, BRV_PUT_BACK_CONSERVING,
                                 BRV_VALUES_F32, sum, kept, &requests[0], NULL) == BRV_OK);
     CHECK(brv_ilow_rank_all_reduce(group, low_rank, matrices, 1, &requests[1], NULL) == BRV_OK);
     brv_sparse_free(sum);
     brv_sparse_free(kept);
     brv_low_rank_free(low_rank);
+    brv_ok_topk_free(ok_topk);
+    brv_sparse_free(all[0]);
+    brv_sparse_free(all[1]);
+    ends_with(requests[2], BRV_OK);
     ends_with(requests[0], BRV_OK);
     ends_with(requests[1], BRV_OK);
 }
@@ -358,11 +409,14 @@ int main(void)
     rank = brv_group_rank(group), size = brv_group_size(group);
     CHECK(size <= MOST_RANKS);
     sum = new_sparse(), kept = new_sparse();
-    for (other = 0; other < size; other++)
+    for (other = 0; other < MOST_RANKS; other++)
         all[other] = new_sparse();
     CHECK(brv_low_rank_new(&low_rank) == BRV_OK && brv_low_rank_new(&other_low_rank) == BRV_OK);
     CHECK(brv_low_rank_add(low_rank, 20, 35, 2, 1) == BRV_OK);
     CHECK(brv_low_rank_add(other_low_rank, 35, 20, 2, 1) == BRV_OK);
+    CHECK(brv_ok_topk_new(group, DIM, K, &ok_topk) == BRV_OK);
+    CHECK(brv_ok_topk_new(group, DIM, K + 1, &other_ok_topk) == BRV_OK);
+    CHECK(brv_ok_topk_new(group, DIM + 1, K, &longer_ok_topk) == BRV_OK);
     entries_of(7, rank, &own);
     refused(group);
     nothing(group);
@@ -376,9 +430,11 @@ int main(void)
                                    BRV_VALUES_F32, sum, kept, NULL) == BRV_OK);
         group_is_freed(group);
     }
-    for (other = 0; other < size; other++)
+    for (other = 2; other < MOST_RANKS; other++)
         brv_sparse_free(all[other]);
     may_be_freed(group);
+    brv_ok_topk_free(other_ok_topk);
+    brv_ok_topk_free(longer_ok_topk);
     brv_low_rank_free(other_low_rank);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
     brv_group_free(group);

@@ -98,6 +98,59 @@ at most limit. Costs P - 1 messages of about limit / P entries, and a barrier.
 BRV_ERR_NON_FINITE if a value or a sum is not finite.",
     },
     Entry {
+        name: "ok_topk_all_reduce",
+        arguments: "OkTopkArguments",
+        parameters: &[Entries, Plain("brv_ok_topk *", "*mut brv_ok_topk", "ok_topk"), FORMAT, SUM, KEPT],
+        docs: "\
+Sums the sparse vectors of all ranks and keeps about k of the largest entries, k / 2 to 2 k of them or all:
+Ok-Topk (Li and Hoefler, PPoPP 2022). sum gets these entries, kept what this rank adds to its residual: the
+entries that are not in the result, and what rounding takes away. dim is that of ok_topk, and count is at most
+2 k, as what brv_ok_topk_select gives. All ranks have used their ok_topk alike; it takes a step, unless the
+call fails. While a started call has not ended, ok_topk is in use.
+
+Costs about 2 k (P - 1) / P entries of 8 bytes a rank, whatever P is, and at most twice as many; 1 + 2
+ceil(log2 P) rounds, and in steps that estimate a threshold or a partition anew up to 9 ceil(log2 P) more with
+few bytes. kept must not be NULL.
+
+BRV_ERR_NON_FINITE if a value or a sum is not finite.",
+    },
+    Entry {
+        name: "random_k_all_reduce",
+        arguments: "RandomKArguments",
+        parameters: &[
+            IN,
+            count("n"),
+            count("k"),
+            Plain("brv_draw ", "brv_draw", "draw"),
+            Plain("uint64_t ", "u64", "seed"),
+            Plain("uint64_t ", "u64", "step"),
+            SUM,
+        ],
+        docs: "\
+Sums the vectors of all ranks at k places, or all if there are fewer, which all ranks draw alike, by the seed
+and the number of the step: only the values travel, by a dense all-reduce of k elements (random K and random
+block: Vogels et al., NeurIPS 2019). sum gets an entry for each place. in is unchanged: what a rank keeps for
+later steps is in with zeros at the indices of sum (brv_sparse_clear_in). n is at most 2^32; n, k, draw, seed
+and step are the same on all ranks.
+
+BRV_ERR_NON_FINITE if a value, at one of the places or not, or a sum is not finite.",
+    },
+    Entry {
+        name: "block_all_reduce",
+        arguments: "BlockArguments",
+        parameters: &[IN, OUT, count("n"), count("block")],
+        docs: "\
+Sums the n elements at in over all ranks, to out on every rank; blocks of `block` elements that are entirely
+zero do not travel (OmniReduce: Fei et al., SIGCOMM 2021). The sum has the bits of the dense one, except that
+a zero may have the other sign. block is 1 or more, the same on all ranks, and leaves fewer than 2^32 blocks.
+In place: in == out.
+
+Costs 2 rounds, and (P - 1) / P times 4 + 4 block bytes for each block of in, and of the sum, that is not
+zero.
+
+BRV_ERR_NON_FINITE if a value or a sum is not finite.",
+    },
+    Entry {
         name: "quantised_all_reduce",
         arguments: "QuantisedArguments",
         parameters: &[IN, OUT, Plain("float *", "*mut f32", "kept"), count("n"), FORMAT],

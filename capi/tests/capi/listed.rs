@@ -165,7 +165,7 @@ pub fn declaration(function: &str, parameters: Vec<String>, is_started: bool) ->
 /// The function in Rust of a collective with these parameters, which waits for it or starts it.
 pub fn function_in_rust(name: &str, parameters: Vec<String>, is_started: bool, body: &str) -> String {
     let (what, way) = if is_started { ("Starts", "starting") } else { ("Makes", "waiting") };
-    let article = if name.starts_with('a') { "an" } else { "a" };
+    let article = if name.starts_with(['a', 'o']) { "an" } else { "a" };
     let shown = name.replace('_', "-");
     let text = format!(
         "\n/// {what} {article} {shown}.\n///\n/// # Safety\n/// As for `{way}` in this module's parent.\n\

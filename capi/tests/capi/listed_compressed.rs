@@ -98,7 +98,7 @@ impl Entry {
     fn in_table(&self) -> String {
         let is = |name| u8::from(self.has(name));
         let name = self.name;
-        let has = ["indices", "in", "format", "kept"].map(|name| is(name).to_string()).join(", ");
+        let has = ["indices", "in", "out", "format", "kept"].map(|name| is(name).to_string()).join(", ");
         format!("    {{\"{name}\", call_{name}, {has}}},\n")
     }
 }
@@ -134,21 +134,21 @@ fn functions(is_started: bool) -> String {
     } else {
         ("wait", "waiting", "")
     };
-    let mut names: Vec<&str> =
-        ALL.iter().map(|entry| entry.arguments).chain(["Entries", "brv_low_rank", "brv_sparse"]).collect();
+    let others = ["Entries", "brv_draw", "brv_low_rank", "brv_ok_topk", "brv_sparse"];
+    let mut names: Vec<&str> = ALL.iter().map(|entry| entry.arguments).chain(others).collect();
     names.push(way);
     names.sort_unstable_by_key(|name| (name.starts_with(char::is_lowercase), *name));
-    let mut lines = vec!["use super::{\n   ".to_owned()];
+    let mut lines = vec!["   ".to_owned()];
     for name in names {
         let line = lines.last_mut().unwrap();
-        if line.len() + name.len() + 2 > 110 + "use super::{\n".len() {
+        if line.len() + name.len() + 2 > COLUMNS {
             lines.push("   ".to_owned());
         }
         *lines.last_mut().unwrap() += &format!(" {name},");
     }
     let mut text = format!(
         "//! Compressed collectives that {what}. Made from `tests/capi/list_compressed.rs`: see\n\
-         //! `tests/capi/listed_compressed.rs`.\n\n{}\n}};\nuse crate::group::brv_group;\n\
+         //! `tests/capi/listed_compressed.rs`.\n\nuse super::{{\n{}\n}};\nuse crate::group::brv_group;\n\
          use crate::options::brv_options;\nuse crate::policy::{{brv_put_back, brv_values}};\n{request}\
          use crate::status::brv_status;\n",
         lines.join("\n")
@@ -175,7 +175,8 @@ fn table() -> String {
     ALL.iter().for_each(|entry| text += &entry.in_test());
     text += "\ntypedef struct entry {\n    const char *name;\n    brv_status (*call)(brv_group *group, const \
         arguments *a, brv_request **request,\n                       const brv_options *options);\n    \
-        int has_entries, has_vector, has_format, has_kept;\n} entry;\n\nstatic const entry ALL[] = {\n";
+        int has_entries, has_vector, has_output, has_format, has_kept;\n} entry;\n\n\
+        static const entry ALL[] = {\n";
     ALL.iter().for_each(|entry| text += &entry.in_table());
     text + "};\n\n#endif\n"
 }

@@ -117,6 +117,7 @@ fn dense_collectives_refuse_what_makes_no_sense() {
 #[test]
 fn compressed_collectives_agree_with_serial_sums() {
     in_both_ways("compressed.c");
+    in_both_ways("compressed_sums.c");
     in_both_ways("compressed_low_rank.c");
 }
 
@@ -129,6 +130,7 @@ fn compressed_collectives_refuse_what_makes_no_sense() {
 fn compressed_collectives_run_under_valgrind() {
     under_valgrind("compressed.c", &["short"], 2);
     under_valgrind("compressed_refused.c", &[], 2);
+    under_valgrind("compressed_sums.c", &[], 2);
     under_valgrind("compressed_low_rank.c", &[], 2);
 }
 

@@ -11,7 +11,7 @@ use brevity_compress::quantise::Values;
 use super::{Algorithm, Estimate, Ground, Row, Work, estimates, estimates_of};
 use crate::dense::AllReduce;
 use crate::description::Operation;
-use crate::sparse::{Wire, all_gather, gtopk, reduce_scatter, topk};
+use crate::sparse::{Wire, all_gather, blocks, gtopk, ok_topk, random_k, reduce_scatter, topk};
 use crate::{low_rank, quantised, vote};
 
 /// A vector of `f32` on each rank that is to be summed, and how it may be compressed.
@@ -36,8 +36,8 @@ pub struct Planned {
     pub operation: Operation,
     /// Its algorithm; `None` over the memory that the ranks of one host share.
     pub algorithm: Option<Algorithm>,
-    /// Whether every rank gets a sum of gradients. If not, it is a part of one, or a vote, and no alternative
-    /// to those that are.
+    /// Whether every rank gets a sum of gradients. If not, it is a part of one, a vote, or the sum at random
+    /// places, and no alternative to those that are.
     pub is_sum: bool,
     /// What the collective takes, with the merging of entries.
     pub estimate: Estimate,
@@ -99,6 +99,38 @@ const METHODS: &[Method] = &[
         is_sum: true,
         rows: gtopk::ROWS,
         work: of_entries,
+        own_seconds: |work, ground| {
+            let elements = work.dim as f64;
+            ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
+        },
+    },
+    Method {
+        operation: Operation::OK_TOPK_ALL_REDUCE,
+        is_sum: true,
+        rows: ok_topk::ROWS,
+        work: of_entries,
+        own_seconds: |work, ground| {
+            let elements = work.dim as f64;
+            ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
+        },
+    },
+    Method {
+        operation: Operation::BLOCK_ALL_REDUCE,
+        is_sum: true,
+        rows: blocks::ROWS,
+        work: |summand| summand.entries.map(|entries| blocks::work(summand.elements, entries)),
+        // To write the entries into a vector, and to find its blocks, which become the sum.
+        own_seconds: |work, ground| {
+            let elements = work.dim as f64;
+            let written = ground.spreading(work.entries as f64, elements);
+            ground.selecting(elements) + written + ground.copying(4.0 * elements)
+        },
+    },
+    Method {
+        operation: Operation::RANDOM_K_ALL_REDUCE,
+        is_sum: false,
+        rows: random_k::ROWS,
+        work: |summand| summand.entries.map(|entries| random_k::work(summand.elements, entries)),
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -222,6 +254,13 @@ mod tests {
             (Operation::SPARSE_REDUCE_SCATTER, Algorithm::Direct, 4, 8.0 * entries * 7.0 / 8.0),
             (Operation::TOPK_ALL_REDUCE, Algorithm::Bruck, 3, 8.0 * entries * 7.0),
             (Operation::GTOPK_ALL_REDUCE, Algorithm::Binomial, 6, 8.0 * entries * 3.0),
+            (
+                Operation::OK_TOPK_ALL_REDUCE,
+                Algorithm::Direct,
+                5,
+                8.0 * entries * 2.0 * 7.0 / 8.0 + 24.0 * 7.0,
+            ),
+            (Operation::RANDOM_K_ALL_REDUCE, Algorithm::Doubling, 3, 4.0 * entries * 3.0),
             (Operation::VOTE_ALL_REDUCE, Algorithm::Direct, 2, ELEMENTS as f64 / 8.0 * 2.0 * 7.0 / 8.0),
             (Operation::LOW_RANK_ALL_REDUCE, Algorithm::Doubling, 6, 2.0 * 3.0 * 4.0 * 4.0 * 1024.0),
         ] {

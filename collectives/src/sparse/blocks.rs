@@ -11,18 +11,43 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use brevity_compress::select::BLOCK_PLACES;
 use brevity_compress::{Error as CompressError, in_standard_float_mode};
 
 use super::message::receive_parts;
 use super::tensors::Tensors;
-use crate::all_pairs::all_pairs;
+use super::topk::union;
+use crate::all_pairs::{self, all_pairs};
 use crate::call::Call;
 use crate::compressed::Compressed;
 use crate::data::Element;
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
 use crate::pattern::chunk_range;
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row { algorithm: Algorithm::Direct, fits: always, estimate }];
+
+/// What it has to do for vectors with so many values that are not zero.
+pub(crate) fn work(dim: usize, entries: usize) -> Work {
+    Work { entries: entries.min(dim), dim, ..Work::default() }
+}
+
+/// What it takes in blocks of 256, if the values of each rank that are not zero are anywhere. Values that lie
+/// together are in fewer blocks.
+fn estimate(work: &Work, ground: &Ground) -> Estimate {
+    let dim = work.dim.max(1) as f64;
+    let each = dim.min(BLOCK_PLACES as f64);
+    // Of the blocks of a vector with so many values.
+    let bytes = |values: f64| {
+        let absent = (0..each as usize).fold(1.0, |all, _| all * (1.0 - values / dim));
+        (4.0 + 4.0 * each) * (dim / each) * (1.0 - absent)
+    };
+    let (own, sums) = (bytes(work.entries as f64), bytes(union(work, ground)));
+    let scattered = all_pairs::estimate(own / ground.ranks(), ground).computing(ground.combining(own));
+    scattered.then(all_pairs::estimate(sums / ground.ranks(), ground))
+}
 
 /// What ranks of a block-sparse all-reduce must agree on.
 #[must_use]
@@ -313,7 +338,12 @@ impl<V: AsRef<[f32]> + AsMut<[f32]> + Send + Sync> Compressed for BlockAllReduce
 
 #[cfg(test)]
 mod tests {
+    use brevity_compress::SparseVec;
+    use brevity_compress::generator::Generator;
+    use brevity_compress::select::random_k;
+
     use super::*;
+    use crate::plan::Machine;
 
     #[test]
     fn every_block_has_one_owner() {
@@ -328,6 +358,32 @@ mod tests {
                 let all = room.fold((0, 0), |all, room| (all.0 + room.0, all.1 + room.1));
                 assert_eq!(all, (count.div_ceil(block), count));
             }
+        }
+    }
+
+    #[test]
+    fn estimated_bytes_are_those_of_entries_that_are_anywhere() {
+        const DIM: usize = 2000 * BLOCK_PLACES;
+        for (world_size, k) in [(2, 500), (4, 2000), (5, 8000)] {
+            let cut = Cut { count: DIM, block: BLOCK_PLACES, world_size };
+            let mut sum = vec![0.0; DIM];
+            let bytes = |vector: &[f32]| {
+                let blocks = (0..world_size).map(|owner| cut.non_zero(owner, vector));
+                blocks.map(|blocks| 4 * (blocks.places.len() + blocks.values.len())).sum::<usize>() as f64
+            };
+            let mut of_ranks = 0.0;
+            for rank in 0..world_size {
+                let (mut own, mut drawn) = (SparseVec::new(DIM), Vec::new());
+                let mut generator = Generator::for_stream(5, rank.into());
+                random_k(&vec![1.0; DIM], k, &mut generator, &mut own, &mut drawn).unwrap();
+                own.view().add_to(&mut sum);
+                of_ranks += bytes(&own.to_dense());
+            }
+            let ranks = f64::from(world_size);
+            let found = (of_ranks / ranks + bytes(&sum)) * (ranks - 1.0) / ranks;
+            let ground = Ground::new(Machine::uniform(1e-6, 1e-9), world_size);
+            let ratio = estimate(&work(DIM, k), &ground).bytes / found;
+            assert!((0.95..=1.05).contains(&ratio), "{world_size} ranks, {k} entries: {ratio}");
         }
     }
 

@@ -1,13 +1,13 @@
 //! Collectives on sparse vectors.
 
 pub(crate) mod all_gather;
-mod blocks;
+pub(crate) mod blocks;
 mod calls;
 mod doubling;
 pub(crate) mod gtopk;
 mod message;
-mod ok_topk;
-mod random_k;
+pub(crate) mod ok_topk;
+pub(crate) mod random_k;
 pub(crate) mod reduce_scatter;
 mod tensors;
 pub(crate) mod topk;

@@ -23,6 +23,8 @@
 //! has written the message, if the index is in the result.
 
 mod balance;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod lies;
 mod partition;
 mod state;
 mod threshold;
@@ -32,21 +34,35 @@ use std::borrow::BorrowMut;
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
 
 use self::balance::Holdings;
-use self::state::Agreed;
+use self::state::{Agreed, Regions};
 pub use self::state::{OkTopk, Periods};
-use self::threshold::Shares;
-use super::all_gather::sparse_all_gather;
+use self::threshold::{SHARE_BYTES, Shares};
+use super::all_gather::{gathering, sparse_all_gather};
 use super::calls::{Entries, check_limit};
 use super::gtopk::{Kept, PutBack};
-use super::reduce_scatter::{Scattered, scatter};
+use super::reduce_scatter::{Scattered, scatter, scattering};
 use super::tensors::Tensors;
+use super::topk;
 use super::wire::{Coder, Wire, finite_or_poison};
 use crate::call::Call;
 use crate::compressed::Compressed;
 use crate::data::Element;
+use crate::dense::{AllGather, Collective};
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always, fastest};
+
+/// The algorithm.
+pub(crate) const ROWS: &[Row] = &[Row { algorithm: Algorithm::Direct, fits: always, estimate }];
+
+/// What a step takes that reuses its thresholds and its partition, as most do, with `k` entries on each rank
+/// and in the result, which are anywhere.
+fn estimate(work: &Work, ground: &Ground) -> Estimate {
+    let shares = Work { bytes: SHARE_BYTES, wide_bytes: SHARE_BYTES, ..Work::default() };
+    let (_, shares) = fastest(AllGather::ROWS, &shares, ground);
+    let of_sums = work.wide_bytes as f64 / ground.ranks();
+    scattering(work, ground).then(shares).then(gathering(of_sums, ground))
+}
 
 /// The result of an Ok-Topk all-reduce.
 #[derive(Clone, Debug)]
@@ -100,7 +116,7 @@ pub async fn ok_topk_all_reduce(
         Some(moves) => balance::balance(call, &chosen, moves, &agreed.regions, &mut sums).await?,
         None => chosen,
     };
-    let result = sums.gather(call, held, &holdings).await?;
+    let result = sums.gather(call, held, &holdings, &agreed.regions).await?;
     let kept = Kept { rule: PutBack::Conserving, most: sums.rounded };
     let put_back = in_standard_float_mode(|| kept.put_back(local, &result))?;
     if call.poison().is_none() {
@@ -148,6 +164,7 @@ impl Sums<'_> {
         call: &Call<'_, '_>,
         held: SparseVec,
         holdings: &Holdings,
+        regions: &Regions,
     ) -> Result<SparseVec> {
         let wire = self.coder.wire();
         if !wire.is_exact() {
@@ -158,9 +175,16 @@ impl Sums<'_> {
         let gathered = sparse_all_gather(call, held.view(), holdings.most(), &mut self.coder).await?;
         let mut all = SparseVec::with_capacity(held.dim(), gathered.iter().map(SparseVec::len).sum());
         for (rank, part) in (0..).zip(&gathered) {
-            let rises = part.indices().first().is_none_or(|first| all.indices().last() < Some(first));
-            if part.len() > holdings.of(rank) || !rises {
-                return Err(call.refuse(rank, "sums of another rank".to_owned()));
+            let place = holdings.indices(rank, regions);
+            if part.len() > holdings.of(rank) || part.view().within(place.clone()).len() < part.len() {
+                let (found, most) = (part.len(), holdings.of(rank));
+                let what = format!("{found} sums, expected at most {most} with indices in {place:?}");
+                return Err(call.refuse(rank, what));
+            }
+            // Where sums have moved, two ranks may have parts of one region.
+            if part.indices().first().is_some_and(|first| all.indices().last() >= Some(first)) {
+                let before = rank.saturating_sub(1);
+                return Err(call.refuse(rank, format!("sums that do not follow those of rank {before}")));
             }
             all.append(part.view());
         }
@@ -190,6 +214,7 @@ where
     type Output = OkTopkSum;
 
     const OPERATION: Operation = Operation::OK_TOPK_ALL_REDUCE;
+    const ROWS: &'static [Row] = ROWS;
 
     fn check(&self) -> Result<()> {
         let (found, state) = (self.local.entries().dim(), self.state.borrow());
@@ -202,6 +227,11 @@ where
 
     fn description(&self) -> Description {
         describe(self.state.borrow(), self.coder.borrow().wire())
+    }
+
+    fn work(&self) -> Work {
+        let state = self.state.borrow();
+        topk::work(state.dim(), state.k(), self.coder.borrow().wire())
     }
 
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<OkTopkSum> {

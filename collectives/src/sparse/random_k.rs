@@ -12,10 +12,20 @@ use ucx_sys_wrap::buffer::Chunk;
 use crate::call::Call;
 use crate::compressed::Compressed;
 use crate::data::{Element, ReduceOp};
-use crate::dense::all_reduce;
+use crate::dense::{AllReduce, Collective, all_reduce};
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::plan::Algorithm;
+use crate::plan::{Algorithm, Row, Work};
+
+/// The algorithms of the all-reduce of the values, of which the fastest is taken.
+pub(crate) const ROWS: &[Row] = AllReduce::ROWS;
+
+/// What it has to do.
+pub(crate) fn work(dim: usize, k: usize) -> Work {
+    let entries = k.min(dim);
+    let bytes = entries.saturating_mul(size_of::<f32>());
+    Work { bytes, wide_bytes: bytes, entries, dim, ..Work::default() }
+}
 
 /// How places are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::sparse::message::{Message, Room, invalid};
 
 /// The round of the messages.
-const ROUND: u32 = 1;
+pub(super) const ROUND: u32 = 1;
 
 /// How many entries each rank holds for the all-gather.
 #[derive(Debug)]
@@ -50,6 +50,14 @@ impl Holdings {
         self.entries.get(rank as usize).copied().unwrap_or(0)
     }
 
+    /// The indices that the entries of a rank may have.
+    pub(super) fn indices(&self, rank: u32, regions: &Regions) -> Range<usize> {
+        let Some(moves) = &self.moves else { return regions.of(rank) };
+        let owners = (0..moves.owned.len() as u32).filter(|owner| !moves.between(*owner, rank).is_empty());
+        let places = owners.map(|owner| regions.of(owner));
+        places.reduce(|all, region| all.start..region.end).unwrap_or(0..0)
+    }
+
     /// The entries of the rank that has most.
     pub(super) fn most(&self) -> usize {
         self.entries.iter().copied().max().unwrap_or(0)
@@ -72,7 +80,7 @@ impl Moves {
     }
 
     /// The entries, by their number, that an owner sends to a holder.
-    fn between(&self, owner: u32, holder: u32) -> Range<usize> {
+    pub(super) fn between(&self, owner: u32, holder: u32) -> Range<usize> {
         let (owned, held) = (&self.owned[owner as usize], &self.held[holder as usize]);
         let start = owned.start.max(held.start);
         let end = owned.end.min(held.end).max(start);
@@ -172,6 +180,15 @@ mod tests {
                 let held: usize = (0..ranks).map(|owner| moves.between(owner, holder).len()).sum();
                 assert_eq!(held, holdings.of(holder));
                 assert!(held.abs_diff(total / ranks as usize) <= 1, "{held} of {total}");
+                // Regions of 10 indices each.
+                let regions =
+                    Regions::new(10 * ranks as usize, (1..u64::from(ranks)).map(|r| 10 * r).collect());
+                let place = holdings.indices(holder, &regions);
+                let of_owner = |owner: &u32| !moves.between(*owner, holder).is_empty();
+                let owners: Vec<u32> = (0..ranks).filter(of_owner).collect();
+                let ends = owners.first().zip(owners.last());
+                let ends = ends.map_or(0..0, |(a, b)| 10 * *a as usize..10 * (*b as usize + 1));
+                assert_eq!(place, ends);
             }
         }
     }

@@ -12,8 +12,13 @@ use crate::error::Result;
 
 /// Agrees on the regions.
 pub(super) async fn agree(call: &Call<'_, '_>, local: SparseView<'_>) -> Result<Regions> {
-    let sums = all_reduce(call, Chunk::from(cuts(local, call.world_size())), ReduceOp::Sum).await?;
-    Ok(means(local.dim(), call.world_size(), &sums))
+    agree_on(call, local.dim(), cuts(local, call.world_size())).await
+}
+
+/// Likewise, where this rank's cuts are known.
+pub(super) async fn agree_on(call: &Call<'_, '_>, dim: usize, cuts: Vec<u64>) -> Result<Regions> {
+    let sums = all_reduce(call, Chunk::from(cuts), ReduceOp::Sum).await?;
+    Ok(means(dim, call.world_size(), &sums))
 }
 
 /// The indices that cut a rank's entries, or all indices if it has none, in equal parts.

@@ -21,14 +21,24 @@ const INFINITE: u32 = 0x7f80_0000;
 /// Each round adds up all ranks' counts at the rungs of a ladder: the first around the `guess`, if it is not
 /// 0, the next between two rungs of the one before. At most 8 rounds.
 pub(super) async fn search(call: &Call<'_, '_>, sums: &[f32], k: usize, guess: u32) -> Result<u32> {
+    search_by(call, |rungs| ladder_counts(sums, rungs).map(u64::from), k, guess).await
+}
+
+/// Likewise, with this rank's counts at the rungs.
+pub(super) async fn search_by(
+    call: &Call<'_, '_>,
+    mut counts_at: impl FnMut(&[u32; RUNGS]) -> [u64; RUNGS],
+    k: usize,
+    guess: u32,
+) -> Result<u32> {
     let (mut bracket, most) = (Bracket::default(), k.saturating_add(k / 8));
     if k == 0 {
         return Ok(INFINITE - 1);
     }
     let mut rungs = if guess == 0 { bracket.rungs() } else { in_standard_float_mode(|| ladder_rungs(guess)) };
     loop {
-        let own = ladder_counts(sums, &rungs).map(u64::from);
-        let counts = all_reduce(call, Chunk::from(own.to_vec()), ReduceOp::Sum).await?;
+        let own = counts_at(&rungs).to_vec();
+        let counts = all_reduce(call, Chunk::from(own), ReduceOp::Sum).await?;
         let reaching = bracket.narrow(&rungs, &counts, k as u64);
         if reaching.is_some_and(|count| count <= most as u64) || bracket.is_closed() {
             return Ok(bracket.low);
@@ -76,19 +86,22 @@ impl Bracket {
     }
 }
 
+/// Bytes of a [`Share`] in a message.
+pub(super) const SHARE_BYTES: usize = 3 * size_of::<u64>();
+
 /// How a rank's sums lie to a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// Those above it.
-    above: u64,
+    pub(super) above: u64,
     /// Those that are equal to it.
-    ties: u64,
+    pub(super) ties: u64,
     /// All of them.
-    all: u64,
+    pub(super) all: u64,
 }
 
 impl Share {
-    fn of(sums: &[f32], threshold: u32) -> Self {
+    pub(super) fn of(sums: &[f32], threshold: u32) -> Self {
         let magnitudes = || sums.iter().map(|value| magnitude(*value));
         Self {
             above: magnitudes().filter(|magnitude| *magnitude > threshold).count() as u64,
@@ -119,7 +132,12 @@ pub(super) async fn share(
     threshold: u32,
     regions: &Regions,
 ) -> Result<Shares> {
-    let Share { above, ties, all } = Share::of(sums, threshold);
+    tell(call, Share::of(sums, threshold), regions).await
+}
+
+/// Likewise, of this rank's share.
+pub(super) async fn tell(call: &Call<'_, '_>, share: Share, regions: &Regions) -> Result<Shares> {
+    let Share { above, ties, all } = share;
     let mut numbers = call.zeros::<u64>(3 * call.world_size() as usize)?;
     numbers[3 * call.rank() as usize..][..3].copy_from_slice(&[above, ties, all]);
     let numbers = all_gather(call, Chunk::from(numbers)).await?;
