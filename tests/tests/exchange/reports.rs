@@ -42,16 +42,9 @@ fn bytes_of_buckets_are_those_that_the_transport_counts() {
             assert_eq!(told(|bucket| bucket.bytes_shared), over(|all| all.bytes_shared), "{what}");
             let (bytes, messages) = (over(|all| all.bytes_sent), over(|all| all.messages_sent));
             for ((bytes, sent), messages) in bytes.into_iter().zip(sent).zip(messages) {
-                if messages > 0 {
-                    let found = (bytes - sent) / messages;
-                    assert_eq!(
-                        (bytes, *header.get_or_insert(found)),
-                        (sent + found * messages, found),
-                        "{what}"
-                    );
-                } else {
-                    assert_eq!((bytes, sent), (0, 0), "{what}");
-                }
+                let found = (bytes - sent).checked_div(messages);
+                let found = found.map(|found| *header.get_or_insert(found));
+                assert_eq!(bytes, sent + found.unwrap_or(0) * messages, "{what}");
             }
         }
     }

@@ -116,21 +116,31 @@ fn a_restart_goes_on_in_the_schedule() {
     });
 }
 
-/// A rank that is a step ahead is found out where that matters, and the step is not counted.
+/// A rank that is a step ahead is found out where that matters.
 #[test]
-fn ranks_apart_in_the_schedule_are_told_which_tensor_differs() {
-    on_local(3, |group| {
+fn ranks_apart_in_the_schedule_are_a_mismatch() {
+    mismatches::all_end_with_a_mismatch("steps", |group| {
         let mut exchange = scheduled(group);
         exchange.average(&mut inputs(group.rank(), 0)).unwrap();
         if group.rank() == 2 {
             exchange.set_steps(2).unwrap();
         }
-        let error = exchange.average(&mut inputs(group.rank(), 1)).unwrap_err();
-        let text = error.to_string();
-        assert!(matches!(error, Error::Collective(Collective::Mismatch { .. })), "{text}");
-        assert!(text.contains("\"first\"") && text.contains("entries"), "{text}");
-        assert_eq!(exchange.steps(), if group.rank() == 2 { 2 } else { 1 });
+        exchange
     });
+}
+
+/// A rank can't know whether others have done it.
+#[test]
+fn a_step_that_has_failed_does_not_count() {
+    for average in [GradientExchange::average, in_parts] {
+        let group = Group::solo();
+        let mut exchange = scheduled(&group);
+        exchange.average(&mut inputs(0, 0)).unwrap();
+        group.abort();
+        let error = average(&mut exchange, &mut inputs(0, 1)).unwrap_err();
+        assert!(matches!(error, Error::Collective(Collective::Aborted { .. })), "{error}");
+        assert_eq!(exchange.steps(), 1);
+    }
 }
 
 /// A tensor's own density counts where it is larger, whenever it was set.

@@ -56,7 +56,7 @@ fn follows_f32<E: GradientElement>(of: Type<E>) {
                     last = found;
                 }
                 // Started, and on a rank without data.
-                let mut empty = of.all(&vec![vec![1.0; COUNT], vec![1.0; 7]]);
+                let mut empty = of.all(&[vec![1.0; COUNT], vec![1.0; 7]]);
                 plain.step_empty(&mut of.back(&empty)).unwrap();
                 typed.step_empty(&mut empty).unwrap();
                 let ((typed, found), result) = typed.start(of.all(&gradients(group.rank(), 3))).wait();
