@@ -5,7 +5,7 @@
 use brevity_compress::Error;
 use brevity_compress::generator::Generator;
 use brevity_compress::low_rank::spectral::{Components, best_low_rank, probabilities, spectral_atomo};
-use brevity_compress::low_rank::{UnbiasedLowRank, Workspace};
+use brevity_compress::low_rank::{UnbiasedLowRank, Workspace, product};
 use nalgebra::DMatrix;
 use proptest::prelude::*;
 
@@ -187,4 +187,50 @@ fn degenerate_matrices_give_neither_nan_nor_panic() {
     }
     assert!(matches!(best_low_rank(&[f32::NAN; 4], 2, 2, 1), Err(Error::NonFinite { index: 0, .. })));
     assert!(matches!(best_low_rank(&[1.0; 4], 2, 3, 1), Err(Error::ShapeMismatch { found: 4, .. })));
+}
+
+#[test]
+fn the_factor_of_a_step_does_not_depend_on_what_was_drawn_before() {
+    let mut workspace = Workspace::default();
+    let drawn = |before: &[u64], step: u64, workspace: &mut Workspace| {
+        let mut state = UnbiasedLowRank::new(6, 9, 2, 5).unwrap();
+        before.iter().for_each(|&step| state.draw_for(step, workspace));
+        state.draw_for(step, workspace);
+        state.u().to_vec()
+    };
+    let third = drawn(&[], 3, &mut workspace);
+    assert_eq!(third, drawn(&[3, 0, 8], 3, &mut workspace));
+    assert_ne!(third, drawn(&[], 4, &mut workspace));
+    let mut counted = UnbiasedLowRank::new(6, 9, 2, 5).unwrap();
+    counted.draw(&mut workspace);
+    assert_eq!(counted.u(), drawn(&[], 0, &mut workspace));
+    assert_eq!((counted.dimensions(), counted.seed()), ([6, 9, 2], 5));
+}
+
+/// Blocks of rows, as they are decoded one by one, have the bits of the whole.
+#[test]
+fn rows_of_a_product_have_the_bits_of_the_whole() {
+    let mut workspace = Workspace::default();
+    for (rows, cols, rank) in [(1, 1, 1), (7, 33, 2), (40, 5, 3), (9, 300, 9)] {
+        let (p, q) = (normal(rows * rank, 1), normal(cols * rank, 2));
+        let mut whole = vec![0.0; rows * cols];
+        product(&p, &q, rank, &mut whole, &mut workspace).unwrap();
+        for (row, found) in whole.chunks(cols).enumerate() {
+            for (col, found) in found.iter().enumerate() {
+                let terms = (0..rank).map(|r| f64::from(p[row * rank + r]) * f64::from(q[col * rank + r]));
+                assert!((f64::from(*found) - terms.sum::<f64>()).abs() < 1e-5 * rank as f64);
+            }
+        }
+        for height in [1, 3, 4] {
+            let mut found = vec![f32::NAN; rows * cols];
+            for (p, out) in p.chunks(height * rank).zip(found.chunks_mut(height * cols)) {
+                product(p, &q, rank, out, &mut workspace).unwrap();
+            }
+            assert_eq!(found, whole, "{rows} x {cols}, rank {rank}, {height} rows");
+        }
+    }
+    for (p, q, rank, out) in [(3, 4, 2, 4), (4, 5, 2, 4), (4, 4, 2, 5), (2, 2, 0, 1)] {
+        let refused = product(&vec![1.0; p], &vec![1.0; q], rank, &mut vec![0.0; out], &mut workspace);
+        assert!(matches!(refused, Err(Error::ShapeMismatch { .. })), "{p}, {q}, {rank}, {out}");
+    }
 }
