@@ -185,7 +185,7 @@ impl Plan {
                 bucket.name(number);
             }
             bucket.allocate().map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
-            buckets.push(Bucket::LowRank(bucket));
+            buckets.push(Bucket::LowRank(Box::new(bucket)));
         }
         for (way, members) in
             in_buckets(self.sparse, |member| member.count, most(BUCKET_BYTES).min(MOST_INDICES))
@@ -193,7 +193,7 @@ impl Plan {
             let of = || words("sparse", members.iter().map(|member| member.tensor), tensors);
             let bucket =
                 SparseBucket::new(way, &members, world_size).map_err(|bytes| lacking(of(), bytes))?;
-            buckets.push(Bucket::Sparse(bucket));
+            buckets.push(Bucket::Sparse(Box::new(bucket)));
         }
         buckets.sort_by_key(|bucket| Reverse(bucket.tensors().first().copied()));
         Ok(buckets)
