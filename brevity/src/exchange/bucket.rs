@@ -17,8 +17,8 @@ use super::vote::VoteBucket;
 /// Tensors that travel together.
 pub(super) enum Bucket {
     Dense(DenseBucket),
-    Sparse(SparseBucket),
-    LowRank(LowRankBucket),
+    Sparse(Box<SparseBucket>),
+    LowRank(Box<LowRankBucket>),
     Vote(VoteBucket),
     Unbiased(UnbiasedBucket),
     Gathered(GatheredBucket),
@@ -124,7 +124,7 @@ impl Bucket {
     /// The bucket of a sparse tensor, if it is this one.
     pub(super) fn as_sparse_mut(&mut self, tensor: usize) -> Option<&mut SparseBucket> {
         if let Self::Sparse(bucket) = self {
-            Some(bucket).filter(|bucket| bucket.holds(tensor))
+            Some(&mut **bucket).filter(|bucket| bucket.holds(tensor))
         } else {
             None
         }

@@ -281,7 +281,7 @@ impl Plan {
             let of = || words("sparse", members.iter().map(|member| member.tensor), tensors);
             let bucket =
                 SparseBucket::new(way, &members, world_size).map_err(|bytes| lacking(of(), bytes))?;
-            buckets.push(Bucket::Sparse(bucket));
+            buckets.push(Bucket::Sparse(Box::new(bucket)));
         }
         buckets.sort_by_key(|bucket| Reverse(bucket.tensors().first().copied()));
         Ok(buckets)
@@ -311,7 +311,7 @@ impl Plan {
             }
             let allocated = bucket.allocate(world_size);
             allocated.map_err(|bytes| lacking("factors of low rank".into(), bytes))?;
-            buckets.push(Bucket::LowRank(bucket));
+            buckets.push(Bucket::LowRank(Box::new(bucket)));
         }
         Ok(buckets)
     }
