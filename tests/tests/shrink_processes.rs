@@ -11,8 +11,8 @@ use brevity_tests::faults::{Ended, Job, Kind, now};
 const WORLD_SIZE: u32 = 4;
 
 on_every_wire_of_processes! {
-    those_who_are_left_go_on_after_two_kills => |wire| kill_two(wire);
-    a_stopped_rank_is_excluded => |wire| stop_one(wire);
+    those_who_are_left_go_on_after_two_kills => kill_two;
+    a_stopped_rank_is_excluded => stop_one;
 }
 
 /// The victims leave a majority of those that were there before: one after the other, rank 0 among them.

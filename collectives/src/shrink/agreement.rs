@@ -66,9 +66,12 @@ struct Candidacy {
     phase: Phase,
 }
 
+/// What a member has accepted before, and the context numbers that are free there.
+type Promised = (Option<(Ballot, Value)>, Vec<Offer>);
+
 enum Phase {
     /// What the members have promised so far.
-    Preparing(BTreeMap<u32, (Option<(Ballot, Value)>, Vec<Offer>)>),
+    Preparing(BTreeMap<u32, Promised>),
     /// The members that were asked to accept a value, and whether they have.
     Accepting(Value, BTreeMap<u32, bool>),
 }

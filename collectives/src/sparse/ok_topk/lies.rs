@@ -40,7 +40,7 @@ impl Junk {
 
 impl Lies {
     pub(crate) fn new(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.to_vec().into_iter(), has_passed_on: false }
+        Self { bytes: Vec::from(bytes).into_iter(), has_passed_on: false }
     }
 
     fn byte(&mut self) -> u8 {
