@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::boundary::{check, guard};
 use crate::exchange::{brv_exchange, plan_of};
 use crate::group::{brv_group, group_of};
+use crate::options::{Options, brv_options, waiting_call};
 use crate::status::brv_status;
 
 /// Lets the ranks that are left of a loss agree on the last step.
@@ -20,7 +21,8 @@ pub unsafe extern "C" fn brv_exchange_keep_going(exchange: *mut brv_exchange) ->
 /// Goes on in another group, whose ranks agree on the last step.
 ///
 /// # Safety
-/// As for `brv_exchange_average`; `group` is NULL or a live group; `delivered` is NULL, or may be written.
+/// As for `brv_exchange_average`; `group` is NULL or a live group; `delivered` is NULL, or may be written;
+/// `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_go_on(
     exchange: *mut brv_exchange,
@@ -28,8 +30,9 @@ pub unsafe extern "C" fn brv_exchange_go_on(
     averages: *const *mut f32,
     tensors: usize,
     delivered: *mut i32,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let go_on = |options: &Options| {
         check(delivered, "delivered")?;
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
@@ -42,11 +45,14 @@ pub unsafe extern "C" fn brv_exchange_go_on(
         let mut slices: Vec<&mut [f32]> =
             stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
         let exchange = plan.exchange()?;
-        let was_delivered = exchange.go_on(&next.group, &mut slices)?;
+        let timeout = options.on(&next.group).timeout();
+        let was_delivered = exchange.go_on_within(&next.group, &mut slices, timeout)?;
         plan.number = exchange.number();
         plan.group = next;
         // SAFETY: just checked; the caller in C guarantees memory that may be written.
         unsafe { delivered.write(i32::from(was_delivered)) };
         Ok(())
-    })
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, go_on) }
 }

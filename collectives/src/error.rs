@@ -101,6 +101,10 @@ pub enum Error {
     )]
     Excluded,
 
+    /// The ranks have agreed on this group's successor before.
+    #[error("the group was shrunk before: shrink the group that came of it")]
+    HasShrunk,
+
     /// Too few ranks of a closed group are left to go on.
     #[error(
         "only {left} of {of} ranks have answered, and no majority of the group goes on: wait until others \

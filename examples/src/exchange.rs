@@ -1,5 +1,5 @@
-//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method; methods that
-//! round at random have a collective for each matrix.
+//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method; methods
+//! that round at random have a collective for each matrix.
 
 use crate::method::Method;
 use crate::model::Model;

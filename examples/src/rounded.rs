@@ -1,5 +1,5 @@
-//! Methods that round at random and keep nothing: an all-gather for each matrix. The exchange has no policy for
-//! them: with error feedback their residuals would grow.
+//! Methods that round at random and keep nothing: an all-gather for each matrix. The exchange has no policy
+//! for them: with error feedback their residuals would grow.
 
 use crate::exchange::Way;
 use crate::method::Method;
@@ -16,8 +16,8 @@ const QSGD_BUCKET: u32 = 512;
 /// TernGrad clips at so many standard deviations (Wen et al., NeurIPS 2017, section 3.2).
 const TERNGRAD_CLIP: f32 = 2.5;
 
-/// One matrix on one rank, of which every element is rounded: unbiased, so nothing is kept. Each rank gets the
-/// messages of all.
+/// One matrix on one rank, of which every element is rounded: unbiased, so nothing is kept. Each rank gets
+/// the messages of all.
 pub struct Rounded(Box<dyn Quantiser>);
 
 impl Rounded {

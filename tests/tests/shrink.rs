@@ -4,7 +4,7 @@
 //! Continuous integration runs worlds of up to four ranks; `ci/exhaustive.sh` runs the tests that are
 //! ignored.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -211,6 +211,46 @@ fn as_few_as_are_left_go_on_if_that_is_asked_for() {
 fn a_second_death_in_the_agreement_leaves_one_group_too() {
     let deaths = Plan::new(4, &[Collective::AllReduce]).kill_twice();
     assert!(deaths > 100, "{deaths}");
+}
+
+/// Both groups are closed by a death, and the ranks shrink them in different orders.
+#[test]
+fn two_groups_shrink_at_once() {
+    let cluster = Cluster::new(4, Links::new(100e-6, 1e-9))
+        .with_faults([Fault::Kill { rank: Rank(3), at: Duration::from_millis(20) }]);
+    let ended = run(cluster.clone(), |transport| {
+        let cluster = cluster.clone();
+        async move {
+            let world = Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() });
+            let twin = world.start_split(Some(0), world.rank()).await.unwrap().unwrap();
+            is_open_until(END, &world, &cluster).await;
+            let (first, second) = if world.rank() == 1 { (&twin, &world) } else { (&world, &twin) };
+            let (mut first, mut second) = (Box::pin(first.start_shrink()), Box::pin(second.start_shrink()));
+            let (mut one, mut two) = (None, None);
+            poll_fn(|context| {
+                if one.is_none()
+                    && let Poll::Ready(group) = first.as_mut().poll(context)
+                {
+                    one = Some(group.unwrap());
+                }
+                if two.is_none()
+                    && let Poll::Ready(group) = second.as_mut().poll(context)
+                {
+                    two = Some(group.unwrap());
+                }
+                if one.is_some() && two.is_some() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            for group in [one.unwrap(), two.unwrap()] {
+                assert_eq!(group.members(), [Rank(0), Rank(1), Rank(2)]);
+                Collective::AllReduce.run(&group, 0).await.unwrap();
+            }
+            let again = world.start_shrink().await;
+            assert!(matches!(again, Err(Error::HasShrunk)), "{:?}", again.err());
+            until_end(&world, &cluster).await;
+        }
+    });
+    ended.unwrap();
 }
 
 /// A rank that is stopped is out after the timeout, and learns of it when it wakes.

@@ -316,7 +316,7 @@ impl Plan {
         Ok(buckets)
     }
 
-    /// The same of unbiased ones.
+    /// Buckets of unbiased matrices and of their vectors.
     fn unbiased_buckets(
         &mut self,
         most: impl Fn(usize) -> usize,

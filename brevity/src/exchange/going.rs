@@ -5,6 +5,8 @@
 //! step if any rank that is left has passed, and puts it back otherwise. A rank that fails before has kept
 //! all others from passing.
 
+use std::time::Duration;
+
 use brevity_collectives::dense::barrier;
 use brevity_collectives::engine::Handle;
 use brevity_collectives::{Error as Collective, Group, ReduceOp, Reserved};
@@ -46,6 +48,11 @@ impl Confirming {
         };
     }
 
+    /// Whether others may have passed it, or will.
+    pub(super) fn has_started(&self) -> bool {
+        matches!(self, Self::Away(_) | Self::Ended(_))
+    }
+
     /// Waits for its end, in any runtime.
     pub(super) async fn end(&mut self) {
         if let Self::Away(handle) = self {
@@ -71,23 +78,37 @@ impl GradientExchange {
     ///
     /// Returns true on a rank whose last step has failed, although others have delivered it: `averages` are
     /// those of that step then, for the model. Otherwise they are unchanged, and a step that has failed is in
-    /// the residuals: don't hand it in again. Low-rank tensors keep their warm start.
+    /// the residuals: don't hand it in again. Low-rank tensors keep their warm start; thresholds and draws
+    /// begin anew, on all ranks.
     ///
     /// Costs an all-reduce of 8 bytes.
     ///
     /// # Errors
-    /// [`Error::Order`] for an exchange that does not keep going, and in the middle of a step;
-    /// [`Error::Shape`]. Those of the all-reduce, for instance if another rank is lost: nothing has changed,
-    /// and this can be called again with the next group.
+    /// [`Error::Order`] for an exchange that does not keep going, in the middle of a step, and for one that
+    /// was not in the steps of the others; [`Error::Shape`]. Those of the all-reduce, for instance if another
+    /// rank is lost: nothing has changed, and this can be called again with the next group.
     pub fn go_on<E: GradientElement, G: AsMut<[E]>>(
         &mut self,
         group: &Group,
         averages: &mut [G],
     ) -> Result<bool> {
+        self.go_on_within(group, averages, group.timeout())
+    }
+
+    /// Like [`go_on`](Self::go_on), with another timeout than that of the group.
+    ///
+    /// # Errors
+    /// As for [`go_on`](Self::go_on).
+    pub fn go_on_within<E: GradientElement, G: AsMut<[E]>>(
+        &mut self,
+        group: &Group,
+        averages: &mut [G],
+        timeout: Duration,
+    ) -> Result<bool> {
         let mut slices = all_of(averages);
         self.check_going(&slices)?;
-        let mut steps = [self.parts.course.steps];
-        group.all_reduce(&mut steps, ReduceOp::Max)?;
+        let mut steps = [self.parts.delivered];
+        group.with_timeout(timeout).all_reduce(&mut steps, ReduceOp::Max)?;
         self.go_on_after(steps[0], group, &mut slices)
     }
 
@@ -103,7 +124,7 @@ impl GradientExchange {
     ) -> Result<bool> {
         let mut slices = all_of(averages);
         self.check_going(&slices)?;
-        let (steps, reduced) = group.start_all_reduce(vec![self.parts.course.steps], ReduceOp::Max).await;
+        let (steps, reduced) = group.start_all_reduce(vec![self.parts.delivered], ReduceOp::Max).await;
         reduced?;
         self.go_on_after(steps[0], group, &mut slices)
     }
@@ -122,16 +143,18 @@ impl GradientExchange {
 
     /// Goes on where some rank has delivered so many steps.
     fn go_on_after(&mut self, steps: u64, group: &Group, averages: &mut [GradientMut<'_>]) -> Result<bool> {
-        let is_delivered = steps > self.parts.course.steps;
-        let was_undecided = self.parts.decide(is_delivered, averages);
-        self.move_to(group);
-        if self.parts.course.steps != steps {
+        let Parts { delivered, undecided, .. } = &self.parts;
+        let is_delivered = steps > *delivered;
+        // One that waits for the decision is at most one step behind, and others none.
+        if steps - delivered > u64::from(undecided.is_some()) {
             return Err(Error::Order {
                 what: "an exchange that has missed steps of other ranks",
                 remedy: "take the model and the state of one of them",
             });
         }
-        Ok(was_undecided && is_delivered)
+        self.parts.decide(is_delivered, averages);
+        self.move_to(group);
+        Ok(is_delivered)
     }
 }
 
@@ -143,7 +166,7 @@ impl Parts {
         true
     }
 
-    /// Ends a step in all buckets, which are watched if somebody wants to know.
+    /// Ends a step in all buckets, which are watched if `debug` spans are enabled.
     pub(super) fn finish(
         &mut self,
         ending: Ending,
@@ -165,6 +188,7 @@ impl Parts {
     /// Counts a step whose averages are there, and applies momenta to them.
     pub(super) fn deliver(&mut self, averages: &mut [GradientMut<'_>]) {
         post_momentum::apply(&mut self.tensors, averages);
+        self.delivered += 1;
         self.count_step();
     }
 }

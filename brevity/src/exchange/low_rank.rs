@@ -4,6 +4,7 @@
 use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
 use brevity_collectives::{Call, Description, Result};
 use brevity_compress::feedback::Gradient;
+use brevity_compress::generator::Generator;
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 use brevity_compress::state::{Reader, Writer};
 
@@ -23,6 +24,9 @@ pub(super) struct LowRankBucket {
     /// Whether this step's gradient has been accumulated.
     added: Vec<bool>,
     factors: Factors,
+    /// The generators of all tensors before the step: a step that some ranks have not come as far in leaves
+    /// no trace.
+    generators: Vec<Generator>,
     /// The tensors that do not shrink.
     vectors: DenseBucket,
     /// Which bucket it is, in words; nothing if there is no other.
@@ -88,6 +92,7 @@ impl LowRankBucket {
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
+        self.generators = self.powersgd.batch().generators();
         let mut factors = std::mem::take(&mut self.factors);
         if poisoned {
             factors.p.fill(0.0);
@@ -101,9 +106,13 @@ impl LowRankBucket {
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         match ending {
             Ending::Done => self.commit(gradients, shares),
-            Ending::Failed => {}
-            Ending::Poisoned => self.withdraw(gradients),
+            Ending::Failed => self.powersgd.batch_mut().set_generators(&self.generators),
+            Ending::Poisoned => {
+                self.powersgd.batch_mut().set_generators(&self.generators);
+                self.withdraw(gradients);
+            }
         }
+        self.generators.clear();
         self.added.fill(false);
         self.vectors.finish(ending, gradients, shares);
     }

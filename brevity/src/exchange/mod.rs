@@ -81,7 +81,7 @@ pub struct GradientExchange {
 struct Tensor {
     name: String,
     count: usize,
-    /// That of its averages, if it has one.
+    /// The momentum after aggregation.
     momentum: Option<PostMomentum>,
 }
 
@@ -223,6 +223,7 @@ impl GradientExchange {
     fn move_to(&mut self, group: &Group) {
         self.group = group.clone();
         self.parts.number = group.number_object();
+        self.parts.delivered = 0;
         for bucket in &mut self.parts.buckets {
             match bucket {
                 Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),

@@ -26,6 +26,8 @@ pub(super) struct Parts {
     pub(super) keeps_going: bool,
     /// The last step, if this rank has its results and does not know whether others have delivered it.
     pub(super) undecided: Option<Shares>,
+    /// The steps that were delivered in this group.
+    pub(super) delivered: u64,
     pub(super) course: Course,
     /// What all ranks must have built alike.
     pub(super) description: Description,
@@ -54,6 +56,7 @@ impl Parts {
             over_participants,
             keeps_going,
             undecided: None,
+            delivered: 0,
             course: Course::default(),
             description,
             of_buckets: Vec::new(),
@@ -180,7 +183,7 @@ pub(super) async fn all_at_once(
     outcome.map(drop).map_err(|error| named(error, &parts.tensors))
 }
 
-/// The watches of all buckets, if `tracing` wants to know; otherwise none.
+/// The watches of all buckets, if `debug` spans are enabled; otherwise none.
 fn watched(buckets: &[Bucket], tensors: &[Tensor], rank: u32) -> Vec<Watched> {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return Vec::new();

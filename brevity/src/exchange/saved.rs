@@ -90,7 +90,6 @@ impl GradientExchange {
         self.check_settled()?;
         state::load(&mut Plan { rank, ..self.plan() }, from)?;
         state::load(&mut self.parts, from)?;
-        self.parts.follow_course();
         self.parts.describe_anew();
         Ok(())
     }
@@ -157,7 +156,7 @@ fn digest(text: &str) -> u64 {
 /// after aggregation.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
-        *b"exch"
+        *b"exc2"
     }
 
     fn shape(&self) -> Vec<u64> {
@@ -180,6 +179,8 @@ impl State for Parts {
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
         self.course.steps = contents.u64()?;
+        // Before thresholds are read: they begin anew with another density.
+        self.follow_course();
         let (tensors, buckets) = (0..self.tensors.len(), &mut self.buckets);
         tensors.clone().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_whole(tensor, contents))

@@ -128,9 +128,15 @@ impl GradientExchange {
             return;
         }
         let begun = running.begun;
-        let (flights, head, _confirming) = running.end();
+        let (flights, head, confirming) = running.end();
         let outcome = outcome(&flights, head, own_rank(&self.group));
-        let shares = Shares::all(self.group.world_size());
+        let shares = *outcome.as_ref().unwrap_or(&Shares::all(self.group.world_size()));
+        if outcome.is_ok() && confirming.has_started() {
+            // Others may have passed the barrier.
+            self.put_back(begun, flights, |_| ());
+            self.parts.undecided = Some(shares);
+            return;
+        }
         // Without this rank's part in the barrier nobody has delivered the step.
         if outcome.is_err() || self.parts.keeps_going {
             self.put_back(begun, flights, |bucket| bucket.finish(Ending::Failed, &mut [], shares));

@@ -296,12 +296,14 @@ static void exchange_goes_on(brv_group *group)
     CHECK(brv_barrier(group, NULL) == BRV_OK && brv_group_abort(group) == BRV_OK);
     CHECK(brv_exchange_average(exchange, gradients_of, 1, NULL) != BRV_OK && ones[COUNT - 1] == 1);
     CHECK(brv_group_shrink(group, &left, NULL) == BRV_OK && brv_group_size(left) == 3);
-    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 1, NULL), BRV_ERR_ARGUMENT, "delivered is NULL");
-    CHECK_FAILS(brv_exchange_go_on(exchange, NULL, nothing, 1, &delivered), BRV_ERR_ARGUMENT,
+    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 1, NULL, NULL), BRV_ERR_ARGUMENT,
+                "delivered is NULL");
+    CHECK_FAILS(brv_exchange_go_on(exchange, NULL, nothing, 1, &delivered, NULL), BRV_ERR_ARGUMENT,
                 "group is NULL");
-    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 2, &delivered), BRV_ERR_ARGUMENT, "tensors is 2");
+    CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 2, &delivered, NULL), BRV_ERR_ARGUMENT,
+                "tensors is 2");
     CHECK(delivered == -1);
-    CHECK(brv_exchange_go_on(exchange, left, nothing, 1, &delivered) == BRV_OK && delivered == 0);
+    CHECK(brv_exchange_go_on(exchange, left, nothing, 1, &delivered, NULL) == BRV_OK && delivered == 0);
     CHECK(zeros[0] == 0);
     CHECK(brv_exchange_average(exchange, nothing, 1, NULL) == BRV_OK && zeros[0] == 1);
     brv_exchange_free(exchange);

@@ -109,8 +109,8 @@ entries that are not in the result, and what rounding takes away. dim is that of
 call fails. While a started call has not ended, ok_topk is in use.
 
 Costs about 2 k (P - 1) / P entries of 8 bytes a rank, whatever P is, and at most twice as many; 1 + 2
-ceil(log2 P) rounds, and in steps that estimate a threshold or a partition anew up to 9 ceil(log2 P) more with
-few bytes. kept must not be NULL.
+ceil(log2 P) rounds, and in steps that estimate a threshold or a partition anew those of up to 10 all-reduces
+of few bytes. kept must not be NULL.
 
 BRV_ERR_NON_FINITE if a value or a sum is not finite.",
     },

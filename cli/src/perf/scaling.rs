@@ -108,6 +108,7 @@ impl Plan {
             ("--transport", arguments.transport.is_some()),
             ("--only", !arguments.only.is_empty()),
             ("--record", arguments.record.is_some()),
+            ("--trace", arguments.trace.is_some()),
         ];
         for (option, is_given) in others {
             refuse(is_given, || {

@@ -111,8 +111,8 @@ fn check(liar: u32, outcomes: &[Outcome]) -> (usize, usize) {
     }
     let is_late = |error: &&&Error| matches!(error, Error::Timeout { .. });
     assert!(!errors.iter().any(|error| is_late(&error)), "{errors:?}");
-    // All ranks hear of values that are not finite. Other errors are the liar's fault, who is named by whoever
-    // finds it out, unless it has passed on the vectors of others with faults of its own.
+    // All ranks hear of values that are not finite. Other errors are the liar's fault, who is named by
+    // whoever finds it out, unless it has passed on the vectors of others with faults of its own.
     let is_poison = |error: &&&Error| matches!(error, Error::NonFinite { .. } | Error::Overflow { .. });
     let names = |error: &&&Error| error.to_string().contains(&format!("rank {liar}"));
     let is_told = errors.iter().all(|error| is_poison(&error)) || errors.iter().any(|error| names(&error));

@@ -30,6 +30,18 @@ pub(crate) struct Promises {
     accepted: Option<(Ballot, Value)>,
 }
 
+impl Promises {
+    /// Both, where two calls were made at once: the later ballots count.
+    pub(super) fn merge(self, other: Self) -> Self {
+        let ballot = |accepted: &Option<(Ballot, Value)>| accepted.as_ref().map(|(ballot, _)| *ballot);
+        let is_later = ballot(&self.accepted) >= ballot(&other.accepted);
+        Self {
+            promised: self.promised.max(other.promised),
+            accepted: if is_later { self.accepted } else { other.accepted },
+        }
+    }
+}
+
 /// What a call ends with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -223,10 +235,14 @@ impl Agreement {
     /// next one whenever there was silence.
     fn may_begin(&self, now: Duration) -> bool {
         let below = (0..self.own).filter(|member| !self.is_gone(*member)).count() as u32;
-        // A candidate waits once for members that are silent, so others wait longer for it.
+        // A candidate waits once for members that are silent, so others wait longer for it. Of several that
+        // are silent, each costs little more: ballots settle between candidates.
         let turn = match below {
             0 => Duration::ZERO,
-            below => self.heard_at.saturating_add(self.patience.saturating_mul(2 + below) / 2),
+            below => {
+                let wait = self.patience.saturating_mul(3) / 2;
+                self.heard_at.saturating_add(wait).saturating_add(self.patience / 16 * (below - 1))
+            }
         };
         now >= turn.max(self.rests_until)
     }

@@ -14,6 +14,8 @@
 //! A value is a context number (2), its epoch (4), the number of members (4), and their ranks in the closed
 //! group (4 each), which rise.
 
+use ucx_sys_wrap::buffer::MAX_CONTEXTS;
+
 /// The most context numbers that a member offers.
 pub(super) const MOST_OFFERS: usize = 16;
 
@@ -38,6 +40,11 @@ impl Ballot {
 
     pub(super) fn candidate(self) -> u32 {
         self.0 as u32
+    }
+
+    /// Whether it is one that members reach: each candidacy takes a round.
+    fn is_likely(self) -> bool {
+        self.0 >> 32 < 1 << 31
     }
 
     pub(super) fn is_none(self) -> bool {
@@ -127,7 +134,8 @@ impl Message {
     pub(super) fn decode(bytes: &[u8], size: u32) -> Option<Self> {
         let mut rest = bytes.get(GroupId::BYTES..)?;
         let kind = u8::from_le_bytes(take(&mut rest)?);
-        let ballot = Ballot(u64::from_le_bytes(take(&mut rest)?));
+        let ballot =
+            Some(Ballot(u64::from_le_bytes(take(&mut rest)?))).filter(|ballot| ballot.is_likely())?;
         let message = match kind {
             0 => Self::Prepare(ballot),
             1 => {
@@ -196,7 +204,9 @@ impl Value {
             (0..count).map(|_| take(rest).map(u32::from_le_bytes)).collect::<Option<_>>()?;
         let rise = members.windows(2).all(|pair| pair[0] < pair[1]);
         let are_members = members.last().is_some_and(|last| *last < size);
-        (rise && are_members).then_some(Self { number, epoch, members })
+        // Of the group of all ranks there is only one.
+        let is_number = (1..MAX_CONTEXTS).contains(&usize::from(number));
+        (rise && are_members && is_number).then_some(Self { number, epoch, members })
     }
 }
 
@@ -258,6 +268,11 @@ mod tests {
             let bytes = Message::Decided(Value { number: 1, epoch: 1, members }).encode(GROUP);
             assert_eq!(Message::decode(&bytes, 4), None);
         }
+        for number in [0, MAX_CONTEXTS as u16, u16::MAX] {
+            let bytes = Message::Decided(Value { number, epoch: 1, members: vec![0] }).encode(GROUP);
+            assert_eq!(Message::decode(&bytes, 4), None, "context {number}");
+        }
+        assert_eq!(Message::decode(&Message::Prepare(Ballot(u64::MAX)).encode(GROUP), 4), None);
         let mut many = Message::Decided(Value { number: 1, epoch: 1, members: vec![0] }).encode(GROUP);
         let count = many.len() - 8;
         many[count..count + 4].copy_from_slice(&u32::MAX.to_le_bytes());

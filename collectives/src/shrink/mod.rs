@@ -6,7 +6,7 @@
 //! again, on the new context.
 //!
 //! A member that leaves the agreement with its decision may meet members that have not heard it, because the
-//! candidate died: then the new context is closed too, for the candidate is its member, and in the next
+//! candidate died: then the new context is closed too, if the candidate is its member, and in the next
 //! agreement the first one tells what was decided in the one before.
 
 mod agreement;
@@ -40,6 +40,9 @@ pub(crate) use message::{GroupId, Value};
 const REMEMBERED: usize = 64;
 const STRAYED: usize = 1024;
 
+/// How often members look for a context number that is free on all of them.
+const ATTEMPTS: u64 = 20;
+
 /// What a rank remembers of agreements, beyond calls.
 #[derive(Default)]
 pub(crate) struct Agreements(Mutex<Kept>);
@@ -64,8 +67,10 @@ impl Agreements {
 
     fn keep(&self, group: GroupId, agreement: &Agreement) {
         let mut kept = self.0.lock();
-        kept.promises.retain(|(id, _)| *id != group);
-        kept.promises.push_front((group, agreement.promises().clone()));
+        let before = kept.promises.iter().position(|(id, _)| *id == group);
+        let before = before.and_then(|place| kept.promises.remove(place));
+        let before = before.map(|(_, promises)| promises).unwrap_or_default();
+        kept.promises.push_front((group, before.merge(agreement.promises().clone())));
         kept.promises.truncate(REMEMBERED);
         if let Some(Outcome::Decided(value)) = agreement.outcome() {
             kept.decided.retain(|(id, _)| *id != group);
@@ -99,10 +104,13 @@ struct Held {
 }
 
 impl Held {
-    /// From the highest number on, so that members hold the same ones; a split begins elsewhere.
-    fn take(world: &Arc<World>) -> Self {
+    /// The free numbers from one on that the group and the attempt tell: members hold the same ones, and
+    /// those of other groups others.
+    fn take(world: &Arc<World>, group: GroupId, attempt: u64) -> Self {
         let free = world.contexts.offer(&[]).free;
-        let numbers = (0..free.len() as u16 * 64).rev();
+        let id = u64::from(group.number) << 8 | u64::from(group.epoch);
+        let (count, start) = (free.len() as u64 * 64, mix(mix(group.members ^ id) ^ attempt));
+        let numbers = (0..count).map(|step| ((start % count + step) % count) as u16);
         let is_free = |number: &u16| free[usize::from(*number) / 64] >> (number % 64) & 1 == 1;
         let claim = |number| world.contexts.claim(number).map(|epoch| (number, epoch));
         let offers = numbers.filter(is_free).filter_map(claim).take(MOST_OFFERS).collect();
@@ -117,8 +125,14 @@ impl Held {
                 self.offers.swap_remove(place);
                 true
             }
-            // Decided on in an earlier call.
-            None => self.world.contexts.claim(value.number).is_some(),
+            // Decided on in an earlier call. Another context may have had the number since.
+            None => match self.world.contexts.claim(value.number) {
+                Some(epoch) if epoch > value.epoch => {
+                    self.world.contexts.unclaim(value.number);
+                    false
+                }
+                claimed => claimed.is_some(),
+            },
         };
         if has_it {
             self.world.contexts.begin(value.number, value.epoch);
@@ -140,16 +154,17 @@ impl Group {
     /// first. The ranks keep their order, and the settings are those of this group.
     ///
     /// A rank that does not answer within the [timeout](Self::timeout) is out, and gets [`Error::Excluded`]
-    /// when it calls this. If the lowest rank is silent, it takes up to two timeouts. Ranks that are lost
-    /// meanwhile are out too.
+    /// when it calls this. If the lowest ranks are silent, it takes up to two timeouts (and a sixteenth for
+    /// each of them). Ranks that are lost meanwhile are out too.
     ///
     /// Only a majority of the ranks goes on: more than half of them, or half with the lowest rank among
     /// them. So a network that is cut never leaves two groups that go on. Others get [`Error::NoMajority`];
     /// they may call this again, when ranks that were silent can be reached.
     ///
-    /// Ranks may call this on several groups, in the same order if it is from one thread.
+    /// Ranks may call this on several groups, in the same order if it is from one thread. Where it has
+    /// succeeded on a group, call it on the new one from then on.
     ///
-    /// Cost: five messages between the lowest rank that is left and each other, and a
+    /// Cost: six messages between the lowest rank that is left and each other, and a
     /// [`duplicate`](Self::duplicate).
     ///
     /// ```
@@ -162,7 +177,8 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Excluded`], [`Error::NoMajority`], [`Error::TooManyGroups`], [`Error::Forked`].
+    /// [`Error::Excluded`], [`Error::NoMajority`], [`Error::HasShrunk`], [`Error::TooManyGroups`],
+    /// [`Error::Forked`].
     pub fn shrink(&self) -> Result<Self> {
         self.shrink_by(Quorum::Majority)
     }
@@ -191,7 +207,14 @@ impl Group {
         self.check_process()?;
         let mut closed = self.clone();
         loop {
-            let next = closed.opened_by(closed.start_agreement(quorum).wait())?;
+            let mut attempts = 0..ATTEMPTS;
+            let next = loop {
+                let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
+                match closed.opened_by(closed.start_agreement(quorum, attempt).wait()) {
+                    Err(Error::TooManyGroups) => {}
+                    opened => break opened?,
+                }
+            };
             match next.duplicate() {
                 Ok(group) => return Ok(group.born_of(&next)),
                 Err(error) => closed = next.closed_by(error)?,
@@ -204,8 +227,15 @@ impl Group {
         async move {
             closed.check_process()?;
             loop {
-                let agreement = closed.start_agreement(quorum);
-                let next = closed.opened_by(agreement.await)?;
+                let mut attempts = 0..ATTEMPTS;
+                let next = loop {
+                    let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
+                    let agreement = closed.start_agreement(quorum, attempt);
+                    match closed.opened_by(agreement.await) {
+                        Err(Error::TooManyGroups) => {}
+                        opened => break opened?,
+                    }
+                };
                 match next.start_duplicate().await {
                     Ok(group) => return Ok(group.born_of(&next)),
                     Err(error) => closed = next.closed_by(error)?,
@@ -215,7 +245,7 @@ impl Group {
     }
 
     /// Starts the agreement of this group's members.
-    fn start_agreement(&self, quorum: Quorum) -> Handle<((Held, Agreement), Result<()>)> {
+    fn start_agreement(&self, quorum: Quorum, attempt: u64) -> Handle<((Held, Agreement), Result<()>)> {
         let (world, ranks) = (Arc::clone(&self.context.world), Arc::clone(self.context.agreeing()));
         let port = world.port();
         if self.context.is_open() {
@@ -223,7 +253,7 @@ impl Group {
             port.fail(self.context.ranks.number, Failure::Aborted(port.rank()));
         }
         let group = ranks.id();
-        let held = Held::take(&world);
+        let held = Held::take(&world, group, attempt);
         let (promises, offers) = (world.agreements.promises(group), held.offers.clone());
         let place = (ranks.own, ranks.size());
         let mut agreement = Agreement::new(place, (quorum, self.timeout()), offers, promises, port.now());
@@ -260,7 +290,7 @@ impl Group {
             return Err(Error::Excluded);
         }
         if !held.keep(&value) {
-            return Err(Error::TooManyGroups);
+            return Err(Error::HasShrunk);
         }
         let members = value.members.iter().map(|place| ranks.member(*place)).collect();
         // The epoch on the wire has 8 bits.

@@ -73,7 +73,9 @@ impl Serving<'_, '_, '_> {
             moved |= self.send(context);
             if self.agreement.outcome().is_some() {
                 let ended_at = *self.ended_at.get_or_insert(now);
-                if self.leaving.is_empty() || now.saturating_sub(ended_at) >= LEAVE_WITHIN {
+                // A message about another group that has begun to come is kept for that.
+                let is_idle = self.leaving.is_empty() && self.arriving.is_empty();
+                if is_idle || now.saturating_sub(ended_at) >= LEAVE_WITHIN {
                     return Poll::Ready(Ok(()));
                 }
             }

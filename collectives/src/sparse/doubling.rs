@@ -237,17 +237,17 @@ pub(super) fn estimate(work: &Work, ground: &Ground) -> Estimate {
         }
         ground.message(sparse).computing(ground.combining(MERGED_BYTES * 2.0 * entries))
     };
-    let mut absent = 1.0 - work.entries as f64 / dim;
+    let absent = 1.0 - work.entries as f64 / dim;
     let has_guests = !ground.world_size.is_power_of_two();
     let mut all = Estimate::default();
     if has_guests {
         // Guests send it, and members with a guest send the most in all.
         all = Estimate { bytes: 0.0, ..exchange(work.entries as f64) };
-        absent *= absent;
     }
-    for _ in 0..ground.world_size.ilog2() {
-        all = all.then(exchange(dim * (1.0 - absent)));
-        absent *= absent;
+    for round in 0..ground.world_size.ilog2() {
+        // Of member 0, which has the most guests behind it.
+        let vectors = vectors(0, round, ground.world_size) as i32;
+        all = all.then(exchange(dim * (1.0 - absent.powi(vectors))));
     }
     if has_guests {
         all = all.then(ground.message((each * union(work, ground)).min(4.0 * dim)));

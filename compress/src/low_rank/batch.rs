@@ -2,6 +2,7 @@
 
 use super::{LowRank, Workspace};
 use crate::Error;
+use crate::generator::Generator;
 use crate::state::{self, Fault, Reader, State, Writer};
 
 /// An error, and the matrix of the batch that it is about.
@@ -63,6 +64,17 @@ impl Batch {
     /// stay together only if they have the same origin.
     pub fn origin(&self) -> u64 {
         self.origin
+    }
+
+    /// The generators of all matrices.
+    pub fn generators(&self) -> Vec<Generator> {
+        self.states.iter().map(|state| state.generator().clone()).collect()
+    }
+
+    /// Sets the generators of the first matrices back to what [`generators`](Self::generators) gave.
+    pub fn set_generators(&mut self, generators: &[Generator]) {
+        let states = self.states.iter_mut().zip(generators);
+        states.for_each(|(state, generator)| state.set_generator(generator.clone()));
     }
 
     /// [`LowRank::restart`] for all matrices.

@@ -88,6 +88,10 @@ impl LowRank {
         &self.q
     }
 
+    pub(super) fn set_generator(&mut self, generator: Generator) {
+        self.generator = generator;
+    }
+
     /// The generator for redrawn columns, for saving.
     pub fn generator(&self) -> &Generator {
         &self.generator

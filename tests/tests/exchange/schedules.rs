@@ -1,5 +1,6 @@
 //! Densities that change with the steps.
 
+use brevity::Threshold;
 use brevity::compress::Density;
 use brevity::compress::schedule::Schedule;
 
@@ -97,14 +98,30 @@ fn a_step_that_is_left_out_does_not_count() {
 /// The number of steps is saved, and the density goes on from there.
 #[test]
 fn a_restart_goes_on_in_the_schedule() {
-    on_local(3, |group| {
-        let mut whole = scheduled(group);
+    a_restart_goes_on(scheduled);
+}
+
+/// What is read of thresholds is that of the density then.
+#[test]
+fn a_restart_goes_on_with_thresholds_in_the_schedule() {
+    a_restart_goes_on(|group| {
+        let builder = GradientExchange::builder(group)
+            .tensor("first", SHAPE, Policy::oktopk(0.01))
+            .tensor("second", SHAPE, Policy::topk(0.02).threshold(Threshold::Adaptive))
+            .tensor("bias", [7], Policy::dense());
+        builder.schedule(warm_up(), PERIOD).build().unwrap()
+    });
+}
+
+fn a_restart_goes_on(build: fn(&Group) -> GradientExchange) {
+    on_local(3, move |group| {
+        let mut whole = build(group);
         for step in 0..3 {
             whole.average(&mut inputs(group.rank(), step)).unwrap();
         }
         let mut saved = Vec::new();
         whole.save(&mut saved).unwrap();
-        let mut restarted = scheduled(group);
+        let mut restarted = build(group);
         restarted.load(&mut &saved[..]).unwrap();
         assert_eq!(restarted.steps(), 3);
         for step in 3..9 {

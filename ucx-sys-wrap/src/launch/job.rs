@@ -39,6 +39,8 @@ pub struct Job {
     schedule: Schedule,
     /// Whether ranks go on when others fail.
     keeps_going: bool,
+    /// Whether a signal has ended the job.
+    is_ended: bool,
     /// Reserves the port of rank 0.
     _reserved: Socket,
     /// Last, because it may be dismissed only when the job has ended.
@@ -111,7 +113,8 @@ impl Job {
         let taggers = tag_output.then(Taggers::new);
         let (relay, schedule) = (Relay::new()?, Schedule::new(grace));
         let children = Vec::new();
-        Ok(Self { children, taggers, relay, schedule, keeps_going, _reserved: reserved, guard })
+        let is_ended = false;
+        Ok(Self { children, taggers, relay, schedule, keeps_going, is_ended, _reserved: reserved, guard })
     }
 
     pub(super) fn add(&mut self, rank: Rank, mut child: Child) -> Result<()> {
@@ -165,6 +168,10 @@ impl Job {
                 }
                 blame = Blame::among(&failed, self.ending());
             }
+            if self.keeps_going && self.has_success() {
+                // The others had as long; one that hangs is not waited for.
+                self.schedule.end(now);
+            }
             if let Some(blame) = &mut blame {
                 failed.iter().for_each(|&(rank, ending)| blame.hear(rank, ending));
             }
@@ -178,7 +185,7 @@ impl Job {
             }
         }
         let endings: Vec<Ending> = self.children.iter().filter_map(|running| running.ending).collect();
-        let has_gone_on = self.keeps_going && endings.contains(&Ending::Exited(0));
+        let has_gone_on = self.keeps_going && !self.is_ended && endings.contains(&Ending::Exited(0));
         let first_failure = blame.map(|blame| blame.rank()).filter(|_| !has_gone_on);
         self.end();
         if let Some(taggers) = self.taggers.take() {
@@ -214,6 +221,7 @@ impl Job {
 
     fn obey(&mut self, number: i32) {
         let now = Instant::now();
+        self.is_ended |= matches!(meaning(number), Meaning::End);
         let continued = match meaning(number) {
             Meaning::Stop => {
                 self.schedule.stop(now);
@@ -255,6 +263,10 @@ impl Job {
             failed.extend(failure.map(|ending| (running.rank, ending)));
         }
         Ok(failed)
+    }
+
+    fn has_success(&self) -> bool {
+        self.children.iter().any(|running| running.ending == Some(Ending::Exited(0)))
     }
 
     /// The ranks that are ending but have not ended.

@@ -84,7 +84,7 @@ pub struct Stage {
 
 /// Why a row has no figures.
 pub enum Missing {
-    /// This machine has not what it needs.
+    /// This machine lacks something.
     Here(String),
     /// Brevity's side has failed.
     Failed(Error),

@@ -115,6 +115,9 @@ impl FromStr for Gradients {
     }
 }
 
+/// The bytes of gradients of a bucket of low rank, where a step overlaps with computing.
+const LOW_RANK_BUCKET_BYTES: usize = 25 << 20;
+
 /// How long a caller computes beside an exchange.
 const COMPUTING: Duration = Duration::from_millis(100);
 
@@ -163,6 +166,10 @@ impl Steps {
         let mut builder = GradientExchange::builder(group);
         for (name, shape) in &tensors {
             builder = builder.tensor(name, shape, rules.policy(name, shape)?);
+        }
+        if gradients == Gradients::Resnet50 && rules.to_string().contains("low-rank") {
+            // One bucket of all could not leave before the last gradient.
+            builder = builder.bucket_bytes(LOW_RANK_BUCKET_BYTES);
         }
         let source = normal(group, &tensors);
         let computing = if computes { COMPUTING / tensors.len() as u32 } else { Duration::ZERO };

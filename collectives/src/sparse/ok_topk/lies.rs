@@ -1,5 +1,5 @@
-//! A rank that lies in an Ok-Topk all-reduce: at each stage it does as it should, or sends what arbitrary bytes
-//! say.
+//! A rank that lies in an Ok-Topk all-reduce: at each stage it does as it should, or sends what arbitrary
+//! bytes say.
 
 use brevity_compress::select::{RUNGS, ladder_counts};
 use brevity_compress::{SparseVec, SparseView, codec};
