@@ -224,6 +224,9 @@ fn two_groups_shrink_at_once() {
             let world = Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() });
             let twin = world.start_split(Some(0), world.rank()).await.unwrap().unwrap();
             is_open_until(END, &world, &cluster).await;
+            if world.rank() == 3 {
+                return;
+            }
             let (first, second) = if world.rank() == 1 { (&twin, &world) } else { (&world, &twin) };
             let (mut first, mut second) = (Box::pin(first.start_shrink()), Box::pin(second.start_shrink()));
             let (mut one, mut two) = (None, None);
@@ -241,7 +244,9 @@ fn two_groups_shrink_at_once() {
                 if one.is_some() && two.is_some() { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            for group in [one.unwrap(), two.unwrap()] {
+            let (one, two) = (one.unwrap(), two.unwrap());
+            // In one order again.
+            for group in if world.rank() == 1 { [two, one] } else { [one, two] } {
                 assert_eq!(group.members(), [Rank(0), Rank(1), Rank(2)]);
                 Collective::AllReduce.run(&group, 0).await.unwrap();
             }
@@ -265,7 +270,8 @@ fn a_rank_that_was_stopped_is_excluded() {
         for rank in &others {
             let Ended { last, at, .. } = &ended[*rank as usize];
             assert_eq!(last.as_ref().unwrap(), &others, "{stopped} stopped: {ended:?}");
-            assert!(*at < 6 * TIMEOUT, "{stopped} stopped: {ended:?}");
+            // Each rank has waited for its timeout before.
+            assert!(*at < 5 * TIMEOUT, "{stopped} stopped: {ended:?}");
         }
         assert!(matches!(ended[stopped as usize].last, Err(Error::Excluded)), "{stopped} stopped: {ended:?}");
     }

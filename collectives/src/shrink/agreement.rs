@@ -53,7 +53,7 @@ pub(super) enum Outcome {
 pub(super) struct Agreement {
     own: u32,
     gone: Vec<bool>,
-    /// Members below this rank that were silent as candidates: they are not waited for.
+    /// Members that this rank has waited for as candidates: they are not waited for again.
     silent: Vec<bool>,
     quorum: Quorum,
     /// How long to wait for members that are silent.
@@ -250,7 +250,9 @@ impl Agreement {
     fn begin(&mut self, now: Duration) -> bool {
         let ballot = self.promises.promised.next_of(self.own);
         let until = now.saturating_add(self.patience);
-        self.silent.iter_mut().take(self.own as usize).for_each(|silent| *silent = true);
+        if let Some(silent) = self.told.and_then(|told| self.silent.get_mut(told as usize)) {
+            *silent = true;
+        }
         self.candidacy = Some(Candidacy { ballot, until, phase: Phase::Preparing(BTreeMap::new()) });
         self.send_to_all(&Message::Prepare(ballot), now);
         true

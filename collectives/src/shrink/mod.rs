@@ -154,8 +154,8 @@ impl Group {
     /// first. The ranks keep their order, and the settings are those of this group.
     ///
     /// A rank that does not answer within the [timeout](Self::timeout) is out, and gets [`Error::Excluded`]
-    /// when it calls this. If the lowest ranks are silent, it takes up to two timeouts (and a sixteenth for
-    /// each of them). Ranks that are lost meanwhile are out too.
+    /// when it calls this. If the lowest ranks are silent, it takes up to two and a half timeouts (and a
+    /// sixteenth for each of them). Ranks that are lost meanwhile are out too.
     ///
     /// Only a majority of the ranks goes on: more than half of them, or half with the lowest rank among
     /// them. So a network that is cut never leaves two groups that go on. Others get [`Error::NoMajority`];
