@@ -1357,8 +1357,8 @@ brv_status brv_isparse_reduce_scatter(brv_group *group, const uint32_t *indices,
  * unless the call fails. While a started call has not ended, ok_topk is in use.
  *
  * Costs about 2 k (P - 1) / P entries of 8 bytes a rank, whatever P is, and at most twice as many; 1 + 2
- * ceil(log2 P) rounds, and in steps that estimate a threshold or a partition anew those of up to 10 all-
- * reduces of few bytes. kept must not be NULL.
+ * ceil(log2 P) rounds, and in steps that estimate a threshold or a partition anew those of up to 10
+ * all-reduces of few bytes. kept must not be NULL.
  *
  * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
 brv_status brv_ok_topk_all_reduce(brv_group *group, const uint32_t *indices, const float *values,

@@ -243,7 +243,7 @@ mod tests {
         for (status, text) in brv_status::NAMES {
             assert_eq!(name(status as u32), text.to_str().unwrap());
         }
-        assert_eq!(name(15), "unknown status");
+        assert_eq!(name(17), "unknown status");
         assert_eq!(name(u32::MAX), "unknown status");
     }
 

@@ -94,7 +94,7 @@ pub struct Arguments {
     pub plot: Option<PathBuf>,
     /// Writes what each rank did when to a file that Perfetto opens (ui.perfetto.dev): a step's selection,
     /// collectives, waits and updates, and the bytes of each bucket.
-    #[arg(long, value_name = "FILE.json", conflicts_with = "methods")]
+    #[arg(long, value_name = "FILE.json", conflicts_with = "async")]
     pub trace: Option<PathBuf>,
     /// Asynchronous training, in place of averaging.
     #[command(flatten)]

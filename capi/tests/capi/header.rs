@@ -124,6 +124,8 @@ fn status_numbers_agree() {
         ("BRV_ERR_CANCELED", brv_status::Canceled),
         ("BRV_ERR_TRUNCATED", brv_status::Truncated),
         ("BRV_ERR_USER", brv_status::User),
+        ("BRV_ERR_EXCLUDED", brv_status::Excluded),
+        ("BRV_ERR_NO_MAJORITY", brv_status::NoMajority),
         ("BRV_PENDING", brv_status::Pending),
     ];
     for (name, status) in pairs {
