@@ -117,27 +117,19 @@ impl Held {
         Self { world: Arc::clone(world), offers }
     }
 
-    /// Keeps the number that was decided. Gives whether this rank has it.
+    /// Keeps the number that was decided. Gives whether this rank has it, for a context that did not begin
+    /// yet.
     fn keep(mut self, value: &Value) -> bool {
-        let held = self.offers.iter().position(|(number, _)| *number == value.number);
-        let has_it = match held {
-            Some(place) => {
-                self.offers.swap_remove(place);
-                true
-            }
-            // Decided on in an earlier call. Another context may have had the number since.
-            None => match self.world.contexts.claim(value.number) {
-                Some(epoch) if epoch > value.epoch => {
-                    self.world.contexts.unclaim(value.number);
-                    false
-                }
-                claimed => claimed.is_some(),
-            },
-        };
-        if has_it {
-            self.world.contexts.begin(value.number, value.epoch);
+        if !self.offers.iter().any(|(number, _)| *number == value.number) {
+            // Decided on in an earlier call.
+            let claimed = self.world.contexts.claim(value.number);
+            self.offers.extend(claimed.map(|epoch| (value.number, epoch)));
         }
-        has_it
+        let is_new = |(number, epoch): &Offer| *number == value.number && *epoch <= value.epoch;
+        let Some(place) = self.offers.iter().position(is_new) else { return false };
+        self.offers.swap_remove(place);
+        self.world.contexts.begin(value.number, value.epoch);
+        true
     }
 }
 
