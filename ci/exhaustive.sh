@@ -22,6 +22,7 @@ ranks() {
 ranks groups_sim:: --ignored --nocapture --test-threads=2
 ranks group_kills:: --ignored --nocapture --test-threads=1
 ranks shrink:: --ignored --nocapture --test-threads=2
+ranks going_on:: --ignored --nocapture --test-threads=2
 BREVITY_VOLUME_RANKS=128 ranks ok_topk::volume:: --nocapture --test-threads=1
 BREVITY_TABLE_RANKS=128 ranks gtopk_paper:: --skip dense --nocapture --test-threads=1
 BREVITY_TABLE_RANKS=32 ranks gtopk_paper::a_dense --nocapture
