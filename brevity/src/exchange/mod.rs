@@ -298,8 +298,9 @@ impl GradientExchange {
         self.parts.tensors.iter().map(|tensor| (&*tensor.name, tensor.count))
     }
 
-    /// What of a tensor's gradients on this rank has not been sent yet; `None` for an unknown name. A dense
-    /// tensor, and an unbiased one, has a residual only after a failure, a signum tensor never: zeros.
+    /// What of a tensor's gradients on this rank has not been sent yet; `None` for an unknown name, in the
+    /// middle of a step, and before [`go_on`](Self::go_on). A dense tensor, and an unbiased one, has a
+    /// residual only after a failure, a signum tensor never: zeros.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
         let mut residual = vec![0.0; self.position(tensor).ok()?.1];
