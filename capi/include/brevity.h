@@ -278,13 +278,22 @@ typedef struct brv_config {
     uint16_t first_port;
     uint16_t last_port;
 
-    uint64_t reserved[8];
+    /* host:port where ranks that were lost come back (brv_group_grow), on the host of the lowest rank that is
+     * left [BREVITY_RETURN, by default address]. */
+    const char *place_of_return;
+
+    /* How often this rank was started again, or 0 [BREVITY_INCARNATION]. A process with a number comes back
+     * to the job with this rank, world_size, key and name: brv_group_join ends when it is taken back. */
+    uint32_t incarnation;
+
+    uint32_t reserved_32;
+    uint64_t reserved[6];
 } brv_config;
 
 #define BRV_CONFIG_INIT                                                                                     \
     {sizeof(brv_config), BRV_CONFIG_MAGIC, BRV_ABI_VERSION, BRV_UNSET, BRV_UNSET, NULL, NULL, NULL, NULL,   \
      NULL, NULL, NULL, NULL, NULL, NULL, NULL, BRV_UNSET, BRV_UNSET, BRV_UNSET, BRV_UNSET, BRV_UNSET, 0, 0, \
-     {0, 0, 0, 0, 0, 0, 0, 0}}
+     NULL, 0, 0, {0, 0, 0, 0, 0, 0}}
 
 /* Makes the identifier of a new job, with this process as its rank 0, in *id. config may be NULL; of its
  * fields network_interface, announce, the ports and the key count here, and the environment does not. With a
@@ -445,6 +454,32 @@ brv_status brv_group_shrink(brv_group *group, brv_group **left, const brv_option
 /* As brv_group_shrink, for as few ranks as are left. If the network is cut, each side makes a group of its
  * own. */
 brv_status brv_group_shrink_any(brv_group *group, brv_group **left, const brv_options *options);
+
+/* Makes a group of this one's ranks and of those lost ranks of the job that come back within wait seconds;
+ * ends as soon as all are there. All ranks of an open group call this, as a rule of one that has shrunk; only
+ * the wait of the lowest rank counts. Stores it in *grown; NULL after a failure. If nobody comes, it is
+ * another handle of the same group.
+ *
+ * Ranks that come back are new processes with the rank, world size, key and name of the lost ones, and an
+ * incarnation (see brv_config): `brevity run --restart` starts them so. Their brv_init or brv_group_join ends
+ * when they are taken back. They meet the lowest rank of this group at the place of return.
+ *
+ * The new group has connections and memory of its own, and its ranks are in the order that they had when the
+ * job began. The old group must still be freed; its connections close when all that was made of it is.
+ *
+ * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen or ranks have not joined in time;
+ * otherwise errors are as for brv_all_reduce. After an error the old group is as before, and this can be
+ * called again, after brv_group_shrink if it was closed. */
+brv_status brv_group_grow(brv_group *group, double wait, brv_group **grown, const brv_options *options);
+
+/* 1 if a rank of the group has come back by the brv_group_grow that has made its connections, and so has no
+ * state yet; 0 if not; -1 if the group has no such rank, or is NULL. The same on all ranks. */
+int32_t brv_group_has_returned(const brv_group *group, int32_t rank);
+
+/* The number that rank `rank` of the group had when the job began, by which its launcher knows it; -1 if the
+ * group has no such rank, or is NULL. Another one than brv_group_world_rank after a brv_group_grow to which
+ * some have not come. */
+int32_t brv_group_first_rank(const brv_group *group, int32_t rank);
 
 /* Makes the groups for calls in two levels. *local gets the ranks that share memory with this one; *leaders
  * gets the first rank of each host, on those ranks, and NULL on others. A rank that shares no memory with

@@ -54,7 +54,10 @@ pub struct brv_config {
     progress_thread: i32,
     first_port: u16,
     last_port: u16,
-    reserved: [u64; 8],
+    place_of_return: *const c_char,
+    incarnation: u32,
+    reserved_32: u32,
+    reserved: [u64; 6],
 }
 
 /// A config whose form is right. Its pointers stay those of the program.
@@ -93,7 +96,7 @@ impl Config {
         }
         // SAFETY: it has the size of a config, so the caller of this function guarantees all of it.
         let config = unsafe { config.read() };
-        if config.reserved != [0; 8] {
+        if config.reserved != [0; 6] || config.reserved_32 != 0 {
             return Err(Failure::argument(format!(
                 "a reserved field of config is set, expected 0: {remedy}"
             )));
@@ -163,6 +166,7 @@ impl Config {
             ("BREVITY_ANNOUNCE", "config.announce", !c.announce.is_null()),
             ("BREVITY_ENCRYPT", "config.encrypt", c.encrypt != UNSET),
             ("BREVITY_HOST_ID", "config.host_id", !c.host_id.is_null()),
+            ("BREVITY_INCARNATION", "config.incarnation", c.incarnation > 0),
             ("BREVITY_INTERFACE", "config.network_interface", !c.network_interface.is_null()),
             ("BREVITY_JOB", "config.job", !c.job.is_null()),
             ("BREVITY_JOIN_TIMEOUT", "config.join_timeout", c.join_timeout != unset),
@@ -171,6 +175,7 @@ impl Config {
             ("BREVITY_MASTER", "config.address", !c.address.is_null()),
             ("BREVITY_PORT_RANGE", "config.first_port to last_port", (c.first_port, c.last_port) != (0, 0)),
             ("BREVITY_RANK", "config.rank", c.rank != UNSET),
+            ("BREVITY_RETURN", "config.place_of_return", !c.place_of_return.is_null()),
             ("BREVITY_SHARED_MEMORY", "config.shared_memory", c.shared_memory != UNSET),
             ("BREVITY_TRANSPORT", "config.transport", !c.transport.is_null()),
             ("BREVITY_WORLD_SIZE", "config.world_size", c.world_size != UNSET),
@@ -263,6 +268,8 @@ impl Config {
         let of = |pointer, field| unsafe { text(pointer, field) };
         let join = with(join, of(config.job, "job")?, Join::job);
         let join = with(join, of(config.host_id, "host_id")?, Join::host_id);
+        let join = with(join, of(config.place_of_return, "place_of_return")?, Join::place_of_return);
+        let join = with(join, Some(config.incarnation).filter(|number| *number > 0), Join::incarnation);
         let join =
             with(join, of(config.transport, "transport")?.map(transport).transpose()?, Join::transport);
         let join = with(join, seconds(config.join_timeout, "join_timeout")?, Join::timeout);
@@ -302,7 +309,10 @@ const UNSET_CONFIG: brv_config = brv_config {
     progress_thread: UNSET,
     first_port: 0,
     last_port: 0,
-    reserved: [0; 8],
+    place_of_return: ptr::null(),
+    incarnation: 0,
+    reserved_32: 0,
+    reserved: [0; 6],
 };
 
 /// Sets what is given.

@@ -158,14 +158,17 @@ pub unsafe extern "C" fn brv_group_set_timeout(group: *mut brv_group, seconds: f
 pub unsafe extern "C" fn brv_group_world_rank(group: *const brv_group, rank: i32) -> i32 {
     guard_value(-1, || {
         // SAFETY: the caller in C guarantees a live group.
-        let members = unsafe { group_of(group) }?.group().members();
-        let member = usize::try_from(rank).ok().and_then(|rank| members.get(rank));
-        member.map(|member| small(member.0)).ok_or_else(|| {
-            Failure::argument(format!(
-                "rank is {rank}, expected a rank of the group (0 to {})",
-                members.len() - 1
-            ))
-        })
+        let group = unsafe { group_of(group) }?.group();
+        let place = place_of(group, rank)?;
+        Ok(small(group.members()[place].0))
+    })
+}
+
+/// The place of a rank among the members of a group.
+pub(crate) fn place_of(group: &Group, rank: i32) -> Result<usize, Failure> {
+    let size = group.members().len();
+    usize::try_from(rank).ok().filter(|place| *place < size).ok_or_else(|| {
+        Failure::argument(format!("rank is {rank}, expected a rank of the group (0 to {})", size - 1))
     })
 }
 

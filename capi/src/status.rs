@@ -134,6 +134,7 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         Collective::TooManyGroups => (brv_status::Exhausted, None),
         Collective::Excluded => (brv_status::Excluded, None),
         Collective::NoMajority { .. } => (brv_status::NoMajority, None),
+        Collective::NotGrown { rank, .. } => (brv_status::Transport, Some(rank.0)),
         Collective::Transport(error) => of_transport(error),
         _ => (brv_status::Argument, None),
     }
@@ -146,6 +147,7 @@ pub(crate) fn of_transport(error: &Transport) -> Verdict {
         Transport::Aborted { rank } => (brv_status::Aborted, Some(rank.0)),
         Transport::Timeout { rank, .. } => (brv_status::Timeout, Some(rank.0)),
         Transport::MissingRanks { missing, .. } => (brv_status::Timeout, missing.first().map(|rank| rank.0)),
+        Transport::NotTakenBack { rank, .. } => (brv_status::Timeout, Some(rank.0)),
         Transport::Mismatch { rank, .. } => (brv_status::Mismatch, Some(rank.0)),
         Transport::Differs { .. } => (brv_status::Mismatch, None),
         Transport::TooLong { rank, .. }

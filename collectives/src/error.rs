@@ -117,6 +117,15 @@ pub enum Error {
         of: u32,
     },
 
+    /// Lost ranks could not be taken back. The group goes on as before.
+    #[error("rank {rank} can't take lost ranks back: {why}")]
+    NotGrown {
+        /// The rank that has failed.
+        rank: Rank,
+        /// Why.
+        why: String,
+    },
+
     /// The group was made by the parent of this forked process, which still uses it.
     #[error(
         "the group was made before fork, in the parent process, and a child can't use it: make calls in the \

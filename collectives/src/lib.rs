@@ -25,6 +25,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+mod grow;
 pub mod host;
 mod join;
 mod lanes;
@@ -49,6 +50,7 @@ pub use error::{Error, Result};
 pub use group::{
     CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Reserved, Settings,
 };
+pub use grow::Growing;
 pub use join::{Join, Joining};
 pub use messages::Message;
 pub use plan::{

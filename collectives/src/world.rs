@@ -8,6 +8,7 @@ use ucx_sys_wrap::shm::{LocalGroup, MAX_GENERATIONS, SLOT_SETS, SlotSet};
 use ucx_sys_wrap::{Owner, Rank};
 
 use crate::engine::{Engine, EngineThread};
+use crate::grow::Origin;
 use crate::host::Host;
 use crate::shrink::Agreements;
 
@@ -33,6 +34,8 @@ pub(crate) struct World {
     pub(crate) contexts: Arc<Numbers>,
     pub(crate) scratch: Pool,
     pub(crate) agreements: Agreements,
+    /// How the job began, if ranks can come back to it.
+    pub(crate) origin: Option<Origin>,
 }
 
 impl Drop for World {

@@ -243,7 +243,7 @@ pub(crate) fn whole(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number, at least 0".to_owned())
 }
 
-fn seed(text: &str) -> Result<u64, String> {
+pub(crate) fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "expected a whole number, at least 0 and below 2^64".to_owned())
 }
 
@@ -264,7 +264,7 @@ pub(crate) fn in_range(
 }
 
 /// The parser's message has several lines; this keeps one.
-fn one_line(message: &str) -> String {
+pub(crate) fn one_line(message: &str) -> String {
     let parts: Vec<&str> = message
         .lines()
         .map(str::trim)

@@ -72,7 +72,7 @@ impl GroupExchange {
 
 impl Way {
     /// The policy of a tensor that is in the exchange.
-    fn policy(self, is_matrix: bool) -> Policy {
+    pub fn policy(self, is_matrix: bool) -> Policy {
         match self.method {
             Method::Signum => Policy::signum(SIGNUM_MOMENTUM),
             _ if !is_matrix => Policy::dense(),

@@ -24,6 +24,7 @@ pub mod progress;
 pub mod ranks;
 pub mod report;
 pub mod rounded;
+pub mod surviving;
 pub mod trainer;
 
 pub use error::Error;

@@ -40,6 +40,22 @@ pub fn join() -> Result<Group, Error> {
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] if a rank can't be
 /// started.
 pub fn start((processes, ranks): (usize, usize), grace: f64) -> Result<u8, Error> {
+    launched(
+        |launch| launch.grace(Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX)),
+        processes,
+        ranks,
+    )
+}
+
+/// Likewise, for ranks that go on without those that are lost, which are started again so many times in all.
+///
+/// # Errors
+/// As for [`start`].
+pub fn start_again(ranks: usize, restarts: u32) -> Result<u8, Error> {
+    launched(|launch| launch.keep_going(true).restart(restarts), ranks, ranks)
+}
+
+fn launched(change: impl FnOnce(Launch) -> Launch, processes: usize, ranks: usize) -> Result<u8, Error> {
     // Warns where a launcher that is not understood has started this process.
     Identity::from_env().map_err(of_launch)?;
     // Checked once here, because every rank would refuse the same; the launch checks the rest.
@@ -50,7 +66,7 @@ pub fn start((processes, ranks): (usize, usize), grace: f64) -> Result<u8, Error
     let program = env::current_exe().map_err(|error| Error::Exchange(error.into()))?;
     let mut launch =
         Launch::new(program, env::args_os().skip(1)).ranks(processes as u32).transport(transport()?);
-    launch = launch.grace(Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX));
+    launch = change(launch);
     if env::var_os(THREADS).is_none() {
         launch = launch.env(THREADS, threads_per_rank(ranks).to_string());
     }

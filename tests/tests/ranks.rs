@@ -26,6 +26,8 @@ mod going_on;
 mod group_kills;
 mod groups;
 mod groups_sim;
+mod grow;
+mod grow_processes;
 mod gtopk_paper;
 mod handles;
 mod host;

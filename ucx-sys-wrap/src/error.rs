@@ -205,6 +205,21 @@ pub enum Error {
         why: String,
     },
 
+    /// A rank has come back, and those that are left have not taken it.
+    #[error(
+        "rank {rank} was not taken back at {place} within {:.1} s: do the ranks that are left call grow, or \
+         are they gone?",
+        .deadline.as_secs_f64()
+    )]
+    NotTakenBack {
+        /// The rank that has come back.
+        rank: Rank,
+        /// Where it has called.
+        place: String,
+        /// How long it has tried.
+        deadline: Duration,
+    },
+
     /// The caller's all-gather, through which the ranks were to learn where to meet, has failed.
     #[error("the all-gather for joining {why}")]
     Gather {

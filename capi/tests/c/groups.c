@@ -40,6 +40,16 @@ static void misuse(brv_group *group)
     CHECK_FAILS(brv_group_shrink(NULL, &part, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK_FAILS(brv_group_shrink(group, NULL, NULL), BRV_ERR_ARGUMENT, "left is NULL");
     CHECK_FAILS(brv_group_shrink_any(group, NULL, NULL), BRV_ERR_ARGUMENT, "left is NULL");
+    CHECK_FAILS(brv_group_grow(NULL, 1, &part, NULL), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_group_grow(group, 1, NULL, NULL), BRV_ERR_ARGUMENT, "grown is NULL");
+    CHECK_FAILS(brv_group_grow(group, -1, &part, NULL), BRV_ERR_ARGUMENT, "wait is -1");
+    CHECK(brv_group_has_returned(NULL, 0) == -1 && brv_group_has_returned(group, 4) == -1);
+    CHECK(brv_group_first_rank(NULL, 0) == -1 && brv_group_first_rank(group, -1) == -1);
+    CHECK(brv_group_has_returned(group, 3) == 0 && brv_group_first_rank(group, 3) == 3);
+    /* Nobody is lost: another handle of the same group. */
+    CHECK(brv_group_grow(group, 60, &part, NULL) == BRV_OK && brv_group_size(part) == 4);
+    brv_group_free(part);
+    part = NULL;
     part = group;
     CHECK_FAILS(brv_group_hosts(NULL, &part, &other, NULL), BRV_ERR_ARGUMENT, "group is NULL");
     CHECK(part == NULL && other == NULL);

@@ -4,8 +4,8 @@ use brevity::launch::Ending;
 use brevity_testing::ucx_is_here;
 use ucx_sys_wrap::bootstrap::Choice;
 
-use crate::ranks::{endings_of, launch_with};
-use crate::stage::Stage;
+use crate::ranks::{Way, endings_of, launch_with};
+use crate::stage::{Stage, source};
 
 /// Over sockets, shared memory, and UCX if it is there.
 fn wires() -> impl Iterator<Item = (Choice, &'static str)> {
@@ -39,8 +39,27 @@ fn after_a_death_the_others_go_on_in_a_group_without_it() {
     for (transport, shared_memory) in wires() {
         let program = if transport == Choice::Ucx { &plain } else { &sanitized };
         let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
-        let (endings, outputs) = endings_of(&variables, transport, &stage, program, &["dies"], 4);
+        let (endings, outputs) =
+            endings_of(Way { variables: &variables, transport, restarts: 0 }, &stage, program, &["dies"], 4);
         let zero = Ending::Exited(0);
         assert_eq!(endings, [zero, zero, zero, Ending::Killed(9)], "over {transport:?}: {outputs:#?}");
+    }
+}
+
+/// Two of four ranks are killed, rank 0 first; both come back.
+#[test]
+fn the_example_survives_and_takes_ranks_back() {
+    let stage = Stage::new();
+    let program = stage.compile_source(&source("examples/c/survive.c"));
+    for (transport, shared_memory) in wires() {
+        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
+        let way = Way { variables: &variables, transport, restarts: 2 };
+        let (endings, outputs) = endings_of(way, &stage, &program, &["2"], 4);
+        assert_eq!(endings, [Ending::Exited(0); 4], "over {transport:?}: {outputs:#?}");
+        for (rank, output) in outputs.iter().enumerate() {
+            let last = output.lines().last().unwrap_or_default();
+            assert!(last.starts_with(&format!("rank {rank} of 4 at step 300: at most 0.0")), "{outputs:#?}");
+            assert_eq!(last.ends_with("has come back"), rank < 2, "{outputs:#?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use brevity_testing::is_required;
 use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::list::ALL;
-use crate::ranks::endings_of;
+use crate::ranks::{Way, endings_of};
 use crate::stage::{Stage, built, outcome, run, source};
 
 /// Those that are no collectives.
@@ -72,7 +72,8 @@ impl Programs {
     fn run_with(&self, variables: &[(&str, &str)], name: &str, arguments: &str, ranks: u32) -> Printed {
         let program = self.folder.join(format!("brv_{name}"));
         let words: Vec<_> = arguments.split_whitespace().collect();
-        let (endings, outputs) = endings_of(variables, Choice::Tcp, &self.stage, &program, &words, ranks);
+        let way = Way { variables, transport: Choice::Tcp, restarts: 0 };
+        let (endings, outputs) = endings_of(way, &self.stage, &program, &words, ranks);
         let Ending::Exited(status) = endings[0] else { panic!("{name}: {endings:?}: {outputs:?}") };
         assert!(endings.iter().all(|ending| *ending == endings[0]), "{name}: {endings:?}: {outputs:?}");
         assert!(outputs[1..].iter().all(String::is_empty), "{name}: {outputs:?}");

@@ -41,16 +41,25 @@ pub fn launch_with(
     arguments: &[&str],
     world_size: u32,
 ) -> Vec<String> {
-    let (endings, outputs) = endings_of(variables, transport, stage, program, arguments, world_size);
+    let way = Way { variables, transport, restarts: 0 };
+    let (endings, outputs) = endings_of(way, stage, program, arguments, world_size);
     let succeeded = endings.iter().all(|ending| *ending == Ending::Exited(0));
     assert!(succeeded, "{arguments:?} on {world_size} ranks: {endings:?} {outputs:#?}");
     outputs
 }
 
+/// How the ranks of a program are started.
+#[derive(Clone, Copy)]
+pub struct Way<'a> {
+    pub variables: &'a [(&'a str, &'a str)],
+    pub transport: Choice,
+    /// How often lost ranks are started again.
+    pub restarts: u32,
+}
+
 /// How each rank ended, and what it printed.
 pub fn endings_of(
-    variables: &[(&str, &str)],
-    transport: Choice,
+    Way { variables, transport, restarts }: Way<'_>,
     stage: &Stage,
     program: &Path,
     arguments: &[&str],
@@ -61,6 +70,7 @@ pub fn endings_of(
     words.extend(arguments.iter().map(OsString::from));
     let launch = Launch::new("sh", words).ranks(world_size).transport(transport).grace(DEADLINE);
     let launch = launch.env("BREVITY_TIMEOUT", "60");
+    let launch = if restarts > 0 { launch.restart(restarts) } else { launch };
     let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
     let job = launch.env("OUTPUT", &output).spawn().unwrap();
     let processes = job.process_ids();

@@ -31,6 +31,7 @@ use crate::description::Description;
 use crate::difference::CONTROL;
 use crate::engine::{Engine, EngineThread};
 use crate::error::{Error, Result};
+use crate::grow::Origin;
 use crate::host::places;
 use crate::plan::{Algorithm, Machine, SEGMENTS};
 use crate::shrink::Agreements;
@@ -88,14 +89,16 @@ impl Group {
     pub fn opened(opened: Opened, settings: Settings) -> Self {
         assert!(settings.machine.is_none_or(|machine| machine.is_valid()), "{:?}", settings.machine);
         assert!(SEGMENTS.contains(&settings.segment_bytes), "a segment of {} bytes", settings.segment_bytes);
-        Self::try_opened(opened, settings).unwrap_or_else(|error| panic!("{error}")).planned(settings.machine)
+        Self::try_opened(opened, None, settings)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .planned(settings.machine)
     }
 
     /// Like [`opened`](Self::opened), but a [plan](Self::planned) is yet to be made.
     ///
     /// # Errors
     /// When the system has no thread or descriptor left.
-    pub(crate) fn try_opened(opened: Opened, settings: Settings) -> Result<Self> {
+    pub(crate) fn try_opened(opened: Opened, origin: Option<Origin>, settings: Settings) -> Result<Self> {
         let Opened { transport, local_group, is_crowded, is_encrypted, hosts, .. } = opened;
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), local_group.clone(), is_crowded);
@@ -108,9 +111,18 @@ impl Group {
         let contexts = Arc::new(Numbers::new());
         let owner = Owner::here();
         let (scratch, agreements) = (World::scratch(), Agreements::default());
-        let world =
-            World { thread, owner, engine, local_group, is_encrypted, hosts, contexts, scratch, agreements };
-        let world = Arc::new(world);
+        let world = Arc::new(World {
+            thread,
+            owner,
+            engine,
+            local_group,
+            is_encrypted,
+            hosts,
+            contexts,
+            scratch,
+            agreements,
+            origin,
+        });
         let slots = places(&world, &world.here(&members)).map(|_| SlotSet::default());
         let agreed = Agreed { number: 0, epoch: 0, members, slots };
         Ok(Self::of(Context::open(&world, agreed, OnLoss::Close, settings)))

@@ -264,7 +264,7 @@ mod tests {
         let ranks = ucx_sys_wrap::local::world(hosts.len() as u32).into_iter().map(|transport| {
             let opened = Opened::in_process(Box::new(transport), None).with_hosts(hosts);
             std::thread::spawn(move || {
-                let group = Group::try_opened(opened, Settings::default()).unwrap();
+                let group = Group::try_opened(opened, None, Settings::default()).unwrap();
                 let start = Instant::now();
                 let machine = group.measure_machine(Duration::from_secs(60)).unwrap();
                 let took = start.elapsed();
@@ -298,7 +298,7 @@ mod tests {
         let own = ranks.next().unwrap();
         drop(ranks);
         let opened = Opened::in_process(Box::new(own), None);
-        let group = Group::try_opened(opened, Settings::default()).unwrap();
+        let group = Group::try_opened(opened, None, Settings::default()).unwrap();
         let error = group.measure_machine(Duration::from_secs(60)).unwrap_err();
         assert!(matches!(error, Error::PeerLost { rank: Rank(1) }), "{error}");
     }

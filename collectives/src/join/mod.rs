@@ -7,9 +7,9 @@ mod naming;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::bootstrap::{Choice, Identity, JobId, JobKey, Master, Ports, open};
+use ucx_sys_wrap::bootstrap::{self, Choice, Identity, JobId, JobKey, Master, Ports, open};
 use ucx_sys_wrap::{Error as Transport, Rank};
 
 pub use awaited::Joining;
@@ -17,12 +17,14 @@ use naming::{METHODS, Names, in_words_of_the_caller, name_of};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
+use crate::grow::Origin;
 use crate::plan::{SEGMENTS, Terms};
 
 const MASTER: &str = "host:port where rank 0 waits for the others, with an IPv6 address in brackets";
 const KEY: &str = "at least 16 bytes, as from `openssl rand -hex 32`";
 const PORTS: &str = "two ports above 0, the first of them the lower one";
 const ANNOUNCED: &str = "host, host:port or an address where peers reach this rank";
+const RETURN: &str = "host:port where lost ranks come back, with an IPv6 address in brackets";
 const NAME: &str = "at most 64 bytes";
 const HOST_ID: &str = "1 to 255 bytes";
 const TIMEOUT: &str = "more than 0";
@@ -98,6 +100,11 @@ impl Join {
         let names: &'static Names = if is_from_env { &[] } else { METHODS };
         let names = Cow::Borrowed(names);
         Self { identity, settings, is_from_env, names, place: None, fault: None }
+    }
+
+    /// As a member of a world that ranks come back to.
+    pub(crate) fn invited(identity: Identity, settings: Settings) -> Self {
+        Self::of(identity, settings, true)
     }
 
     /// The number of ranks in the job.
@@ -238,6 +245,25 @@ impl Join {
         self
     }
 
+    /// How often this rank was started again. A rank with a number above 0 does not join at the beginning: it
+    /// comes back to a job that goes on, whose ranks that are left call [`grow`](Group::grow). Rank, world
+    /// size, key and job are those with which the job began.
+    pub fn incarnation(mut self, number: u32) -> Self {
+        self.identity.incarnation = number;
+        self
+    }
+
+    /// Where lost ranks come back: `host:port` on the host of the lowest rank that is left, which listens
+    /// there in [`grow`](Group::grow), and which they call. By default the [`address`](Self::address) where
+    /// the job began.
+    pub fn place_of_return(mut self, address: &str) -> Self {
+        self.identity.place_of_return = Master::parse(address);
+        if self.identity.place_of_return.is_none() {
+            self.refuse("BREVITY_RETURN", format!("{address:?}"), RETURN);
+        }
+        self
+    }
+
     /// The settings of the group.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -263,10 +289,18 @@ impl Join {
     /// numbers; when they disagree about the world's size; when the system has no thread or descriptor left.
     /// A failed join may be tried again by all ranks, with the same identifier.
     pub fn join(self) -> Result<Group> {
+        self.validate(false).map_err(self.told())?;
+        let comes_back = self.identity.incarnation > 0 && self.identity.world_size > 1;
+        if comes_back { self.come_back() } else { self.enter(&self.identity, None) }
+    }
+
+    /// Joins the world that `identity` names; its origin is that world itself, unless it is given.
+    pub(crate) fn enter(&self, identity: &Identity, origin: Option<Origin>) -> Result<Group> {
         let own = Terms::of(&self.settings);
-        let mut identity = self.identity.clone();
+        let mut identity = identity.clone();
         identity.greeting = own.encode();
-        let opened = self.validate(false).and_then(|()| open(&identity)).map_err(self.told())?;
+        let opened = open(&identity).map_err(self.told())?;
+        let origin = origin.or_else(|| opened.identity.as_deref().cloned().map(Origin::of));
         let mut settings = self.settings;
         if !opened.greeting.is_empty() {
             let what = || Transport::Protocol { rank: Rank(0), what: "invalid settings".into() };
@@ -280,10 +314,41 @@ impl Join {
             first.put_into(&mut settings);
         }
         let is_measured = settings.machine.is_none() && identity.world_size > 1;
-        let group = Group::try_opened(opened, settings)?;
+        let group = Group::try_opened(opened, origin, settings)?;
         let machine =
             if is_measured { Some(group.measure_machine(identity.join_timeout)?) } else { settings.machine };
         Ok(group.planned(machine))
+    }
+
+    /// Comes back to a job that goes on, until its ranks have confirmed it or the time is over.
+    fn come_back(self) -> Result<Group> {
+        let (start, whole) = (Instant::now(), self.identity.join_timeout);
+        loop {
+            let mut identity = self.identity.clone();
+            identity.join_timeout = whole.saturating_sub(start.elapsed());
+            let called = bootstrap::come_back(&identity).map_err(|error| match error {
+                Transport::NotTakenBack { rank, place, .. } => {
+                    Transport::NotTakenBack { rank, place, deadline: whole }
+                }
+                error => error,
+            });
+            let (mut identity, invitation) = called.map_err(self.told())?;
+            identity.join_timeout = whole;
+            let entered = Origin::invited(&identity, &invitation)
+                .and_then(|(accepted, origin)| self.enter(&accepted, Some(origin)));
+            invitation.forget();
+            let confirmed = entered.and_then(|group| match group.barrier() {
+                Ok(()) => Ok(group),
+                // If the others have gone on in it, they shrink it too.
+                Err(error) => group.shrink().map_err(|_| error),
+            });
+            match confirmed {
+                Err(error) if start.elapsed() < whole => {
+                    tracing::warn!(%error, "coming back has failed: trying again");
+                }
+                confirmed => return confirmed,
+            }
+        }
     }
 
     /// Joins a job through an all-gather of the program's own: it is called once, with 128 bytes of every

@@ -68,8 +68,8 @@ impl Identity {
     /// launcher. Further variables: `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds,
     /// 60), `BREVITY_KEY` or `BREVITY_KEY_FILE`, `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_PORT_RANGE`
     /// (`first-last`), `BREVITY_ANNOUNCE` (`host` or `host:port`), `BREVITY_SHARED_MEMORY` and
-    /// `BREVITY_ENCRYPT` ([`switch`](super::switch)es), `BREVITY_HOST_ID` and `BREVITY_MASTER_RESERVED` (set
-    /// by launchers).
+    /// `BREVITY_ENCRYPT` ([`switch`](super::switch)es), `BREVITY_HOST_ID`, `BREVITY_RETURN` (`host:port`), and
+    /// `BREVITY_MASTER_RESERVED` and `BREVITY_INCARNATION` (set by launchers).
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or invalid, with the value found and the
@@ -109,6 +109,9 @@ impl Identity {
         identity.host_id = variables.read("BREVITY_HOST_ID", "a name of 1 to 255 bytes", host_id)?;
         identity.encrypt = variables.read(ENCRYPT, SWITCH, switch)?.unwrap_or(false);
         identity.port_reserved = variables.read("BREVITY_MASTER_RESERVED", SWITCH, switch)?.unwrap_or(false);
+        let number = |text: &str| text.parse().ok();
+        identity.incarnation = variables.read("BREVITY_INCARNATION", INCARNATION, number)?.unwrap_or(0);
+        identity.place_of_return = variables.read("BREVITY_RETURN", RETURN, Master::parse)?;
         if let Some(timeout) = variables.read("BREVITY_JOIN_TIMEOUT", "seconds above 0, as 60", seconds)? {
             identity.join_timeout = timeout;
         }
@@ -137,6 +140,8 @@ impl Identity {
     }
 }
 
+const INCARNATION: &str = "how often this rank was started again, as 1";
+pub(super) const RETURN: &str = "host:port where the lowest rank that is left waits for those that come back";
 const TRANSPORTS: &str = "auto, tcp or ucx";
 const ANNOUNCED: &str = "host, host:port or an address where peers reach this rank";
 

@@ -174,8 +174,7 @@ impl JobId {
 
     /// The identity that joins by this identifier; for rank 0 also its claim to the port.
     pub(super) fn introduce(&self, identity: &Identity) -> Result<(Identity, Option<Claim>)> {
-        let mut resolved = self.root.apply(identity)?;
-        resolved.job = shortened(format!("{} {}", identity.job, self.name()).trim().to_owned());
+        let mut resolved = self.resolve(identity)?;
         if identity.rank != Rank(0) {
             return Ok((resolved, None));
         }
@@ -184,6 +183,12 @@ impl JobId {
             (resolved.port_reserved, published.listen) = (true, port.listen);
         }
         Ok((resolved, Some(claim)))
+    }
+
+    /// The identity with this identifier's key, addresses and job.
+    pub(super) fn resolve(&self, identity: &Identity) -> Result<Identity> {
+        let job = shortened(format!("{} {}", identity.job, self.name()).trim().to_owned());
+        Ok(Identity { job, ..self.root.apply(identity)? })
     }
 
     /// Gives up the port, if this process has reserved it: no later join can be rank 0 with the identifier.

@@ -67,6 +67,11 @@ pub struct Identity {
     /// What the other ranks get from rank 0 when all have joined ([`Opened::greeting`](super::Opened)), at
     /// most [`MAX_BLOB_BYTES`](super::MAX_BLOB_BYTES).
     pub greeting: Vec<u8>,
+    /// How often this rank was started again; one that was comes back to a job that goes on.
+    pub incarnation: u32,
+    /// Where lost ranks come back, on the host of the lowest rank that is left; the master's address by
+    /// default.
+    pub place_of_return: Option<Master>,
     /// The number of ranks on this host, if the launcher says it.
     pub(super) local_ranks: Option<u32>,
     /// Further ports of the master: rank 0 takes the first that is free, and the others call all of them.
@@ -136,6 +141,8 @@ impl Identity {
             host_id: None,
             encrypt: false,
             greeting: Vec::new(),
+            incarnation: 0,
+            place_of_return: None,
         }
     }
 
@@ -188,6 +195,22 @@ impl Identity {
         }
         self.check(learns_place)?;
         if is_given && self.key.is_none() && self.job.is_empty() { Err(nameless()) } else { Ok(()) }
+    }
+
+    /// The same without what was learned of the place to meet: for a new world of ranks of this job.
+    pub(super) fn elsewhere(&self) -> Self {
+        // A name may mean loopback on this host alone.
+        let is_loopback = self.master.address().is_some_and(|address| address.is_loopback());
+        let one_host = self.one_host || (self.master.port != 0 && is_loopback);
+        Self {
+            one_host,
+            local_ranks: None,
+            other_ports: Vec::new(),
+            published: None,
+            port_reserved: false,
+            greeting: Vec::new(),
+            ..self.clone()
+        }
     }
 
     /// Whether all ranks are known to be on this host.

@@ -38,7 +38,7 @@ impl Leaf {
         party: &Arc<Party>,
         deadline: Deadline,
     ) -> Result<(Self, Deadline)> {
-        let (opening, channel, master) = reach_root(identity, party, deadline)?;
+        let (opening, channel, master) = reach(identity, party, Purpose::Rendezvous, deadline)?;
         if let Some((subject, found, expected)) = party.difference(&opening) {
             let verdict = Verdict::Disagreement { subject, rank: party.rank, found, expected };
             return Err(verdict.into_error(master));
@@ -108,10 +108,26 @@ impl Leaf {
     }
 }
 
-/// Calls all places where rank 0 may be until it has proven itself; returns its place too.
-fn reach_root(
+/// The next frame of a channel; `None` if it ends, if it is malformed, or at the deadline.
+pub(super) fn next_frame(channel: &mut Channel, max_body: usize, deadline: &Deadline) -> Option<Frame> {
+    loop {
+        channel.pump_frames(max_body);
+        match channel.take_frame(max_body) {
+            Ok(Some(frame)) => return Some(frame),
+            Ok(None) if !channel.ended() && !deadline.passed() => {
+                wait_for(&[], [&mut *channel].into_iter(), deadline.remaining());
+            }
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+/// Calls all places where rank 0, or whoever listens there for this purpose, may be until it has proven
+/// itself; returns its place too.
+pub(super) fn reach(
     identity: &Identity,
     party: &Arc<Party>,
+    purpose: Purpose,
     deadline: Deadline,
 ) -> Result<(Opening, Channel, String)> {
     let addresses = match &identity.published {
@@ -126,7 +142,7 @@ fn reach_root(
             Some(_) => *address,
             None => SocketAddr::new(address.ip(), master.port),
         };
-        let call = Call::new(party, Purpose::Rendezvous, ROOT.0, addresses.iter().map(at_port).collect());
+        let call = Call::new(party, purpose, ROOT.0, addresses.iter().map(at_port).collect());
         let several = !identity.other_ports.is_empty();
         (if several { call.one_of_several(STAGGER * number) } else { call }, master)
     };

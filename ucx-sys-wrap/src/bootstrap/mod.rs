@@ -5,7 +5,8 @@
 //! [`Identity`], with an address or with a [`JobId`] that rank 0 has made. [`Rendezvous::join`] meets the
 //! other ranks at rank 0, under a deadline, and then exchanges small blobs between all of them.
 //! [`connect_mesh`] makes a TCP connection for every pair of ranks, [`share_memory`] sets up the local group
-//! of each host, and [`open`] does all of this and chooses the transport.
+//! of each host, and [`open`] does all of this and chooses the transport. Lost ranks [`come_back`] to those
+//! that are left, whose lowest one has a [`Reception`]; then all join a new world.
 //!
 //! Every connection begins with a mutual proof that both sides hold the job's key, before anything else is
 //! read:
@@ -43,6 +44,7 @@ mod identity;
 mod impostor_tests;
 mod interface;
 mod introduction;
+mod invitation;
 mod job;
 mod key;
 mod launcher;
@@ -58,6 +60,7 @@ mod place;
 mod proof;
 mod rendezvous;
 mod reserve;
+mod returning;
 mod root;
 mod root_listener;
 mod secrecy;
@@ -73,6 +76,7 @@ pub use deadline::Cancel;
 pub use id::JobId;
 pub use identity::{Identity, Introduction};
 pub use introduction::{introduce, pmix_available};
+pub use invitation::{Invitation, Member};
 pub use key::JobKey;
 pub use launcher::Launcher;
 pub use local_peers::share_memory;
@@ -84,10 +88,11 @@ pub use open::{Opened, open};
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub use reserve::Ports;
 pub(crate) use reserve::reserve;
+pub use returning::{Reception, come_back};
 pub use variables::{SWITCH, switch};
 
 /// The version of everything that ranks send each other: bootstrap, frames of tcp, and collectives. It must
 /// be the same on all ranks, and is part of the first bytes that each sends. It rises with every change of
 /// the wire formats, of which tests hold a digest. UCX and shared memory have versions of their own, which
 /// are compared when ranks exchange their endpoint info and when they map each other's segments.
-pub const WIRE_VERSION: u32 = 15;
+pub const WIRE_VERSION: u32 = 16;

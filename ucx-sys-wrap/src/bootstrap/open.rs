@@ -44,6 +44,8 @@ pub struct Opened {
     pub hosts: Arc<[u32]>,
     /// The [greeting](Identity::greeting) of rank 0.
     pub greeting: Vec<u8>,
+    /// Who this process is, in a job that it has joined.
+    pub identity: Option<Box<Identity>>,
 }
 
 impl Opened {
@@ -54,7 +56,8 @@ impl Opened {
         let (ranks, is_simulated) = (transport.world_size(), transport.is_simulated());
         let is_crowded = outnumber_processors(ranks as usize, []);
         let hosts = (0..ranks).map(|rank| if is_simulated { rank } else { 0 }).collect();
-        Self { transport, local_group, is_crowded, is_encrypted: false, hosts, greeting: Vec::new() }
+        let (is_encrypted, greeting, identity) = Default::default();
+        Self { transport, local_group, is_crowded, is_encrypted, hosts, greeting, identity }
     }
 
     /// The same with ranks on these hosts, by rank: as algorithms are to see them. Equal on all ranks.
@@ -89,6 +92,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
         _ => (introduce(identity)?, None),
     };
     let opened = open_by(&identity, deadline)?;
+    let opened = Opened { identity: Some(Box::new(identity)), ..opened };
     if let Some(claim) = claim {
         claim.redeem();
     }
@@ -139,7 +143,8 @@ fn open_by(identity: &Identity, deadline: Deadline) -> Result<Opened> {
     };
     // Only tcp can.
     let is_encrypted = agreed.encrypt;
-    Ok(Opened { transport, local_group, is_crowded, is_encrypted, hosts: hosts.into(), greeting })
+    let hosts = hosts.into();
+    Ok(Opened { transport, local_group, is_crowded, is_encrypted, hosts, greeting, identity: None })
 }
 
 /// This rank's UCX worker, or why it has none.

@@ -31,6 +31,8 @@ pub(super) enum Purpose {
     Mesh = 2,
     /// Exchanging descriptors with a rank of the same host.
     FdExchange = 3,
+    /// Coming back to those that are left, whoever listens for them.
+    Return = 4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +111,7 @@ impl Opening {
         let (rank, peer, world_size) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let (job, nonce) = (fields.array::<MAX_JOB_BYTES>()?, fields.array()?);
         let (job, padding) = job.split_at_checked(job_bytes.into())?;
-        let purposes = [Purpose::Rendezvous, Purpose::Mesh, Purpose::FdExchange];
+        let purposes = [Purpose::Rendezvous, Purpose::Mesh, Purpose::FdExchange, Purpose::Return];
         let purpose = purposes.into_iter().find(|&known| known as u8 == purpose)?;
         let role = [Role::Caller, Role::Answerer].into_iter().find(|&known| known as u8 == role)?;
         let job = std::str::from_utf8(job).ok()?.to_owned();

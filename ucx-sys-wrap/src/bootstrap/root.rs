@@ -11,7 +11,7 @@ use super::deadline::{Deadline, is_given_up};
 use super::descriptors;
 use super::identity::Identity;
 use super::interface::LOOPBACK;
-use super::proof::{Opening, Party};
+use super::proof::{Opening, Party, Purpose};
 use super::root_listener;
 use super::wire::{Frame, Subject, Verdict};
 use crate::{Error, Result};
@@ -66,7 +66,7 @@ impl Root {
     ) -> Result<(Self, Deadline)> {
         let others = identity.world_size.saturating_sub(1);
         descriptors::check(&format!("can't be called by {others} ranks"), others as usize + LISTENERS)?;
-        let (acceptor, master) = root_listener::listen(identity, party, &deadline)?;
+        let (acceptor, master) = root_listener::listen(identity, party, Purpose::Rendezvous, &deadline)?;
         let seats = (0..identity.world_size).map(|_| None).collect();
         let max_body = Frame::max_body_bytes(identity.world_size);
         let root = Self { seats, max_body, master: master.to_string() };
@@ -348,7 +348,6 @@ mod tests {
     use super::*;
     use crate::Rank;
     use crate::bootstrap::call::Call;
-    use crate::bootstrap::proof::Purpose;
     use crate::bootstrap::{Master, Rendezvous};
 
     #[test]

@@ -23,12 +23,13 @@ const TAKEN: &str = " (does another job use the port? then set BREVITY_MASTER=ho
 pub(super) fn listen(
     identity: &Identity,
     party: &Arc<Party>,
+    purpose: Purpose,
     deadline: &Deadline,
 ) -> Result<(Acceptor, Master)> {
     let mut ports = identity.other_ports.iter();
     let mut here = identity.clone();
     loop {
-        let acceptor = listen_on_port(&here, party, deadline);
+        let acceptor = listen_on_port(&here, party, purpose, deadline);
         match (&acceptor, ports.next()) {
             (Err(Error::System { source, .. }), Some(&port)) if source.kind() == ErrorKind::AddrInUse => {
                 here.master.port = port;
@@ -39,7 +40,12 @@ pub(super) fn listen(
 }
 
 /// Listens on the master's port. Waits a while for a taken port, unless there are other ports.
-fn listen_on_port(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Acceptor> {
+fn listen_on_port(
+    identity: &Identity,
+    party: &Arc<Party>,
+    purpose: Purpose,
+    deadline: &Deadline,
+) -> Result<Acceptor> {
     let addresses = match &identity.published {
         Some(published) => vec![published.listen],
         None => listen_addresses(identity, resolve(&identity.master, deadline)?)?,
@@ -47,7 +53,7 @@ fn listen_on_port(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) 
     let patience = if identity.other_ports.is_empty() { PORT_PATIENCE } else { Duration::ZERO };
     let patience = deadline.no_later_than(patience);
     loop {
-        let error = match Acceptor::listen(party, Purpose::Rendezvous, &addresses, identity.port_reserved) {
+        let error = match Acceptor::listen(party, purpose, &addresses, identity.port_reserved) {
             Ok(acceptor) => return Ok(acceptor),
             Err(error) => error,
         };
@@ -58,7 +64,10 @@ fn listen_on_port(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) 
         }
         let hint = if is_taken && identity.published.is_none() { TAKEN } else { "" };
         let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
-        return Err(Error::system(format!("rank 0 can't listen on {}{hint}", addresses.join(", ")), error));
+        return Err(Error::system(
+            format!("rank {} can't listen on {}{hint}", identity.rank, addresses.join(", ")),
+            error,
+        ));
     }
 }
 

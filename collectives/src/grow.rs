@@ -1,0 +1,351 @@
+//! Taking lost ranks back.
+//!
+//! Ranks that were started again meet the lowest rank that is left at the place of return
+//! ([`ucx_sys_wrap::bootstrap::Reception`]). It tells the others who has come, by two broadcasts, and then
+//! all of them join a new world.
+//!
+//! Whether it counts is agreed on in the old group: by an all-reduce of who has not joined, and if a loss ends
+//! it, by another one in the group that is left. A rank that goes to the new world has seen that all had
+//! joined; so whoever asks again later finds the same. If somebody has not joined, the new world is left
+//! again, those who are left wait for the rest of the time, and those who have come back call once more.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ucx_sys_wrap::bootstrap::{Cancel, Identity, Invitation, MAX_BLOB_BYTES, Member, Reception};
+use ucx_sys_wrap::{Error as Transport, Rank};
+
+use crate::data::ReduceOp;
+use crate::elsewhere::Elsewhere;
+use crate::error::{Error, Result};
+use crate::group::{Group, Settings};
+use crate::join::Join;
+
+/// How often a rank that joins a new world looks whether the old group is still open.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The longest reason that other ranks are told.
+const REASON_BYTES: usize = 1024;
+
+const ALONE: &str = "its ranks have not joined a job: they are threads of one process, or simulated";
+
+/// How the job of a world began, and who of its ranks is in the world.
+pub(crate) struct Origin {
+    /// Of this process, when the job began.
+    identity: Identity,
+    /// By the rank in the world, and whether each has come back to it.
+    members: Vec<(Member, bool)>,
+    absent: Vec<Member>,
+}
+
+impl Origin {
+    /// Of the world with which the job begins.
+    pub(crate) fn of(identity: Identity) -> Self {
+        let member = |rank| (Member { rank, incarnation: 0 }, false);
+        let members = Rank::all(identity.world_size).map(member).collect();
+        Self { identity, members, absent: Vec::new() }
+    }
+
+    /// Of a world to which ranks come back, and how this process joins it.
+    pub(crate) fn invited(identity: &Identity, invitation: &Invitation) -> Result<(Identity, Self)> {
+        let accepted = invitation.accept(identity, identity.rank);
+        let accepted = accepted.ok_or(Error::Transport(Transport::Protocol {
+            rank: Rank(0),
+            what: "an invitation of others".into(),
+        }))?;
+        let (members, absent) = (invitation.members().to_vec(), invitation.absent().to_vec());
+        Ok((accepted, Self { identity: identity.clone(), members, absent }))
+    }
+
+    /// A rank of the world.
+    fn member(&self, rank: Rank) -> Option<Member> {
+        self.members.get(rank.index()).map(|(member, _)| *member)
+    }
+
+    /// Those of these ranks of the world, and all others of the job, in the order of their numbers.
+    fn parted(&self, ranks: &[Rank]) -> (Vec<Member>, Vec<Member>) {
+        let mut left: Vec<Member> = ranks.iter().filter_map(|rank| self.member(*rank)).collect();
+        left.sort();
+        let is_lost = |member: &Member| left.binary_search(member).is_err();
+        let lost = self.members.iter().map(|(member, _)| *member).filter(is_lost);
+        let mut lost: Vec<Member> = lost.chain(self.absent.iter().copied()).collect();
+        lost.sort();
+        (left, lost)
+    }
+}
+
+/// # Taking lost ranks back
+impl Group {
+    /// A group of this one's ranks and of those lost ranks of the job that come back within `wait`; ends as
+    /// soon as all are there. All ranks that are left call this, on an open group of them all, which has
+    /// [shrunk](Self::shrink) as a rule. If nobody comes, or nobody is lost, the result is this group.
+    ///
+    /// Ranks that come back are new processes with the rank, world size, key and job of the lost ones, and an
+    /// [`incarnation`](Join::incarnation) above 0: `brevity run --restart` starts them so. Their
+    /// [`from_env`](Self::from_env) or [`Join::join`] ends when they are taken back. They meet the lowest
+    /// rank of this group at the [place of return](Join::place_of_return).
+    ///
+    /// The new group is of a world of its own, with connections and memory of its own. Its ranks are in the
+    /// order that they had when the job began: if all are back, each has the number that it had. Drop this
+    /// group, and what was made of it, to close the old connections. [`returned`](Self::returned) says who
+    /// is new. If a rank is lost while all join, the result may be the group that is left of this one, or a
+    /// new group that is closed already: shrink it as after any loss.
+    ///
+    /// Blocks the thread. Only the `wait` of the lowest rank counts. It should be half a second at least: who
+    /// comes back calls four times a second.
+    ///
+    /// # Errors
+    /// [`Error::NotGrown`] if the lowest rank can't listen, or if the group's ranks have not joined a job: the
+    /// group is as before. Those of an all-reduce, for instance if another rank is lost meanwhile: the group
+    /// can be shrunk, and grown then.
+    pub fn grow(&self, wait: Duration) -> Result<Self> {
+        self.check_process()?;
+        let (start, mut group) = (Instant::now(), self.clone());
+        loop {
+            let left = wait.saturating_sub(start.elapsed());
+            match group.take_back(left) {
+                Ok(Grown::Next(next)) => return Ok(next),
+                Ok(Grown::Nobody) => return Ok(group),
+                Ok(Grown::Left(left)) => group = left,
+                // Nobody else knows the groups in between.
+                Err(error) if is_loss(&error) && !group.is_same(self) => group = group.shrink()?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Like [`grow`](Self::grow), on a thread of its own. If the future is dropped, the thread goes on, and
+    /// the group is dropped there.
+    pub fn grow_async(&self, wait: Duration) -> Growing {
+        let group = self.clone();
+        Growing(Elsewhere::start(
+            "brevity grow",
+            move || group.grow(wait),
+            |error| Err(Error::Transport(Transport::system("can't start a thread that grows", error))),
+        ))
+    }
+
+    /// The ranks of this group that have come back to the job by the [`grow`](Self::grow) that has made its
+    /// world: they have no state yet, or only since then. The same on all ranks; empty before the first one.
+    #[must_use]
+    pub fn returned(&self) -> Vec<u32> {
+        let Some(origin) = &self.context.world.origin else { return Vec::new() };
+        let is_new = |rank: &Rank| origin.members.get(rank.index()).is_some_and(|(_, is_new)| *is_new);
+        (0..).zip(self.members()).filter(|(_, rank)| is_new(rank)).map(|(place, _)| place).collect()
+    }
+
+    /// The number that each member had when the job began, by which its launcher knows it. Another one than
+    /// that in the world ([`members`](Self::members)) after a [`grow`](Self::grow) to which some have not
+    /// come.
+    #[must_use]
+    pub fn first_ranks(&self) -> Vec<Rank> {
+        let first = |rank: &Rank| {
+            let origin = self.context.world.origin.as_ref();
+            origin.and_then(|origin| origin.member(*rank)).map_or(*rank, |member| member.rank)
+        };
+        self.members().iter().map(first).collect()
+    }
+
+    /// The number of ranks with which the job began.
+    #[must_use]
+    pub fn first_world_size(&self) -> u32 {
+        let origin = self.context.world.origin.as_ref();
+        origin.map_or_else(|| self.context.port().world_size(), |origin| origin.identity.world_size)
+    }
+
+    /// One attempt.
+    fn take_back(&self, wait: Duration) -> Result<Grown> {
+        let Some(origin) = &self.context.world.origin else {
+            return Err(Error::NotGrown { rank: self.own(), why: ALONE.into() });
+        };
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        if self.world_size() == origin.identity.world_size {
+            return Ok(Grown::Nobody);
+        }
+        let lowest = self.members().iter().min().copied().unwrap_or_default();
+        let leader = self.members().iter().position(|member| *member == lowest).unwrap_or_default() as u32;
+        let mut millis = [u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)];
+        self.broadcast(&mut millis, leader)?;
+        let mut told = Vec::new();
+        if self.own() == lowest {
+            told = self.receive(origin, wait).encode();
+        }
+        let mut length = [told.len() as u64];
+        // Name service, a port that is still taken, and the answers of those who come take time too.
+        let patience = Duration::from_millis(millis[0]).saturating_add(origin.identity.join_timeout);
+        self.with_timeout(patience.saturating_add(self.timeout())).broadcast(&mut length, leader)?;
+        told.resize(usize::try_from(length[0]).unwrap_or(usize::MAX).min(2 * MAX_BLOB_BYTES), 0);
+        self.broadcast(&mut told, leader)?;
+        let invitation = match Told::decode(&told, origin.identity.world_size) {
+            Some(Told::Nobody) => return Ok(Grown::Nobody),
+            Some(Told::Failed(why)) => return Err(Error::NotGrown { rank: lowest, why }),
+            Some(Told::Invited(invitation)) => invitation,
+            None => return Err(Error::Payload { rank: lowest, what: "no invitation".into() }),
+        };
+        let joined = self.join_invited(origin, &invitation);
+        self.confirm(joined, origin.identity.join_timeout)
+    }
+
+    /// Waits for lost ranks, and invites those that come. Gives up if this group is closed meanwhile.
+    fn receive(&self, origin: &Origin, wait: Duration) -> Told {
+        let (left, lost) = origin.parted(self.members());
+        // One that was left behind alive is not back before it has gone.
+        let (port, own_lost) = (self.context.port(), self.context.port().lost());
+        let is_there = |lost: &Member| {
+            let rank = origin.members.iter().position(|(member, _)| member.rank == lost.rank);
+            let rank = rank.map(|rank| Rank(rank as u32));
+            rank.is_some_and(|rank| !own_lost.contains(&rank) && !port.watch(rank))
+        };
+        let awaited: Vec<Member> = lost.iter().filter(|lost| !is_there(lost)).copied().collect();
+        let received = Reception::open(&origin.identity).and_then(|mut reception| {
+            reception.wait(&awaited, wait, || self.failure().is_some());
+            if self.failure().is_some() { Ok(None) } else { reception.invite(&left, &lost) }
+        });
+        match received {
+            Ok(Some(invitation)) => Told::Invited(invitation),
+            Ok(None) => Told::Nobody,
+            Err(error) => Told::Failed(error.to_string()),
+        }
+    }
+
+    /// Joins the new world, unless this group is closed meanwhile.
+    fn join_invited(&self, origin: &Origin, invitation: &Invitation) -> Result<Self> {
+        let mut identity = origin.identity.clone();
+        identity.rank = origin.member(self.own()).map_or(identity.rank, |member| member.rank);
+        let (accepted, origin) = Origin::invited(&identity, invitation)?;
+        // The costs are known, if the first rank is one that is left.
+        let machine = Some(*self.context.ranks.plan().machine());
+        let settings = Settings { machine, timeout: self.timeout(), ..*self.settings() };
+        let (cancel, has_ended) = (Cancel::default(), AtomicBool::new(false));
+        let _forgotten = Forgotten(invitation);
+        thread::scope(|threads| {
+            let watch = || {
+                while !has_ended.load(Ordering::Relaxed) {
+                    if self.failure().is_some() {
+                        return cancel.cancel();
+                    }
+                    thread::park_timeout(LOOK);
+                }
+            };
+            let watcher = thread::Builder::new().name("brevity grow".into()).spawn_scoped(threads, watch);
+            let join = Join::invited(accepted.clone(), settings);
+            let joined = cancel.during(|| join.enter(&accepted, Some(origin)));
+            has_ended.store(true, Ordering::Relaxed);
+            // Without a watcher it has its deadline.
+            watcher.iter().for_each(|watcher| watcher.thread().unpark());
+            joined
+        })
+    }
+
+    /// Agrees with the others that are left whether all have joined.
+    fn confirm(&self, joined: Result<Self>, longest: Duration) -> Result<Grown> {
+        let mut group = self.clone();
+        let has_joined = joined.is_ok();
+        loop {
+            let patient = group.with_timeout(longest.saturating_add(self.timeout()));
+            let mut failures = [u32::from(!has_joined)];
+            match patient.all_reduce(&mut failures, ReduceOp::Max) {
+                Ok(()) if failures == [0] => break,
+                Ok(()) => {
+                    let error =
+                        joined.err().map_or_else(|| "others have not".into(), |error| error.to_string());
+                    tracing::warn!(error, "not all ranks have joined the group that grows");
+                    return Ok(Grown::Left(group));
+                }
+                Err(error) if is_loss(&error) => match group.shrink() {
+                    Ok(left) => group = left,
+                    // The others may have gone to the new one.
+                    Err(_) if has_joined => break,
+                    Err(error) => return Err(error),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        let next = joined?;
+        // Those who have come back wait for it. A loss closes the group, and its next call tells.
+        if let Err(error) = next.barrier() {
+            tracing::warn!(%error, "a rank was lost as soon as the group had grown");
+        }
+        Ok(Grown::Next(next))
+    }
+
+    /// This rank's number in the world.
+    fn own(&self) -> Rank {
+        self.members().get(self.rank() as usize).copied().unwrap_or_default()
+    }
+}
+
+/// A [`grow`](Group::grow) that goes on, on a thread of its own: [`Group::grow_async`].
+///
+/// # Panics
+/// Like other futures, it panics if it is polled after it was ready.
+#[must_use = "the new group is its result"]
+pub struct Growing(Elsewhere<Result<Group>>);
+
+impl Future for Growing {
+    type Output = Result<Group>;
+
+    /// # Panics
+    /// With the panic of the call, if it panicked. If an earlier poll has returned the result.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Group>> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+/// What an attempt to grow ends with.
+enum Grown {
+    Next(Group),
+    Nobody,
+    /// Those that are left, if not all have joined.
+    Left(Group),
+}
+
+/// Gives up the port of an invitation, if this process has reserved it and has not joined with it.
+struct Forgotten<'a>(&'a Invitation);
+
+impl Drop for Forgotten<'_> {
+    fn drop(&mut self) {
+        self.0.forget();
+    }
+}
+
+/// A death, or what others do because of it.
+fn is_loss(error: &Error) -> bool {
+    matches!(error, Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. })
+}
+
+/// What the lowest rank tells the others.
+enum Told {
+    Nobody,
+    Invited(Invitation),
+    Failed(String),
+}
+
+impl Told {
+    /// A kind, and what belongs to it.
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Nobody => vec![0],
+            Self::Invited(invitation) => [vec![1], invitation.encode()].concat(),
+            Self::Failed(why) => {
+                let end = (0..=why.len().min(REASON_BYTES)).rev().find(|end| why.is_char_boundary(*end));
+                [&[2], &why.as_bytes()[..end.unwrap_or_default()]].concat()
+            }
+        }
+    }
+
+    fn decode(bytes: &[u8], world_size: u32) -> Option<Self> {
+        match bytes.split_first()? {
+            (0, []) => Some(Self::Nobody),
+            (1, invitation) => Invitation::decode(invitation, world_size).map(Self::Invited),
+            (2, why) => std::str::from_utf8(why).ok().map(|why| Self::Failed(why.into())),
+            _ => None,
+        }
+    }
+}
