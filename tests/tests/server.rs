@@ -4,5 +4,6 @@
 mod awaited;
 mod processes;
 mod resumed;
+mod returned;
 mod simulated;
 mod wires;

@@ -1,10 +1,12 @@
 //! Groups of some of the ranks, over every wire between processes of one host.
 
+use std::path::Path;
+
 use brevity::launch::Ending;
 use brevity_testing::ucx_is_here;
 use ucx_sys_wrap::bootstrap::Choice;
 
-use crate::ranks::{Way, endings_of, launch_with};
+use crate::ranks::{Way, endings_of, launch_with, valgrind_is_here};
 use crate::stage::{Stage, source};
 
 /// Over sockets, shared memory, and UCX if it is there.
@@ -50,8 +52,12 @@ fn after_a_death_the_others_go_on_in_a_group_without_it() {
 #[test]
 fn the_example_survives_and_takes_ranks_back() {
     let stage = Stage::new();
-    let program = stage.compile_source(&source("examples/c/survive.c"));
+    let example = source("examples/c/survive.c");
     for (transport, shared_memory) in wires() {
+        // UCX has leaks of its own.
+        let is_plain = transport == Choice::Ucx;
+        let program =
+            if is_plain { stage.compile_with(&example, &[]) } else { stage.compile_source(&example) };
         let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
         let way = Way { variables: &variables, transport, restarts: 2 };
         let (endings, outputs) = endings_of(way, &stage, &program, &["2"], 4);
@@ -62,4 +68,26 @@ fn the_example_survives_and_takes_ranks_back() {
             assert_eq!(last.ends_with("has come back"), rank < 2, "{outputs:#?}");
         }
     }
+}
+
+/// A rank is killed and comes back: nothing is used wrongly or definitely lost in those that go on, nor in
+/// the one that has come back.
+#[test]
+fn going_on_runs_under_valgrind() {
+    if !valgrind_is_here() {
+        return;
+    }
+    let stage = Stage::new();
+    let program = stage.compile_with(&source("examples/c/survive.c"), &[]);
+    let words = [
+        "--quiet",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+        "--error-exitcode=99",
+        program.to_str().unwrap(),
+        "1",
+    ];
+    let way = Way { variables: &[], transport: Choice::Tcp, restarts: 1 };
+    let (endings, outputs) = endings_of(way, &stage, Path::new("valgrind"), &words, 3);
+    assert_eq!(endings, [Ending::Exited(0); 3], "{outputs:#?}");
 }

@@ -154,11 +154,19 @@ fn reductions_of_the_program_run_under_valgrind() {
     under_valgrind("reductions.c", &[], 2);
 }
 
-/// Users check their programs with valgrind. It has no vDSO and none of the instructions of AVX-512.
-pub fn under_valgrind(name: &str, arguments: &[&str], world_size: u32) {
-    if Command::new("valgrind").arg("--version").output().is_err() {
+/// Whether programs can be run under valgrind.
+pub fn valgrind_is_here() -> bool {
+    let is_here = Command::new("valgrind").arg("--version").output().is_ok();
+    if !is_here {
         assert!(!is_required("BREVITY_REQUIRE_VALGRIND"), "no valgrind, and BREVITY_REQUIRE_VALGRIND is set");
         eprintln!("skipped: no valgrind");
+    }
+    is_here
+}
+
+/// Users check their programs with valgrind. It has no vDSO and none of the instructions of AVX-512.
+pub fn under_valgrind(name: &str, arguments: &[&str], world_size: u32) {
+    if !valgrind_is_here() {
         return;
     }
     let stage = Stage::new();

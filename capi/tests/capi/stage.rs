@@ -68,7 +68,8 @@ impl Stage {
         self.compile_with(source, sanitizers())
     }
 
-    fn compile_with(&self, source: &Path, sanitizers: &[&str]) -> PathBuf {
+    /// Compiles with these sanitizers.
+    pub fn compile_with(&self, source: &Path, sanitizers: &[&str]) -> PathBuf {
         self.compile_to(source, sanitizers, source.file_stem().unwrap().to_str().unwrap())
     }
 
