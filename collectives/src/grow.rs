@@ -4,8 +4,8 @@
 //! ([`ucx_sys_wrap::bootstrap::Reception`]). It tells the others who has come, by two broadcasts, and then
 //! all of them join a new world.
 //!
-//! Whether it counts is agreed on in the old group: by an all-reduce of who has not joined, and if a loss ends
-//! it, by another one in the group that is left. A rank that goes to the new world has seen that all had
+//! Whether it counts is agreed on in the old group: by an all-reduce of who has not joined, and if a loss
+//! ends it, by another one in the group that is left. A rank that goes to the new world has seen that all had
 //! joined; so whoever asks again later finds the same. If somebody has not joined, the new world is left
 //! again, those who are left wait for the rest of the time, and those who have come back call once more.
 
@@ -99,9 +99,9 @@ impl Group {
     /// comes back calls four times a second.
     ///
     /// # Errors
-    /// [`Error::NotGrown`] if the lowest rank can't listen, or if the group's ranks have not joined a job: the
-    /// group is as before. Those of an all-reduce, for instance if another rank is lost meanwhile: the group
-    /// can be shrunk, and grown then.
+    /// [`Error::NotGrown`] if the lowest rank can't listen, or if the group's ranks have not joined a job:
+    /// the group is as before. Those of an all-reduce, for instance if another rank is lost meanwhile: the
+    /// group can be shrunk, and grown then.
     pub fn grow(&self, wait: Duration) -> Result<Self> {
         self.check_process()?;
         let (start, mut group) = (Instant::now(), self.clone());

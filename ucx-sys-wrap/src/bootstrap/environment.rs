@@ -68,8 +68,8 @@ impl Identity {
     /// launcher. Further variables: `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds,
     /// 60), `BREVITY_KEY` or `BREVITY_KEY_FILE`, `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_PORT_RANGE`
     /// (`first-last`), `BREVITY_ANNOUNCE` (`host` or `host:port`), `BREVITY_SHARED_MEMORY` and
-    /// `BREVITY_ENCRYPT` ([`switch`](super::switch)es), `BREVITY_HOST_ID`, `BREVITY_RETURN` (`host:port`), and
-    /// `BREVITY_MASTER_RESERVED` and `BREVITY_INCARNATION` (set by launchers).
+    /// `BREVITY_ENCRYPT` ([`switch`](super::switch)es), `BREVITY_HOST_ID`, `BREVITY_RETURN` (`host:port`),
+    /// and `BREVITY_MASTER_RESERVED` and `BREVITY_INCARNATION` (set by launchers).
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or invalid, with the value found and the
