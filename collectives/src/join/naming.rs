@@ -127,6 +127,7 @@ mod tests {
         let others = [
             "BREVITY_ALGORITHM",
             "BREVITY_ANY_ORDER",
+            "BREVITY_INCARNATION",
             "BREVITY_LAUNCHER",
             "BREVITY_LOG",
             "BREVITY_PMIX_LIB",

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::sync::Once;
 
 /// The variables that this library reads, or sets for the ranks that it launches.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "BREVITY_ALGORITHM",
     "BREVITY_ANNOUNCE",
     "BREVITY_ANY_ORDER",
     "BREVITY_ENCRYPT",
     "BREVITY_HOST_ID",
+    "BREVITY_INCARNATION",
     "BREVITY_INTERFACE",
     "BREVITY_JOB",
     "BREVITY_JOIN_TIMEOUT",
