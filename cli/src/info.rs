@@ -105,10 +105,12 @@ struct Variable {
 }
 
 /// The environment variables that are read, and their meanings.
-const VARIABLES: [(&str, &str); 34] = [
+const VARIABLES: [(&str, &str); 36] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
+    ("BREVITY_INCARNATION", "how often this rank was started again; such a rank comes back into its job"),
+    ("BREVITY_RETURN", "host:port where such ranks come back, on the host of the lowest rank that is left"),
     ("BREVITY_TRANSPORT", "auto, ucx or tcp"),
     ("BREVITY_TIMEOUT", "seconds that a call may take"),
     ("BREVITY_ALGORITHM", "algorithms to use in place of the fastest; rank 0's count"),

@@ -55,6 +55,16 @@ pub struct RunArguments {
     #[arg(long)]
     keep_going: bool,
 
+    /// Start lost ranks again, N times in all; implies --keep-going
+    ///
+    /// A rank is lost when it is killed or ends with a status other than 0. Started again, it finds
+    /// BREVITY_INCARNATION in its environment: the number of times that this rank was started again. A rank
+    /// that has lived for less than 2 seconds is started after a pause: of 100 ms, doubled each time, up to 2
+    /// seconds. Nothing is started once a rank has ended with status 0, or a signal has ended the job. How
+    /// often ranks were started again is reported at the end.
+    #[arg(long, value_name = "N")]
+    restart: Option<u32>,
+
     /// Put the rank before every line of output
     #[arg(long)]
     tag_output: bool,
@@ -127,6 +137,9 @@ pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     }
     if let Some(grace) = arguments.grace {
         job = job.grace(grace);
+    }
+    if let Some(times) = arguments.restart {
+        job = job.restart(times);
     }
     let job = job.spawn()?;
     let outcome = job.wait()?;

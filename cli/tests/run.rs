@@ -67,6 +67,33 @@ fn a_job_that_keeps_going_succeeds_if_one_rank_does() {
     assert_eq!((status, &*stderr), (Some(7), "brevity: rank 1 ended with status 7\n"));
 }
 
+/// The first process of a rank does not have the variable, also if the launcher has it.
+#[test]
+fn lost_ranks_are_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |times: &str, script: &str| {
+        let words = ["run", "-n", "3", "--restart", times, "--tag-output", "--", "sh", "-c", script];
+        let mut command = Command::new(BREVITY);
+        command.args(words).env("FOLDER", folder.path()).env("BREVITY_INCARNATION", "4");
+        let output = command.output().unwrap();
+        let stdout = text(&output.stdout);
+        let mut lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
+        lines.sort();
+        (output.status.code(), lines, text(&output.stderr))
+    };
+    let (status, lines, stderr) = run(
+        "9",
+        "echo ${BREVITY_INCARNATION-first}; case $BREVITY_RANK$BREVITY_INCARNATION in \
+         1) kill -9 $$;; 11) exit 7;; 12) touch $FOLDER/back;; \
+         *) until [ -e $FOLDER/back ]; do sleep 0.01; done;; esac",
+    );
+    assert_eq!(lines, ["[0] first", "[1] 1", "[1] 2", "[1] first", "[2] first"], "{stderr}");
+    assert_eq!((status, &*stderr), (Some(0), "brevity: rank 1 ended with status 0 after 2 restarts\n"));
+    let (status, lines, stderr) = run("2", "echo; exit 7");
+    assert_eq!((status, lines.len()), (Some(7), 5), "{lines:?}");
+    assert!(stderr.ends_with(" ended with status 7; lost ranks were started again 2 times\n"), "{stderr}");
+}
+
 #[test]
 fn ranks_that_go_on_after_a_failure_are_ended_with_what_they_started() {
     let start = Instant::now();
@@ -143,6 +170,7 @@ fn bad_arguments_are_one_line_and_status_2() {
         (&["run", "-n", "2", "--encrypt", "--transport", "ucx", "--", "true"], "UCX can't encrypt"),
         (&["run", "-n", "2", "--grace", "soon", "--", "true"], "a number of seconds"),
         (&["run", "-n", "2", "--grace", "nan", "--", "true"], "a number of seconds"),
+        (&["run", "-n", "2", "--restart", "often", "--", "true"], "'often' for '--restart <N>'"),
         (&["run", "-n", "2", "--", "/no/such/program"], "no such file"),
         (&["run", "-n", "2", "--", "/etc/passwd"], "not executable"),
     ] {

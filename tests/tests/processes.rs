@@ -89,7 +89,7 @@ fn strike(launch: Launch, signal: &str) -> (Outcome, Vec<u32>) {
 /// A rank is killed while all exchange gradients without pause: the others name it.
 fn kill_one(transport: Choice, mode: &str) {
     let (outcome, processes) = strike(Launch::new(RANK, [mode]).transport(transport), "-9");
-    let Outcome { endings, first_failure } = outcome;
+    let Outcome { endings, first_failure, .. } = outcome;
     let lost = Ending::Exited(i32::from(LOST_STATUS));
     assert_eq!(endings, [lost, lost, Ending::Killed(9), lost]);
     assert!(first_failure.is_some());

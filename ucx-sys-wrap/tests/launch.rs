@@ -14,6 +14,8 @@ use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::bootstrap::{Choice, Identity};
 use ucx_sys_wrap::launch::{Ending, Launch, Outcome, die_with_parent, guard, is_launched};
 
+#[path = "launch/restarts.rs"]
+mod restarts;
 #[path = "launch/signals.rs"]
 mod signals;
 
@@ -74,7 +76,7 @@ fn part() {
             let script = format!("{PART}=guard exec \"$0\" \"$@\"");
             let guard_words = ["-c", &script, program.to_str().unwrap()].into_iter().chain(words);
             let shell = std::env::var(GUARD_SHELL).unwrap_or_else(|_| "/bin/sh".into());
-            job.guard(shell, guard_words).spawn().unwrap().wait().unwrap();
+            restarts::wanted(job).guard(shell, guard_words).spawn().unwrap().wait().unwrap();
         }
         "interrupted" => {
             assert_eq!(outcome(shell(1, "exit 0")).first_failure, None);

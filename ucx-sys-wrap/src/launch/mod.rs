@@ -2,8 +2,9 @@
 //!
 //! The launcher starts every rank with its place in the environment, a fresh key and a reserved port, and
 //! waits for all of them. After the first failure, or a signal that ends the job, the ranks get a grace
-//! period and are then killed. Other signals are passed on, and the launcher stops and continues with its
-//! ranks. The job is a process group of its own; what is left of it at the end is killed. If the launcher
+//! period and are then killed. [Other jobs](Launch::keep_going) go on after failures, and lost ranks may be
+//! [started again](Launch::restart). Other signals are passed on, and the launcher stops and continues with
+//! its ranks. The job is a process group of its own; what is left of it at the end is killed. If the launcher
 //! itself is killed, ranks that have called [`die_with_parent`] die with it, and a [guard](Launch::guard)
 //! kills the rest.
 #![forbid(unsafe_code)]
@@ -13,32 +14,30 @@ mod child;
 mod files;
 mod guard;
 mod job;
+mod outcome;
 mod output;
+mod restarts;
+mod running;
 mod schedule;
 mod signals;
+mod starter;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::net::Ipv4Addr;
 use std::time::Duration;
-
-use rustix::process::Pid;
 
 pub use child::{die_with_parent, is_launched};
 pub use guard::guard;
-pub use job::{Ending, Job, Outcome};
+pub use job::Job;
+pub use outcome::{Ending, Outcome};
 
-use self::child::{LAUNCHER, own_mark};
 use self::guard::Guard;
-use crate::bootstrap::{Choice, Identity, JobKey, Ports, reserve, warn_of_unknown};
+use self::starter::Starter;
+use crate::bootstrap::{Choice, JobKey, Ports, reserve, warn_of_unknown};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 /// The default grace period.
 const GRACE: Duration = Duration::from_secs(30);
-
-const TRANSPORT: &str = "BREVITY_TRANSPORT";
 
 /// A job of several ranks of one program on this host.
 #[derive(Clone, Debug)]
@@ -52,6 +51,8 @@ pub struct Launch {
     tag_output: bool,
     grace: Duration,
     keeps_going: bool,
+    /// How many restarts there may be; none if it was not given.
+    restarts: Option<u32>,
     environment: Vec<(OsString, OsString)>,
     guard: Option<(OsString, Vec<OsString>)>,
     /// The ranks' limit of open files, if this process has raised its own.
@@ -73,6 +74,7 @@ impl Launch {
             tag_output: false,
             grace: GRACE,
             keeps_going: false,
+            restarts: None,
             environment: Vec::new(),
             guard: None,
             files: None,
@@ -117,6 +119,20 @@ impl Launch {
         self
     }
 
+    /// Starts lost ranks again, `times` in all. Implies [`keep_going`](Self::keep_going).
+    ///
+    /// A rank is lost when it is killed or ends with a status other than 0. It gets the same environment as
+    /// before, and in addition `BREVITY_INCARNATION`, the number of times that this rank was started again.
+    /// What it has started itself goes on until the job ends.
+    ///
+    /// A rank that has lived for 2 seconds is started at once; otherwise after a pause of 100 ms, which
+    /// doubles each time, up to 2 seconds. Nothing is started once a rank has ended with status 0, or a
+    /// signal has ended the job. An attempt that fails, for instance for want of memory, counts too.
+    pub fn restart(mut self, times: u32) -> Self {
+        self.restarts = Some(times);
+        self
+    }
+
     /// Sets a variable in the environment of every rank.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
@@ -137,8 +153,8 @@ impl Launch {
     /// Starts the ranks.
     ///
     /// The calling thread must live as long as the job, because ranks that have called [`die_with_parent`]
-    /// die with it. Rank 0 reads this process's standard input unless it is a terminal; other ranks read
-    /// nothing.
+    /// die with it; [`Job::wait`] starts lost ranks again. Rank 0 reads this process's standard input unless
+    /// it is a terminal; other ranks read nothing.
     ///
     /// # Errors
     /// [`Error::Environment`] for an invalid number of ranks or an invalid variable; no rank was started.
@@ -158,60 +174,15 @@ impl Launch {
         let (reserved, master) =
             reserved.map_err(|error| Error::system(format!("can't reserve a port on {loopback}"), error))?;
         let key = JobKey::generate()?.to_hex();
-        check(&self.command(Rank(0), master, &key))?;
-        warn_of_unknown(std::env::vars_os().chain(self.environment.iter().cloned()).map(|(name, _)| name));
-        let guard = self.guard.clone().map(Guard::start).transpose()?;
-        let mut job = Job::new(reserved, self.grace, (self.tag_output, self.keeps_going), guard)?;
-        for rank in Rank::all(self.ranks) {
-            let mut command = self.command(rank, master, &key);
-            // The first rank leads the process group of the others and of all that they start.
-            command.process_group(job.leader().map_or(0, Pid::as_raw_pid));
-            let child = command.spawn().map_err(|error| {
-                Error::system(format!("can't start {}", self.program.to_string_lossy()), error)
-            })?;
-            job.add(rank, child)?;
+        let starter = Starter { launch: self, master, key };
+        starter.check()?;
+        let Self { ranks, environment, guard, .. } = &starter.launch;
+        warn_of_unknown(std::env::vars_os().chain(environment.iter().cloned()).map(|(name, _)| name));
+        let (ranks, guard) = (*ranks, guard.clone().map(Guard::start).transpose()?);
+        let mut job = Job::new(starter, reserved, guard)?;
+        for rank in Rank::all(ranks) {
+            job.add(rank)?;
         }
         Ok(job)
     }
-
-    fn command(&self, rank: Rank, master: SocketAddr, key: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(&self.arguments);
-        // Variables of a surrounding job do not apply.
-        for name in ["BREVITY_KEY_FILE", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
-            command.env_remove(name);
-        }
-        command
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .env("BREVITY_RANK", rank.to_string())
-            .env("BREVITY_WORLD_SIZE", self.ranks.to_string())
-            .env("BREVITY_MASTER", master.to_string())
-            .env("BREVITY_MASTER_RESERVED", "1")
-            .env("BREVITY_KEY", key)
-            .env("BREVITY_JOB", format!("brevity-{}-{}", std::process::id(), master.port()))
-            .env(LAUNCHER, own_mark(self.files));
-        let inherited = std::env::var_os(TRANSPORT).is_some();
-        if let Some(transport) = self.transport.or((!inherited).then_some(Choice::Auto)) {
-            command.env(TRANSPORT, transport.name());
-        }
-        if self.encrypt {
-            command.env("BREVITY_ENCRYPT", "1");
-        }
-        // A background process group would be stopped when it reads from the terminal.
-        if rank != Rank(0) || std::io::stdin().is_terminal() {
-            command.stdin(Stdio::null());
-        }
-        if self.tag_output {
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        }
-        command
-    }
-}
-
-/// Refuses an environment that every rank would refuse.
-fn check(command: &Command) -> Result<()> {
-    Identity::check_lookup(|name| {
-        let changed = command.get_envs().find(|(changed, _)| *changed == name);
-        changed.map_or_else(|| std::env::var_os(name), |(_, value)| value.map(OsString::from))
-    })
 }

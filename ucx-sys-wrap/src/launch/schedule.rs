@@ -81,6 +81,11 @@ impl Schedule {
         is_due
     }
 
+    /// Whether the job neither stops nor has stopped.
+    pub(super) fn goes_on(&self) -> bool {
+        matches!(self.stop, Stop::No)
+    }
+
     /// Whether the job has stopped and does not continue yet.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.stop, Stop::Done(_))

@@ -9,25 +9,25 @@ const SCRIPT: &str = "LAUNCH_TEST_SCRIPT";
 const RANKS: u32 = 3;
 
 /// Runs until there is a file `end`.
-const GO_ON: &str = "touch $FOLDER/$BREVITY_RANK; until [ -e $FOLDER/end ]; do sleep 0.01; done; exit 0";
+pub const GO_ON: &str = "touch $FOLDER/$BREVITY_RANK; until [ -e $FOLDER/end ]; do sleep 0.01; done; exit 0";
 
 /// What this program does as the launcher of a script: ends with its status.
 pub fn launch_script() {
     let script = std::env::var(SCRIPT).unwrap();
     let script = format!("ulimit -c 0; echo $$ > $FOLDER/process.$BREVITY_RANK; {script}");
-    std::process::exit(outcome(shell(RANKS, &script)).exit_status().into());
+    std::process::exit(outcome(restarts::wanted(shell(RANKS, &script))).exit_status().into());
 }
 
 /// The launcher of a script.
-struct Script {
-    launcher: Child,
+pub struct Script {
+    pub launcher: Child,
     folder: tempfile::TempDir,
 }
 
 impl Script {
     /// Starts it, and waits until every rank has made a file named by its number. `before` is what a shell
     /// does before it becomes the launcher.
-    fn start(before: &str, script: &str) -> Self {
+    pub fn start(before: &str, script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (program, words) = playing_words();
         let launcher = Command::new("/bin/sh")
@@ -45,29 +45,29 @@ impl Script {
         script
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         signal(self.launcher.id(), name);
     }
 
-    fn await_file(&self, name: &str) {
+    pub fn await_file(&self, name: &str) {
         await_that(&format!("there is no {name}"), || self.folder.path().join(name).exists());
     }
 
-    fn end(&self) {
+    pub fn end(&self) {
         std::fs::write(self.folder.path().join("end"), "").unwrap();
     }
 
-    fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
     /// The launcher, and the processes of the ranks.
-    fn processes(&self) -> (Process, Vec<Process>) {
+    pub fn processes(&self) -> (Process, Vec<Process>) {
         let process = |rank| Process(self.read(&format!("process.{rank}")).trim().parse().unwrap());
         (Process(self.launcher.id()), (0..RANKS).map(process).collect())
     }
 
-    fn status(mut self) -> Option<i32> {
+    pub fn status(mut self) -> Option<i32> {
         wait(&mut self.launcher).code()
     }
 }
@@ -79,6 +79,13 @@ impl Drop for Script {
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();
     }
+}
+
+/// Whether a rank has stopped. A shell that starts a program waits (state `D`) until that runs, also while
+/// both are stopped.
+pub fn stands_still(rank: &Process) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", rank.0)).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 'D']))
 }
 
 #[test]
@@ -132,7 +139,7 @@ fn a_job_stops_and_goes_on_with_its_launcher() {
         script.signal("TSTP");
         await_that("the launcher goes on", || launcher.is_stopped());
         // It has stopped them, which may take a moment where processors are busy.
-        await_that("ranks go on", || ranks.iter().all(|rank| rank.is_stopped()));
+        await_that("ranks go on", || ranks.iter().all(stands_still));
         script.signal("CONT");
         await_that("they stay stopped", || ranks.iter().all(|rank| !rank.is_stopped()));
     }
