@@ -1,6 +1,6 @@
 //! Lost ranks that come back to their job, as threads of one process; as processes in `grow_processes.rs`.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,9 +40,11 @@ fn live(rounds: &'static [Round]) -> Vec<(u32, Vec<u32>, Vec<u32>)> {
     let (_reserved, port) = reserved_port();
     let job = Job { port };
     let (sender, results) = mpsc::channel();
+    // Nobody comes back before the round in which it is to.
+    let begins = Arc::new(Barrier::new(WORLD_SIZE as usize));
     for rank in 0..WORLD_SIZE {
-        let sender = sender.clone();
-        thread::spawn(move || sender.send(live_rank(job, rank, rounds)));
+        let (sender, begins) = (sender.clone(), Arc::clone(&begins));
+        thread::spawn(move || sender.send(live_rank(job, rank, rounds, &begins)));
     }
     drop(sender);
     let mut last: Vec<_> = (0..WORLD_SIZE).filter_map(|_| results.recv_timeout(2 * AMPLE).unwrap()).collect();
@@ -50,10 +52,11 @@ fn live(rounds: &'static [Round]) -> Vec<(u32, Vec<u32>, Vec<u32>)> {
     last
 }
 
-fn live_rank(job: Job, own: u32, rounds: &[Round]) -> Option<(u32, Vec<u32>, Vec<u32>)> {
+fn live_rank(job: Job, own: u32, rounds: &[Round], begins: &Barrier) -> Option<(u32, Vec<u32>, Vec<u32>)> {
     let mut group = Some(job.join(own, 0).join().unwrap());
     let mut incarnation = 0;
     for (lost, back, is_whole) in rounds {
+        begins.wait();
         match group.take() {
             Some(whole) if lost.contains(&own) => drop(whole),
             Some(whole) => {
