@@ -18,10 +18,10 @@ use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Error, GradientExchange, Group, Policy, PutBack, Settings, Threshold};
 
 const STEPS: u32 = 3;
-const COUNT: usize = 60;
-const TENSORS: usize = 12;
+pub(crate) const COUNT: usize = 60;
+pub(crate) const TENSORS: usize = 12;
 /// The first ones, of which mass is counted.
-const EXACT: usize = 4;
+pub(crate) const EXACT: usize = 4;
 /// Those of low rank, of which gradients have rank 1: columns are drawn anew in each step.
 const MATRICES: std::ops::Range<usize> = 4..6;
 const DENSITY: f64 = 0.1;
@@ -49,7 +49,7 @@ struct Plan {
     seed: u64,
 }
 
-type Tensors = Vec<Vec<f32>>;
+pub(crate) type Tensors = Vec<Vec<f32>>;
 
 /// What a rank has done.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ struct Diary {
 }
 
 /// The gradients of a rank: whole numbers, different ones in each step.
-fn gradients(rank: u32, step: u32) -> Tensors {
+pub(crate) fn gradients(rank: u32, step: u32) -> Tensors {
     let value = |tensor: usize, place: usize| {
         if MATRICES.contains(&tensor) {
             return ((rank + step + 1) as usize * (place / 10 + 1) * (place % 10 + 1)) as f32;
@@ -78,7 +78,7 @@ fn gradients(rank: u32, step: u32) -> Tensors {
     (0..TENSORS).map(|tensor| (0..COUNT).map(|place| value(tensor, place)).collect()).collect()
 }
 
-fn exchange(group: &Group) -> GradientExchange {
+pub(crate) fn exchange(group: &Group) -> GradientExchange {
     let policies = [
         Policy::dense(),
         Policy::topk(DENSITY),
@@ -101,12 +101,12 @@ fn exchange(group: &Group) -> GradientExchange {
     builder.build().unwrap()
 }
 
-fn residuals(exchange: &GradientExchange) -> Tensors {
+pub(crate) fn residuals(exchange: &GradientExchange) -> Tensors {
     (0..TENSORS).map(|tensor| exchange.residual(&format!("tensor {tensor}")).unwrap()).collect()
 }
 
 /// The sums of averages over `size` ranks, of the tensors of which they are exact.
-fn sums(averages: &Tensors, size: u32) -> Tensors {
+pub(crate) fn sums(averages: &Tensors, size: u32) -> Tensors {
     let sum = |average: &f32| (average * size as f32).round();
     averages[..EXACT].iter().map(|tensor| tensor.iter().map(sum).collect()).collect()
 }
@@ -178,6 +178,8 @@ impl Plan {
                     // What others have perhaps delivered can be neither saved nor sent again.
                     assert!(refused.to_string().contains("go_on"), "{refused}");
                     assert!(exchange.begin().is_err() && exchange.residual("tensor 0").is_none());
+                    let shared = exchange.share_state_async(&group, 0, &mut [[0.0f32]]).await;
+                    assert!(shared.unwrap_err().to_string().contains("go_on"));
                 }
                 let size = group.world_size();
                 let Ok(left) = group.start_shrink().await else { break };
@@ -286,7 +288,7 @@ impl Plan {
     }
 }
 
-fn add(to: &mut Tensors, from: &Tensors, sign: f32) {
+pub(crate) fn add(to: &mut Tensors, from: &Tensors, sign: f32) {
     for (to, from) in to.iter_mut().zip(from) {
         to.iter_mut().zip(from).for_each(|(to, from)| *to += sign * from);
     }

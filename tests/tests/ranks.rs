@@ -60,6 +60,7 @@ mod segments;
 mod server;
 mod shared_buffers;
 mod shared_memory;
+mod sharing;
 mod shrink;
 mod shrink_processes;
 mod sim;

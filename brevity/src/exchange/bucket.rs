@@ -2,6 +2,7 @@
 
 use brevity_collectives::{Call, Description, Error as Collective};
 use brevity_compress::feedback::Gradient;
+use brevity_compress::low_rank::Batch;
 use brevity_compress::state::{Reader, Writer};
 
 use super::Ending;
@@ -127,6 +128,29 @@ impl Bucket {
             Some(&mut **bucket).filter(|bucket| bucket.holds(tensor))
         } else {
             None
+        }
+    }
+
+    /// The warm start of its matrices.
+    pub(super) fn warm_start(&self) -> Option<&Batch> {
+        if let Self::LowRank(bucket) = self { Some(bucket.batch()) } else { None }
+    }
+
+    /// The step of its projections, and the one that was loaded.
+    pub(super) fn projection(&self) -> Option<(u64, u64)> {
+        if let Self::Unbiased(bucket) = self { Some(bucket.projection()) } else { None }
+    }
+
+    /// Goes on from the next warm start or step of projections, if it has any.
+    pub(super) fn resume(
+        &mut self,
+        mut warm_starts: impl Iterator<Item = Batch>,
+        mut projections: impl Iterator<Item = (u64, u64)>,
+    ) {
+        match self {
+            Self::LowRank(bucket) => warm_starts.next().into_iter().for_each(|start| bucket.set_batch(start)),
+            Self::Unbiased(bucket) => projections.next().into_iter().for_each(|step| bucket.resume(step)),
+            Self::Dense(_) | Self::Sparse(_) | Self::Vote(_) | Self::Gathered(_) => {}
         }
     }
 

@@ -22,7 +22,7 @@ use super::sparse::{Member, SparseBucket, Way};
 use super::unbiased::UnbiasedBucket;
 use super::vectors::{Vector, with_matrices};
 use super::vote::VoteBucket;
-use super::{GradientExchange, Tensor};
+use super::{GradientExchange, Tensor, sharing};
 use crate::error::{Error, Result};
 use crate::policy::{LowRankMethod, Policy, Resolved, elements};
 
@@ -208,6 +208,7 @@ impl ExchangeBuilder {
         let mut parts = Parts::new(tensors, buckets, number, (self.over_participants, self.keeps_going));
         parts.course = course;
         parts.follow_course();
+        parts.built = sharing::built(&parts, self.seed);
         Ok(GradientExchange { group: self.group, parts, running: None })
     }
 }

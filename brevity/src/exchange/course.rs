@@ -4,6 +4,7 @@ use brevity_compress::Density;
 use brevity_compress::schedule::Schedule;
 
 use super::parts::Parts;
+use crate::error::Error;
 
 /// How far an exchange has come, and the densities of its tensors.
 #[derive(Default)]
@@ -40,6 +41,18 @@ impl Parts {
         if self.course.schedule.is_some() {
             self.follow_course();
         }
+    }
+
+    /// Checks that there is memory to select by these densities.
+    pub(super) fn check_room(&mut self, densities: &[Option<Density>]) -> Result<(), Error> {
+        let Self { tensors, buckets, .. } = self;
+        for (position, tensor) in tensors.iter().enumerate() {
+            let bucket = buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
+            let Some((bucket, density)) = bucket.zip(densities[position]) else { continue };
+            let what = || format!("tensor {:?}", tensor.name);
+            bucket.check_room(position, density).map_err(|bytes| Error::Memory { what: what(), bytes })?;
+        }
+        Ok(())
     }
 
     /// Lets all tensors select what the course says.

@@ -149,7 +149,7 @@ impl GradientExchange {
         if steps - delivered > u64::from(undecided.is_some()) {
             return Err(Error::Order {
                 what: "an exchange that has missed steps of other ranks",
-                remedy: "take the model and the state of one of them",
+                remedy: "take the model and the state of one of them: call share_state on all ranks",
             });
         }
         self.parts.decide(is_delivered, averages);

@@ -5,7 +5,7 @@ use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
 use brevity_collectives::{Call, Description, Result};
 use brevity_compress::feedback::Gradient;
 use brevity_compress::generator::Generator;
-use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
+use brevity_compress::low_rank::{Batch, Factors, LowRank, PowerSgd};
 use brevity_compress::state::{Reader, Writer};
 
 use super::dense::DenseBucket;
@@ -68,6 +68,16 @@ impl LowRankBucket {
         self.factors = Factors { p, own_q, q };
         let factors = &self.factors;
         room::check(4 * (factors.p.capacity() + factors.own_q.capacity() + factors.q.capacity()))
+    }
+
+    /// The warm start of all tensors.
+    pub(super) fn batch(&self) -> &Batch {
+        self.powersgd.batch()
+    }
+
+    /// Goes on from a warm start of the same matrices.
+    pub(super) fn set_batch(&mut self, batch: Batch) {
+        *self.powersgd.batch_mut() = batch;
     }
 
     /// Forgets the warm start of all tensors.

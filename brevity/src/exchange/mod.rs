@@ -25,6 +25,7 @@ mod report;
 mod room;
 mod saved;
 mod select;
+mod sharing;
 mod sparse;
 mod spectral;
 mod step;
@@ -221,8 +222,13 @@ impl GradientExchange {
     }
 
     fn move_to(&mut self, group: &Group) {
+        self.move_as(group, group.number_object());
+    }
+
+    /// Moves to a group that knows the exchange by this number.
+    fn move_as(&mut self, group: &Group, number: u32) {
         self.group = group.clone();
-        self.parts.number = group.number_object();
+        self.parts.number = number;
         self.parts.delivered = 0;
         for bucket in &mut self.parts.buckets {
             match bucket {
@@ -257,6 +263,14 @@ impl GradientExchange {
         self.parts.course.own[position] = Some(checked);
         self.parts.follow_course();
         Ok(())
+    }
+
+    /// The density of a sparse tensor, as its policy or [`set_density`](Self::set_density) has it, whatever a
+    /// schedule says; `None` for other tensors, and for an unknown name.
+    #[must_use]
+    pub fn density(&self, tensor: &str) -> Option<f64> {
+        let (position, _) = self.position(tensor).ok()?;
+        self.parts.course.own[position].map(Density::share)
     }
 
     /// How many steps the exchange has made: those that were done on all ranks. Steps that were left out or

@@ -26,9 +26,11 @@ pub(super) struct Parts {
     pub(super) keeps_going: bool,
     /// The last step, if this rank has its results and does not know whether others have delivered it.
     pub(super) undecided: Option<Shares>,
-    /// The steps that were delivered in this group.
+    /// The steps that were delivered since the ranks have last counted them.
     pub(super) delivered: u64,
     pub(super) course: Course,
+    /// What the exchange was built with, in words.
+    pub(super) built: Vec<String>,
     /// What all ranks must have built alike.
     pub(super) description: Description,
     /// The same of a bucket that travels by itself.
@@ -58,6 +60,7 @@ impl Parts {
             undecided: None,
             delivered: 0,
             course: Course::default(),
+            built: Vec::new(),
             description,
             of_buckets: Vec::new(),
             count,

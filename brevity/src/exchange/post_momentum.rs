@@ -9,6 +9,7 @@ use super::gradient::GradientMut;
 use super::room::{self, Lacking};
 
 /// The momentum of one tensor. It has the same bits on all ranks.
+#[derive(Clone)]
 pub(super) struct PostMomentum {
     factor: f32,
     momentum: Vec<f32>,
@@ -20,6 +21,10 @@ pub(super) struct PostMomentum {
 impl PostMomentum {
     pub(super) fn new(factor: f32, count: usize) -> Result<Self, Lacking> {
         Ok(Self { factor, momentum: room::zeros(count)?, origin: 0 })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.momentum.len()
     }
 
     /// Starts again at 0.
@@ -59,6 +64,18 @@ impl PostMomentum {
         let bytes: Vec<u8> = self.momentum.iter().flat_map(|value| value.to_le_bytes()).collect();
         let digest = || Description::of_plan(Operation::EXCHANGE, &bytes).count;
         self.origin = if is_zero { 0 } else { digest() };
+        Ok(())
+    }
+
+    /// Writes the momentum and how it began, for ranks that go on with the same.
+    pub(super) fn write_shared(&self, contents: &mut Writer) {
+        self.write_state(contents);
+        contents.u64(self.origin);
+    }
+
+    pub(super) fn read_shared(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity_compress::Error> {
+        contents.f32s(&mut self.momentum)?;
+        self.origin = contents.u64()?;
         Ok(())
     }
 }

@@ -81,6 +81,16 @@ impl UnbiasedBucket {
         (self.step, self.origin, self.is_drawn) = (0, 0, false);
     }
 
+    /// The step, and the one that was loaded.
+    pub(super) fn projection(&self) -> (u64, u64) {
+        (self.step, self.origin)
+    }
+
+    /// Goes on with the projections of a step.
+    pub(super) fn resume(&mut self, (step, origin): (u64, u64)) {
+        (self.step, self.origin, self.is_drawn) = (step, origin, false);
+    }
+
     /// In the builder's order.
     pub(super) fn tensors(&self) -> Vec<usize> {
         let matrices = self.matrices.iter().map(|matrix| matrix.tensor);

@@ -66,6 +66,11 @@ impl Batch {
         self.origin
     }
 
+    /// Sets the origin of states that were taken from another rank, to that rank's.
+    pub fn set_origin(&mut self, origin: u64) {
+        self.origin = origin;
+    }
+
     /// The generators of all matrices.
     pub fn generators(&self) -> Vec<Generator> {
         self.states.iter().map(|state| state.generator().clone()).collect()
