@@ -1196,6 +1196,30 @@ brv_status brv_exchange_keep_going(brv_exchange *exchange);
 brv_status brv_exchange_go_on(brv_exchange *exchange, brv_group *group, float *const *averages,
                               size_t tensors, int32_t *delivered, const brv_options *options);
 
+/* Gives all ranks of the group the model and the state of its rank from, and moves the exchange to the group:
+ * for ranks that come back after a loss, and for new ones. All ranks call it with the same from: those that
+ * have gone on with the exchange that they have, the others with one that they have just made on the group,
+ * with the same list and settings. Of several exchanges, ranks share the states in the order in which the
+ * others make them (brv_exchange_new).
+ *
+ * Afterwards the parameters have the bits of those of rank from. They are the tensors of the model, and of
+ * what else must be equal: parameters has count pointers, each to separate memory of as many elements as
+ * lengths says, all of one type; on all ranks as many, of the same lengths and type. count may be 0. They
+ * must be set on rank from only. All exchanges have from's number of steps, densities and warm start of
+ * low-rank tensors, also where they had others. What is a rank's own stays as it is: residuals, momentum, and
+ * that of BRV_SIGNUM. A new exchange has none. So nothing is lost, and nothing counts twice. options.timeout
+ * is that of each of its collectives.
+ *
+ * BRV_ERR_ARGUMENT, also in the middle of a step and before brv_exchange_go_on: nothing was sent.
+ * BRV_ERR_MISMATCH on all ranks if lists, settings, parameters or from differ: nothing has changed. Other
+ * errors, as the loss of another rank: the exchange has not changed, and may go on in the next group.
+ * Parameters may have parts of from's; where they were the same before, they are as they were. Other ranks
+ * may have taken over model and state: in the next group all ranks call this again if any of them needs it,
+ * with a from that has gone on, or for which this call has succeeded. */
+brv_status brv_exchange_share_state(brv_exchange *exchange, brv_group *group, int32_t from,
+                                    void *const *parameters, const size_t *lengths, size_t count,
+                                    brv_type type, const brv_options *options);
+
 /* ---- Compressed collectives ---------------------------------------------------------------------------- */
 
 /* The collectives that the averages above are made of, for programs that select entries and keep residuals

@@ -236,6 +236,18 @@ impl Plan {
         Ok(stretches)
     }
 
+    /// Notes that the exchange has gone on in another group.
+    pub(crate) fn move_to(&mut self, group: Arc<Shared>) {
+        self.group = group;
+        if let Some(exchange) = &self.exchange {
+            self.number = exchange.number();
+            // Those of another rank, if that has shared its state.
+            for tensor in &mut self.tensors {
+                tensor.density = exchange.density(&tensor.name);
+            }
+        }
+    }
+
     /// Takes the exchange back from a started call that has ended.
     fn come_back(&mut self) -> Result<(), Failure> {
         if let Some(away) = &self.away {

@@ -54,7 +54,7 @@ pub use exchange::{
     brv_exchange, brv_exchange_add, brv_exchange_average, brv_exchange_free, brv_exchange_new,
     brv_exchange_residual, brv_exchange_set_density,
 };
-pub use exchange_going::{brv_exchange_go_on, brv_exchange_keep_going};
+pub use exchange_going::{brv_exchange_go_on, brv_exchange_keep_going, brv_exchange_share_state};
 pub use exchange_state::{
     brv_exchange_load, brv_exchange_load_of, brv_exchange_rejoin, brv_exchange_save, brv_exchange_saved_size,
 };

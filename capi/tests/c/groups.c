@@ -3,7 +3,7 @@
  * `splits`: by colour and key, duplicates, hosts, timeouts, and every wrong argument.
  * `exhausts`: more groups than there are numbers.
  * `dies`: rank 3 is killed. The others lose the groups that it is a member of, and go on in one without it:
- * with the residuals that they had, and with those of rank 3 that it had saved. */
+ * with their residuals, and with those that rank 3 had saved. A new rank gets their state. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 #include <signal.h>
@@ -320,6 +320,37 @@ static void exchange_goes_on(brv_group *group)
     brv_group_free(left);
 }
 
+/* Rank 2 is new, and gets model and state of rank 1. */
+static void shares_the_state(brv_group *group)
+{
+    int32_t rank = brv_group_rank(group);
+    brv_group *pair = split(group, rank == 2 ? BRV_NO_COLOUR : 0, 0);
+    brv_exchange *exchange = make(rank == 2 ? group : pair);
+    double layer[COUNT], bias, waiting;
+    void *model[2] = {layer, &bias}, *twice[2] = {layer, layer};
+    size_t lengths[2] = {COUNT, 1}, i;
+
+    fill(2, rank);
+    CHECK(pair == NULL || average(exchange) == BRV_OK);
+    waiting = not_sent(group, exchange);
+    /* The others' memory is not set. */
+    for (i = 0; rank == 1 && i < COUNT; i++)
+        layer[i] = bias = (double)i + 0.1;
+#define SHARE(exchange, group, from, model, lengths, type)                                                   \
+    brv_exchange_share_state(exchange, group, from, model, lengths, 2, type, NULL)
+    CHECK_FAILS(SHARE(NULL, group, 1, model, lengths, BRV_F64), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK_FAILS(SHARE(exchange, group, 3, model, lengths, BRV_F64), BRV_ERR_ARGUMENT, "from is 3");
+    CHECK_FAILS(SHARE(exchange, group, 1, NULL, lengths, BRV_F64), BRV_ERR_ARGUMENT, "parameters is NULL");
+    CHECK_FAILS(SHARE(exchange, group, 1, model, lengths, 99), BRV_ERR_ARGUMENT, "type is 99");
+    CHECK_FAILS(SHARE(exchange, group, 1, twice, lengths, BRV_F64), BRV_ERR_ARGUMENT, "parameters overlap");
+    CHECK(SHARE(exchange, group, 1, model, lengths, BRV_F64) == BRV_OK);
+    for (i = 0; i < COUNT; i++)
+        CHECK(layer[i] == (double)i + 0.1);
+    CHECK(bias == layer[COUNT - 1] && not_sent(group, exchange) == waiting && average(exchange) == BRV_OK);
+    brv_exchange_free(exchange);
+    brv_group_free(pair);
+}
+
 /* Those that are left of a group go on, also when one of them has closed the next one. */
 static void go_on(brv_group *group)
 {
@@ -332,6 +363,7 @@ static void go_on(brv_group *group)
         CHECK(brv_group_abort(left) == BRV_OK);
     CHECK(brv_group_shrink_any(left, &again, NULL) == BRV_OK && sum(again, 1) == 3);
     brv_group_free(left);
+    shares_the_state(again);
     exchange_goes_on(again);
     brv_group_free(again);
 }
