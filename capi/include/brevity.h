@@ -147,6 +147,9 @@ typedef enum brv_status {
     BRV_ERR_EXCLUDED = 15,
     /* Too few ranks of the group have answered to go on (brv_group_shrink). */
     BRV_ERR_NO_MAJORITY = 16,
+    /* This library was built without what the call needs; brv_last_error names the feature. Nothing was sent,
+     * nothing was changed. */
+    BRV_ERR_UNSUPPORTED = 17,
     /* Not an error: the request has not ended, no message has come, or nothing could be sent without waiting.
      * Leaves brv_last_error as it is. */
     BRV_PENDING = 100,
@@ -981,6 +984,22 @@ typedef enum brv_method {
                           without bound */
     BRV_SIGNUM = 6, /* the majority of all ranks' signs of their momentum: 1, -1, or 0 for a tie, no mean. No
                        residual; a failed step leaves the momentum as it was. Bernstein et al., ICLR 2019 */
+    BRV_OK_TOPK = 7, /* about the largest density * n entries of the sum over all ranks, half to twice as
+                        many; a rank sends at most about four times its share, however many ranks there are.
+                        Li and Hoefler, PPoPP 2022 */
+    BRV_RANDOM_K = 8, /* density * n entries at places that all ranks draw alike, by the seed and the step:
+                         only values travel, by a dense all-reduce. Vogels et al., NeurIPS 2019 */
+    BRV_RANDOM_BLOCK = 9, /* likewise, at consecutive places */
+    BRV_BLOCK = 10, /* every rank's blocks of 256 elements that have the largest norms: a share density of the
+                       blocks, at least one. Fei et al., SIGCOMM 2021 (OmniReduce) */
+    BRV_UNBIASED_LOW_RANK = 11, /* a random projection to so many columns, another one in each step, whose
+                                   mean is the average; no residual but after a failure */
+    BRV_BEST_LOW_RANK = 12, /* each rank's best factors, gathered by all, with error feedback: slow */
+    BRV_ATOMO = 13, /* each rank's singular components, sampled without bias, at most rank of them, gathered
+                       by all: slow, and no residual but after a failure. Wang et al., NeurIPS 2018. This and
+                       BRV_BEST_LOW_RANK: BRV_ERR_UNSUPPORTED in a library without the feature svd */
+    BRV_SIGN_NORM = 14, /* every sign times the mean magnitude, gathered by all, with error feedback.
+                           Karimireddy et al., ICML 2019 */
     BRV_METHOD_MAX = BRV_ENUM_MAX
 } brv_method;
 
@@ -1017,25 +1036,43 @@ typedef enum brv_momentum {
     BRV_MOMENTUM_MAX = BRV_ENUM_MAX
 } brv_momentum;
 
+/* The magnitude that an entry must reach for a rank to select it, of each tensor by itself. */
+typedef enum brv_selection {
+    BRV_SELECTION_DEFAULT = 0,  /* adaptive for BRV_OK_TOPK, exact for others */
+    BRV_SELECTION_EXACT = 1,    /* exactly density * n entries */
+    BRV_SELECTION_SAMPLED = 2,  /* from a sample: about as many. Aji and Heafield, EMNLP 2017 */
+    BRV_SELECTION_ADAPTIVE = 3, /* that of an earlier step: at least half as many */
+    BRV_SELECTION_FIXED = 4,    /* policy.threshold: as many at most */
+    BRV_SELECTION_MAX = BRV_ENUM_MAX
+} brv_selection;
+
 /* A method with its parameters. Set it with one of the macros below; fields that a method does not use are
- * ignored. */
+ * ignored. "Sparse" are BRV_TOPK, BRV_GTOPK, BRV_OK_TOPK, BRV_RANDOM_K, BRV_RANDOM_BLOCK and BRV_BLOCK; "low
+ * rank" are BRV_LOW_RANK, BRV_UNBIASED_LOW_RANK, BRV_BEST_LOW_RANK and BRV_ATOMO. */
 typedef struct brv_policy {
     uint32_t size; /* sizeof(brv_policy) */
     brv_method method;
-    double density;             /* above 0 and at most 1: BRV_TOPK, BRV_GTOPK */
-    uint32_t rank;              /* 1 or more: BRV_LOW_RANK */
+    double density;             /* above 0 and at most 1: sparse */
+    uint32_t rank;              /* 1 or more: low rank */
     brv_put_back put_back;      /* BRV_GTOPK */
-    double min_compression;     /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
-    uint32_t values;            /* brv_values: BRV_TOPK, BRV_GTOPK, BRV_QUANTISED */
-    brv_momentum momentum_rule; /* BRV_TOPK, BRV_GTOPK */
+    double min_compression;     /* low rank: a matrix that shrinks by less travels dense; 0 for 2 */
+    uint32_t values;            /* brv_values: BRV_TOPK, BRV_GTOPK, BRV_OK_TOPK, BRV_QUANTISED */
+    brv_momentum momentum_rule; /* sparse */
     double momentum;            /* at least 0 and below 1: BRV_SIGNUM, and with a momentum_rule */
-    double clip;                /* BRV_TOPK, BRV_GTOPK: each gradient to this norm over sqrt(ranks); 0: not */
-    uint64_t reserved[5];
+    double clip;                /* sparse: each gradient to this norm over sqrt(ranks); 0: not */
+    brv_selection selection;    /* BRV_TOPK, BRV_GTOPK, BRV_OK_TOPK */
+    uint32_t unused;            /* 0 */
+    double threshold;           /* above 0: with BRV_SELECTION_FIXED */
+    double post_momentum;       /* low rank, below 1; 0 for none: momentum of the averages. With the average a
+                                   of a step, m = post_momentum * m + a, and the result is a + m; it has the
+                                   same bits on all ranks. The optimiser must not apply momentum again.
+                                   Vogels et al., NeurIPS 2019, algorithm 2 */
+    uint64_t reserved[2];
 } brv_policy;
 
 #define BRV_POLICY_INIT_ALL(method, density, rank, values, momentum) \
     {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, values, BRV_MOMENTUM_NONE, \
-     momentum, 0.0, {0, 0, 0, 0, 0}}
+     momentum, 0.0, BRV_SELECTION_DEFAULT, 0, 0.0, 0.0, {0, 0}}
 #define BRV_POLICY_INIT(method, density, rank) \
     BRV_POLICY_INIT_ALL(method, density, rank, BRV_VALUES_F32, 0.0)
 #define BRV_POLICY_DENSE BRV_POLICY_INIT(BRV_DENSE, 0.0, 0)
@@ -1044,6 +1081,14 @@ typedef struct brv_policy {
 #define BRV_POLICY_LOW_RANK(rank) BRV_POLICY_INIT(BRV_LOW_RANK, 0.0, rank)
 #define BRV_POLICY_QUANTISED(values) BRV_POLICY_INIT_ALL(BRV_QUANTISED, 0.0, 0, values, 0.0)
 #define BRV_POLICY_SIGNUM(momentum) BRV_POLICY_INIT_ALL(BRV_SIGNUM, 0.0, 0, BRV_VALUES_F32, momentum)
+#define BRV_POLICY_OK_TOPK(density) BRV_POLICY_INIT(BRV_OK_TOPK, density, 0)
+#define BRV_POLICY_RANDOM_K(density) BRV_POLICY_INIT(BRV_RANDOM_K, density, 0)
+#define BRV_POLICY_RANDOM_BLOCK(density) BRV_POLICY_INIT(BRV_RANDOM_BLOCK, density, 0)
+#define BRV_POLICY_BLOCK(density) BRV_POLICY_INIT(BRV_BLOCK, density, 0)
+#define BRV_POLICY_UNBIASED_LOW_RANK(rank) BRV_POLICY_INIT(BRV_UNBIASED_LOW_RANK, 0.0, rank)
+#define BRV_POLICY_BEST_LOW_RANK(rank) BRV_POLICY_INIT(BRV_BEST_LOW_RANK, 0.0, rank)
+#define BRV_POLICY_ATOMO(rank) BRV_POLICY_INIT(BRV_ATOMO, 0.0, rank)
+#define BRV_POLICY_SIGN_NORM BRV_POLICY_INIT(BRV_SIGN_NORM, 0.0, 0)
 
 /* Adds a tensor to the list: its name (UTF-8, unique in the list; copied), the lengths of its dimensions, and
  * how its gradients travel; NULL for dense.
@@ -1052,10 +1097,27 @@ typedef struct brv_policy {
  *     brv_policy policy = BRV_POLICY_LOW_RANK(4);
  *     brv_exchange_add(exchange, "layer1.weight", shape, 2, &policy);
  *
- * BRV_ERR_ARGUMENT if a value is out of range, if the name exists already, and if the list has ended. Sends
- * nothing; the first other call allocates the residuals, and fails with BRV_ERR_EXHAUSTED without memory. */
+ * BRV_ERR_ARGUMENT if a value is out of range, if the name exists already, and if the list has ended;
+ * BRV_ERR_UNSUPPORTED. Sends nothing; the first other call allocates the residuals, and fails with
+ * BRV_ERR_EXHAUSTED without memory. */
 brv_status brv_exchange_add(brv_exchange *exchange, const char *name, const size_t *shape, size_t dimensions,
                             const brv_policy *policy);
+
+/* Like brv_exchange_add, with a policy as text, such as "gtopk:0.001,values=bf16", "low-rank:4" or "dense":
+ * docs/compression.md lists all. For settings of a program that its users write. */
+brv_status brv_exchange_add_text(brv_exchange *exchange, const char *name, const size_t *shape,
+                                 size_t dimensions, const char *policy);
+
+/* Likewise, with rules that give each tensor a policy: the first one whose conditions it meets decides. Rules
+ * are separated by semicolons; each is conditions, an equals sign and a policy. Conditions are joined by &: a
+ * name, where * stands for any characters and ? for one; dims<N and dims>N, of the number of dimensions;
+ * size<N and size>N, of the number of elements.
+ *
+ *     "dims<2=dense; embed*=gtopk:0.001; *=low-rank:4"
+ *
+ * BRV_ERR_ARGUMENT also if no rule is for the tensor. */
+brv_status brv_exchange_add_by_rules(brv_exchange *exchange, const char *name, const size_t *shape,
+                                     size_t dimensions, const char *rules);
 
 /* Averages the gradients of all tensors over all ranks, in place. gradients has one pointer for each tensor,
  * in the order of the list, each to separate memory; tensors is the number of pointers, which are copied.
@@ -1066,6 +1128,64 @@ brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients,
                                 const brv_options *options);
 brv_status brv_iexchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors,
                                  brv_request **request, const brv_options *options);
+
+/* How many entries are kept at first, while gradients change fast, and later. A period is a number of steps,
+ * such as those of an epoch. */
+typedef enum brv_warm_up {
+    BRV_WARM_UP_NONE = 1,        /* the target in all periods */
+    BRV_WARM_UP_EXPONENTIAL = 2, /* target^((e + 1) / (periods + 1)) in period e, from 0, while e < periods */
+    BRV_WARM_UP_LINEAR = 3,      /* 1 - (1 - target) (e + 1) / (periods + 1), likewise */
+    BRV_WARM_UP_LISTED = 4,      /* densities[e], likewise */
+    BRV_WARM_UP_DGC = 5,   /* 0.25, 0.0625, 0.015625 and 0.004, then 0.001: Lin et al., ICLR 2018 */
+    BRV_WARM_UP_GTOPK = 6, /* 0.25, 0.0725, 0.015 and 0.004, then 0.001: Shi et al., ICDCS 2019 */
+    BRV_WARM_UP_GTOPK_RECURRENT = 7, /* likewise, then 0.005 */
+    BRV_WARM_UP_MAX = BRV_ENUM_MAX
+} brv_warm_up;
+
+/* A density for each period. Set it with one of the macros below. */
+typedef struct brv_schedule {
+    uint32_t size;           /* sizeof(brv_schedule) */
+    brv_warm_up warm_up;
+    double target;           /* the density after the warm-up: above 0 and at most 1; not of the papers' */
+    const double *densities; /* BRV_WARM_UP_LISTED: one for each of the periods; copied */
+    size_t periods;          /* of the warm-up, at most 2^32 - 1 */
+    uint64_t reserved[4];
+} brv_schedule;
+
+#define BRV_SCHEDULE_INIT(warm_up, target, densities, periods) \
+    {sizeof(brv_schedule), warm_up, target, densities, periods, {0, 0, 0, 0}}
+#define BRV_SCHEDULE_CONSTANT(density) BRV_SCHEDULE_INIT(BRV_WARM_UP_NONE, density, NULL, 0)
+#define BRV_SCHEDULE_EXPONENTIAL(target, periods) \
+    BRV_SCHEDULE_INIT(BRV_WARM_UP_EXPONENTIAL, target, NULL, periods)
+#define BRV_SCHEDULE_LINEAR(target, periods) BRV_SCHEDULE_INIT(BRV_WARM_UP_LINEAR, target, NULL, periods)
+#define BRV_SCHEDULE_LISTED(densities, periods, target) \
+    BRV_SCHEDULE_INIT(BRV_WARM_UP_LISTED, target, densities, periods)
+#define BRV_SCHEDULE_DGC BRV_SCHEDULE_INIT(BRV_WARM_UP_DGC, 0.0, NULL, 0)
+#define BRV_SCHEDULE_GTOPK BRV_SCHEDULE_INIT(BRV_WARM_UP_GTOPK, 0.0, NULL, 0)
+#define BRV_SCHEDULE_GTOPK_RECURRENT BRV_SCHEDULE_INIT(BRV_WARM_UP_GTOPK_RECURRENT, 0.0, NULL, 0)
+
+/* Stores the density of a period, from 0, in *density: the same bits on every rank and platform. */
+brv_status brv_schedule_density(const brv_schedule *schedule, uint64_t period, double *density);
+
+/* Lets the density of all sparse tensors follow a schedule, whose periods have so many steps (0 counts as 1):
+ * in each step the larger of a tensor's own density and that of the schedule. Dense first steps are
+ * BRV_SCHEDULE_LISTED with densities of 1. All ranks set the same, before the first call with the exchange.
+ * Sends nothing. */
+brv_status brv_exchange_set_schedule(brv_exchange *exchange, const brv_schedule *schedule,
+                                     uint64_t steps_in_period);
+
+/* Stores in *steps how many steps the exchange has made: those that were done on all ranks. They are saved
+ * and loaded. */
+brv_status brv_exchange_steps(brv_exchange *exchange, uint64_t *steps);
+
+/* Sets how many steps the exchange has made, and so its place in its schedule. After a failure ranks may be a
+ * step apart: those that rejoin while the density changes, and those that are new, set the same number before
+ * their next step. */
+brv_status brv_exchange_set_steps(brv_exchange *exchange, uint64_t steps);
+
+/* Sets the seed of all random numbers: places that are drawn, the beginning of factors, samples. All ranks
+ * set the same, before the first call with the exchange; unless set it is the same number always. */
+brv_status brv_exchange_set_seed(brv_exchange *exchange, uint64_t seed);
 
 /* Sets how many bytes of gradients a bucket holds: tensors with equal policies, but for density, rank and
  * momentum, travel as one vector up to that size, from the last tensor on. Unless set, that is 25 MiB of
@@ -1125,7 +1245,7 @@ typedef struct brv_bucket_report {
  * are numbered from 0; BRV_ERR_ARGUMENT if there is no such bucket. Sends nothing. */
 brv_status brv_exchange_report(brv_exchange *exchange, size_t bucket, brv_bucket_report *report);
 
-/* Changes the density of the topk or gtopk tensor of that name from the next average on, for instance during
+/* Changes the density of the sparse tensor of that name from the next average on, for instance during
  * warm-up. All ranks call it before the same average. BRV_ERR_ARGUMENT for a density out of range, and if
  * there is no such tensor: nothing has changed then. Sends nothing. */
 brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
@@ -1160,6 +1280,31 @@ brv_status brv_exchange_keep_going(brv_exchange *exchange);
  * and this can be called again with the next group. */
 brv_status brv_exchange_go_on(brv_exchange *exchange, brv_group *group, float *const *averages,
                               size_t tensors, int32_t *delivered, const brv_options *options);
+
+/* The same calls for gradients of another type than float: type is BRV_F32, BRV_F64, BRV_F16 or BRV_BF16, and
+ * every pointer is to elements of it. All gradients of a call have one type, and so have those that are
+ * handed in of a step, and its averages; the steps of an exchange may have different ones. A call without a
+ * type has BRV_F32.
+ *
+ * Residuals are float whatever the type, and so is what travels, unless a policy says otherwise. A gradient
+ * is converted when it is added to them: a double beyond the range of float is not finite. An average is
+ * rounded once, to the nearest number of the type, the largest finite one at most; what that takes away is
+ * not kept. Ranks that pass different types get different roundings of the same averages.
+ *
+ * BRV_ERR_ARGUMENT for other types. */
+brv_status brv_exchange_average_typed(brv_exchange *exchange, void *const *gradients, size_t tensors,
+                                      brv_type type, const brv_options *options);
+brv_status brv_iexchange_average_typed(brv_exchange *exchange, void *const *gradients, size_t tensors,
+                                       brv_type type, brv_request **request, const brv_options *options);
+brv_status brv_exchange_ready_typed(brv_exchange *exchange, size_t tensor, const void *gradient, size_t n,
+                                    brv_type type);
+brv_status brv_exchange_finish_typed(brv_exchange *exchange, void *const *gradients, size_t tensors,
+                                     brv_type type);
+brv_status brv_exchange_step_empty_typed(brv_exchange *exchange, void *const *averages, size_t tensors,
+                                         brv_type type);
+brv_status brv_exchange_go_on_typed(brv_exchange *exchange, brv_group *group, void *const *averages,
+                                    size_t tensors, brv_type type, int32_t *delivered,
+                                    const brv_options *options);
 
 /* ---- Compressed collectives ---------------------------------------------------------------------------- */
 

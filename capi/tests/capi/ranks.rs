@@ -208,6 +208,26 @@ fn steps_run_under_valgrind() {
     under_valgrind("steps.c", &[], 2);
 }
 
+/// Whether the library under test has singular vectors: it is built with the same features.
+pub fn with_svd() -> &'static str {
+    if brevity::Policy::atomo(1).check("matrix", &[8, 8]).is_ok() { "svd" } else { "plain" }
+}
+
+#[test]
+fn every_policy_is_reached_as_a_struct_and_as_text() {
+    succeeds("policies.c", &[1, 2, 3], &[with_svd()]);
+}
+
+#[test]
+fn gradients_of_all_types_are_averaged() {
+    succeeds("typed.c", &[1, 2, 3], &[]);
+}
+
+#[test]
+fn gradients_of_all_types_run_under_valgrind() {
+    under_valgrind("typed.c", &["short"], 2);
+}
+
 #[test]
 fn a_rank_in_another_float_mode_gets_the_same_bits() {
     succeeds("float_modes.c", &[1, 2, 3], &[]);
