@@ -1582,6 +1582,258 @@ brv_status brv_ilow_rank_all_reduce(brv_group *group, brv_low_rank *low_rank, co
 
 /* Up to here made from the list of compressed collectives. */
 
+/* ---- Compressors and error feedback -------------------------------------------------------------------- */
+
+/* The arithmetic of compression without a network, for programs that make their own exchange out of the
+ * collectives above. Nothing here sends anything. An object is used by one thread at a time. BRV_ERR_ARGUMENT
+ * for a value or a sum that is not finite, too: objects and output are then as they were, residuals up to one
+ * rounding of what was added. All results have the same bits on every processor. */
+
+/* What of one tensor's gradients was not sent, in float: each step adds a gradient and takes out what is
+ * sent. So what was sent plus the residual is always the sum of the gradients, up to rounding.
+ *
+ *     brv_residual_feed(residual, gradient, n, BRV_F32, k, selected);
+ *     brv_sparse_view(selected, &indices, &values, &count);
+ *     if (brv_gtopk_all_reduce(group, indices, values, count, n, k, BRV_PUT_BACK_CONSERVING, BRV_VALUES_BF16,
+ *                              sum, kept, NULL) == BRV_OK)
+ *         brv_residual_put_back(residual, kept);
+ *     else
+ *         brv_residual_put_back(residual, selected);
+ */
+typedef struct brv_residual brv_residual;
+
+/* Makes a residual of n zeros, at most 2^32, and stores it in *residual. On failure *residual is NULL.
+ * BRV_ERR_EXHAUSTED if there is no memory. */
+brv_status brv_residual_new(size_t n, brv_residual **residual);
+
+/* Frees it; does nothing if residual is NULL. */
+void brv_residual_free(brv_residual *residual);
+
+/* Stores where the library has the values, and their number. The memory may be read until the next call that
+ * changes the residual, and until it is freed: so a residual goes into brv_random_k_all_reduce,
+ * brv_block_all_reduce or brv_ok_topk_select without a copy. */
+brv_status brv_residual_view(const brv_residual *residual, const float **values, size_t *n);
+
+/* Replaces the values by a copy of these n, the length of the residual. */
+brv_status brv_residual_set(brv_residual *residual, const float *values, size_t n);
+
+/* Adds the n elements at gradient, of type BRV_F32, BRV_F64, BRV_F16 or BRV_BF16. n is the length of the
+ * residual. */
+brv_status brv_residual_add(brv_residual *residual, const void *gradient, size_t n, brv_type type);
+
+/* Moves the k entries of largest magnitude to selected, of equal ones those with lower indices. Fewer if
+ * fewer are not 0. */
+brv_status brv_residual_select(brv_residual *residual, size_t k, brv_sparse *selected);
+
+/* Moves all entries that reach this magnitude, above 0, to selected; if they are more than limit, the limit
+ * largest ones. */
+brv_status brv_residual_select_over(brv_residual *residual, float threshold, size_t limit,
+                                    brv_sparse *selected);
+
+/* brv_residual_add and brv_residual_select in one pass over memory, with the same results. */
+brv_status brv_residual_feed(brv_residual *residual, const void *gradient, size_t n, brv_type type, size_t k,
+                             brv_sparse *selected);
+
+/* Adds entries: those that were selected and not delivered, or the kept ones of a collective. */
+brv_status brv_residual_put_back(brv_residual *residual, const brv_sparse *entries);
+
+/* Sets the elements at the indices of entries to 0: what was sent of them is delivered, as by
+ * brv_random_k_all_reduce. */
+brv_status brv_residual_clear_at(brv_residual *residual, const brv_sparse *entries);
+
+/* Saves a residual and loads it into one of the same length, as brv_feedback_saved_size, brv_feedback_save
+ * and brv_feedback_load do for feedbacks. */
+brv_status brv_residual_saved_size(const brv_residual *residual, size_t *bytes);
+brv_status brv_residual_save(const brv_residual *residual, void *out, size_t bytes);
+brv_status brv_residual_load(brv_residual *residual, const void *saved, size_t bytes);
+
+/* How values become bytes; numbers are little-endian, codes packed. */
+typedef enum brv_format {
+    BRV_FORMAT_F32 = 0,          /* as they are */
+    BRV_FORMAT_F16 = 1,          /* the nearest number of 16 bits; at most 65,504 */
+    BRV_FORMAT_BF16 = 2,         /* likewise, bfloat16 */
+    BRV_FORMAT_SIGN = 3,         /* 1 bit: the sign, times one magnitude of all (config.magnitude) */
+    BRV_FORMAT_SIGN_COLUMNS = 4, /* 1 bit: the sign, times the mean magnitude of the value's column */
+    BRV_FORMAT_SIGN_PAIRS = 5,   /* 1 bit: the mean of the column's positive or of its negative values. Seide
+                                    et al., Interspeech 2014 */
+    BRV_FORMAT_TWO_BIT = 6,      /* the sign, times one of two magnitudes. Aji and Heafield, EMNLP 2017 */
+    BRV_FORMAT_TERNARY = 7,      /* 2 bits: -1, 0 or 1 times the largest magnitude, at random without bias.
+                                    TernGrad: Wen et al., NeurIPS 2017 */
+    BRV_FORMAT_QSGD = 8,         /* 2, 4 or 8 bits: one of some levels of a bucket's norm, at random without
+                                    bias. QSGD: Alistarh et al., NeurIPS 2017 */
+    BRV_FORMAT_MIN_MAX = 9,      /* 8 bits: the nearest of 256 points between a bucket's extremes */
+    BRV_FORMAT_MAX = BRV_ENUM_MAX
+} brv_format;
+
+typedef enum brv_magnitude {
+    BRV_MAGNITUDE_MEAN = 0,
+    BRV_MAGNITUDE_MIN = 1, /* the smallest: error feedback is sound only where no value is 0 */
+    BRV_MAGNITUDE_MAX = BRV_ENUM_MAX
+} brv_magnitude;
+
+typedef enum brv_norm {
+    BRV_NORM_EUCLIDEAN = 0,
+    BRV_NORM_LARGEST = 1, /* the largest magnitude: less variance with few levels, but fewer zeros */
+    BRV_NORM_MAX = BRV_ENUM_MAX
+} brv_norm;
+
+/* A format and its settings; fields that the format does not use are ignored. Set it with one of the macros.
+ */
+typedef struct brv_quantiser_config {
+    uint32_t size;           /* sizeof(brv_quantiser_config) */
+    brv_format format;
+    brv_magnitude magnitude; /* BRV_FORMAT_SIGN, BRV_FORMAT_TWO_BIT */
+    uint32_t columns;        /* 1 or more: BRV_FORMAT_SIGN_COLUMNS, BRV_FORMAT_SIGN_PAIRS; value i is in
+                                column i % columns */
+    uint32_t levels;         /* 1 to 127: BRV_FORMAT_QSGD */
+    uint32_t bucket;         /* values in a bucket: BRV_FORMAT_QSGD, BRV_FORMAT_MIN_MAX; rounded up to a
+                                multiple of 512 */
+    brv_norm norm;           /* BRV_FORMAT_QSGD */
+    uint32_t unused;         /* 0 */
+    double clip;             /* BRV_FORMAT_TERNARY: clips at so many standard deviations, as 2.5; 0: not */
+    uint64_t seed;           /* BRV_FORMAT_TERNARY, BRV_FORMAT_QSGD; give ranks different ones, so that their
+                                errors average out */
+    uint64_t reserved[4];
+} brv_quantiser_config;
+
+#define BRV_QUANTISER_INIT_ALL(format, levels, seed) \
+    {sizeof(brv_quantiser_config), format, BRV_MAGNITUDE_MEAN, 1, levels, 512, BRV_NORM_EUCLIDEAN, 0, 0.0, \
+     seed, {0, 0, 0, 0}}
+#define BRV_QUANTISER_INIT(format) BRV_QUANTISER_INIT_ALL(format, 1, 0)
+#define BRV_QUANTISER_TERNARY(seed) BRV_QUANTISER_INIT_ALL(BRV_FORMAT_TERNARY, 1, seed)
+#define BRV_QUANTISER_QSGD(levels, seed) BRV_QUANTISER_INIT_ALL(BRV_FORMAT_QSGD, levels, seed)
+
+/* Writes values as bytes, and reads them. What it draws at random depends on the seed, the number of the
+ * message and the place. */
+typedef struct brv_quantiser brv_quantiser;
+
+/* Makes a quantiser and stores it in *quantiser. On failure *quantiser is NULL. */
+brv_status brv_quantiser_new(const brv_quantiser_config *config, brv_quantiser **quantiser);
+
+/* Frees it; does nothing if quantiser is NULL. */
+void brv_quantiser_free(brv_quantiser *quantiser);
+
+/* Stores in *bytes how many bytes a message of `count` values has. */
+brv_status brv_quantiser_bytes(const brv_quantiser *quantiser, size_t count, size_t *bytes);
+
+/* Writes the message of the `count` values to the bytes at out, which need not be set before. bytes is the
+ * result of brv_quantiser_bytes. */
+brv_status brv_quantiser_encode(brv_quantiser *quantiser, const float *values, size_t count, void *out,
+                                size_t bytes);
+
+/* Reads a message of `count` values, of this format, to out, which need not be set before. The message may
+ * come from anywhere: BRV_ERR_ARGUMENT if it is none. Settings and state of the quantiser that wrote it may
+ * differ. */
+brv_status brv_quantiser_decode(const brv_quantiser *quantiser, const void *message, size_t bytes, float *out,
+                                size_t count);
+
+/* Likewise, but adds factor times the values to the n elements at dense. */
+brv_status brv_quantiser_add_to(const brv_quantiser *quantiser, const void *message, size_t bytes,
+                                float factor, float *dense, size_t n);
+
+/* Adds a gradient to a residual, as brv_residual_add, writes the message of the sum to out, and leaves in the
+ * residual what the message misses. BRV_ERR_ARGUMENT, too, if residuals would grow without bound: for
+ * BRV_MAGNITUDE_MIN, BRV_FORMAT_TERNARY, and BRV_FORMAT_QSGD with few levels, which has no bias and needs no
+ * feedback. */
+brv_status brv_quantiser_feed(brv_quantiser *quantiser, brv_residual *residual, const void *gradient,
+                              size_t n, brv_type type, void *out, size_t bytes);
+
+/* Adds a message that was not delivered to the residual, of as many values. */
+brv_status brv_quantiser_put_back(const brv_quantiser *quantiser, brv_residual *residual, const void *message,
+                                  size_t bytes);
+
+/* Saves what a quantiser keeps from message to message (the generator of random numbers, the threshold of two
+ * bits), and loads it into one of the same format: later messages have the same bits as without the restart.
+ * 0 bytes for formats that keep nothing. */
+brv_status brv_quantiser_saved_size(const brv_quantiser *quantiser, size_t *bytes);
+brv_status brv_quantiser_save(const brv_quantiser *quantiser, void *out, size_t bytes);
+brv_status brv_quantiser_load(brv_quantiser *quantiser, const void *saved, size_t bytes);
+
+/* How indices of sparse messages are written: the smallest of the fast ones; the smallest of all; always by
+ * this one. */
+typedef enum brv_codec {
+    BRV_CODEC_FAST = 0,
+    BRV_CODEC_SMALLEST = 1,
+    BRV_CODEC_RAW = 2,
+    BRV_CODEC_PACKED = 3,
+    BRV_CODEC_RICE = 4,
+    BRV_CODEC_BITMAP = 5
+} brv_codec;
+
+/* Writes the entries as a message to out: indices by the codec, values by the quantiser; and its number of
+ * bytes to *bytes. If that is more than capacity, BRV_ERR_ARGUMENT: nothing else was written, and the next
+ * call writes the same message. kept gets what rounding takes away, for brv_residual_put_back; it may be
+ * NULL. */
+brv_status brv_sparse_encode(const brv_sparse *sparse, brv_quantiser *quantiser, brv_codec codec,
+                             brv_sparse *kept, void *out, size_t capacity, size_t *bytes);
+
+/* Reads a message of at most `limit` entries of a vector of length dim, with values of the quantiser's
+ * format, and replaces the entries of sparse by them. The message may come from anywhere: BRV_ERR_ARGUMENT if
+ * it is none. */
+brv_status brv_sparse_decode(brv_sparse *sparse, const brv_quantiser *quantiser, const void *message,
+                             size_t bytes, size_t dim, size_t limit);
+
+/* ---- Planning ------------------------------------------------------------------------------------------ */
+
+/* A vector of float on each rank that is to be summed, how it may be compressed, and the ranks. Set it with
+ * BRV_SUMMAND_INIT; nothing of it is kept. */
+typedef struct brv_summand {
+    uint32_t size;       /* sizeof(brv_summand) */
+    int32_t values;      /* a brv_values: of a quantised vector, and of entries, which are pairs of an index
+                            and a float without it; BRV_UNSET for none */
+    uint64_t elements;   /* its length */
+    double density;      /* the share of entries that sparse collectives keep; 0 for none */
+    uint32_t rank;       /* of low-rank factors, where the vector is a nearly square matrix; 0 for none */
+    uint32_t ranks;      /* how many there are; 0 for those of the group */
+    uint32_t hosts;      /* over which the ranks are spread evenly; 0 for those of the group, or for one host
+                            for each of `ranks` ranks */
+    uint32_t unused;     /* 0 */
+    const char *machine; /* speeds, as in BREVITY_MACHINE: docs/algorithms.md; NULL for those of the group */
+    uint64_t reserved[4];
+} brv_summand;
+
+#define BRV_SUMMAND_INIT {sizeof(brv_summand), BRV_UNSET, 0, 0.0, 0, 0, 0, 0, NULL, {0, 0, 0, 0}}
+
+/* All ways to sum a vector, and the seconds that each is estimated to take: what `brevity plan --elements`
+ * prints. It does not change, and may be used by several threads. */
+typedef struct brv_plan brv_plan;
+
+/* Makes a plan and stores it in *plan; on failure *plan is NULL. group may be NULL if summand has the number
+ * of ranks; speeds are then those that groups assume where they can't measure them. The same on all ranks.
+ * Sends nothing. */
+brv_status brv_plan_new(const brv_group *group, const brv_summand *summand, brv_plan **plan);
+
+/* Frees it; does nothing if plan is NULL. */
+void brv_plan_free(brv_plan *plan);
+
+/* The fastest way by which every rank gets a sum of gradients, such as "gtop-k all-reduce by binomial", or
+ * "dense" if compression does not pay. Its reason, in one line. "" if plan is NULL. Never NULL, valid until
+ * the plan is freed. */
+const char *brv_plan_choice(const brv_plan *plan);
+const char *brv_plan_reason(const brv_plan *plan);
+
+/* One way. */
+typedef struct brv_plan_row {
+    uint64_t size;             /* sizeof(brv_plan_row) */
+    const char *collective;    /* such as "top-k all-reduce"; "all-reduce" is dense. Valid until the plan is
+                                  freed */
+    const char *algorithm;     /* such as "direct", or "shared memory"; likewise */
+    uint32_t rounds;
+    uint32_t is_sum;           /* 0 if ranks get a part of the sum, a vote, or the sum at random places: that
+                                  is no alternative to a sum */
+    double bytes;              /* that a rank sends */
+    double collective_seconds; /* with the merging of entries */
+    double own_seconds;        /* of each rank: to compress with error feedback, and to write the sum back */
+    uint64_t reserved[4];
+} brv_plan_row;
+
+#define BRV_PLAN_ROW_INIT {sizeof(brv_plan_row), NULL, NULL, 0, 0, 0, 0, 0, {0, 0, 0, 0}}
+
+/* Stores how many ways there are, and one of them, from 0: the fastest first. *row must have been
+ * initialised; BRV_ERR_ARGUMENT if there is no such row. */
+brv_status brv_plan_count(const brv_plan *plan, size_t *count);
+brv_status brv_plan_get_row(const brv_plan *plan, size_t index, brv_plan_row *row);
+
 /* ---- The parameter server ------------------------------------------------------------------------------ */
 
 /* A sharded parameter server, and this rank's part in it: a worker, a shard, or both. Workers train at their
@@ -1623,17 +1875,6 @@ typedef enum brv_threshold {
     BRV_THRESHOLD_TENSOR = 0,
     BRV_THRESHOLD_SHARD = 1
 } brv_threshold;
-
-/* How indices of sparse messages are written: the smallest of the fast ones; the smallest of all; always by
- * this one. */
-typedef enum brv_codec {
-    BRV_CODEC_FAST = 0,
-    BRV_CODEC_SMALLEST = 1,
-    BRV_CODEC_RAW = 2,
-    BRV_CODEC_PACKED = 3,
-    BRV_CODEC_RICE = 4,
-    BRV_CODEC_BITMAP = 5
-} brv_codec;
 
 /* Settings; equal on all ranks. Begin with BRV_SERVER_CONFIG_INIT, which is ASGD where every rank serves. */
 typedef struct brv_server_config {

@@ -35,6 +35,7 @@ mod messages_started;
 mod notice;
 mod one_sided;
 mod options;
+mod plan;
 mod policy;
 mod request;
 mod saved;
@@ -93,6 +94,10 @@ pub use one_sided::{
     brv_remote_memory, brv_remote_memory_free, brv_remote_memory_open,
 };
 pub use options::{algorithm_name, brv_options};
+pub use plan::{
+    brv_plan, brv_plan_choice, brv_plan_count, brv_plan_free, brv_plan_get_row, brv_plan_new,
+    brv_plan_reason, brv_plan_row, brv_summand,
+};
 pub use policy::{brv_method, brv_momentum, brv_policy, brv_put_back, brv_selection};
 pub use request::{
     brv_request, brv_request_cancel, brv_request_free, brv_request_message, brv_request_on_end,

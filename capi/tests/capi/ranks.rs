@@ -219,6 +219,22 @@ fn every_policy_is_reached_as_a_struct_and_as_text() {
 }
 
 #[test]
+fn plans_say_whether_compression_pays() {
+    succeeds("plan.c", &[1, 3], &[]);
+}
+
+#[test]
+fn residuals_lose_nothing() {
+    succeeds("residual.c", &[1, 2, 3], &[]);
+}
+
+#[test]
+fn compressors_run_under_valgrind() {
+    under_valgrind("residual.c", &[], 2);
+    under_valgrind("quantiser.c", &[], 1);
+}
+
+#[test]
 fn gradients_of_all_types_are_averaged() {
     succeeds("typed.c", &[1, 2, 3], &[]);
 }

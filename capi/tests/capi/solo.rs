@@ -32,6 +32,11 @@ fn wrong_policies_and_schedules_are_refused() {
 }
 
 #[test]
+fn quantisers_write_and_read_every_format() {
+    succeeds("quantiser.c");
+}
+
+#[test]
 fn errors_belong_to_threads() {
     succeeds("threads.c");
 }
