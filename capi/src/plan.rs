@@ -315,8 +315,8 @@ fn choose(ways: &[Planned]) -> (String, String) {
         }
         (Some(dense), Some(compressed)) => {
             let reason = format!(
-                "compression does not pay: the {} takes {:.1} us, the {} {:.1} us, of which a rank compresses \
-                 and writes the sum for {:.1} us",
+                "compression does not pay: the {} takes {:.1} us, the {} {:.1} us, of which a rank \
+                 compresses and writes the sum for {:.1} us",
                 name(dense),
                 microseconds(dense),
                 name(compressed),

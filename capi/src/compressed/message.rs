@@ -22,8 +22,8 @@ pub type brv_codec = u32;
 /// Writes entries as a message.
 ///
 /// # Safety
-/// `quantiser` and `sparse` are NULL or live; `kept` too, and is not `sparse`; `out` has `capacity` bytes that
-/// nobody else uses meanwhile; `bytes` is NULL, or may be written.
+/// `quantiser`, `sparse` and `kept` are NULL or live; `out` has `capacity` bytes that nobody else uses
+/// meanwhile; `bytes` is NULL, or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_sparse_encode(
     sparse: *const brv_sparse,
