@@ -147,6 +147,9 @@ typedef enum brv_status {
     BRV_ERR_EXCLUDED = 15,
     /* Too few ranks of the group have answered to go on (brv_group_shrink). */
     BRV_ERR_NO_MAJORITY = 16,
+    /* This library was built without what the call needs; brv_last_error names the feature. Nothing was sent,
+     * nothing was changed. */
+    BRV_ERR_UNSUPPORTED = 17,
     /* Not an error: the request has not ended, no message has come, or nothing could be sent without waiting.
      * Leaves brv_last_error as it is. */
     BRV_PENDING = 100,
@@ -1016,6 +1019,22 @@ typedef enum brv_method {
                           without bound */
     BRV_SIGNUM = 6, /* the majority of all ranks' signs of their momentum: 1, -1, or 0 for a tie, no mean. No
                        residual; a failed step leaves the momentum as it was. Bernstein et al., ICLR 2019 */
+    BRV_OK_TOPK = 7, /* about the largest density * n entries of the sum over all ranks, half to twice as
+                        many; a rank sends at most about four times its share, however many ranks there are.
+                        Li and Hoefler, PPoPP 2022 */
+    BRV_RANDOM_K = 8, /* density * n entries at places that all ranks draw alike, by the seed and the step:
+                         only values travel, by a dense all-reduce. Vogels et al., NeurIPS 2019 */
+    BRV_RANDOM_BLOCK = 9, /* likewise, at consecutive places */
+    BRV_BLOCK = 10, /* every rank's blocks of 256 elements that have the largest norms: a share density of the
+                       blocks, at least one. Fei et al., SIGCOMM 2021 (OmniReduce) */
+    BRV_UNBIASED_LOW_RANK = 11, /* a random projection to so many columns, another one in each step, whose
+                                   mean is the average; no residual but after a failure */
+    BRV_BEST_LOW_RANK = 12, /* each rank's best factors, gathered by all, with error feedback: slow */
+    BRV_ATOMO = 13, /* each rank's singular components, sampled without bias, at most rank of them, gathered
+                       by all: slow, and no residual but after a failure. Wang et al., NeurIPS 2018. This and
+                       BRV_BEST_LOW_RANK: BRV_ERR_UNSUPPORTED in a library without the feature svd */
+    BRV_SIGN_NORM = 14, /* every sign times the mean magnitude, gathered by all, with error feedback.
+                           Karimireddy et al., ICML 2019 */
     BRV_METHOD_MAX = BRV_ENUM_MAX
 } brv_method;
 
@@ -1052,25 +1071,43 @@ typedef enum brv_momentum {
     BRV_MOMENTUM_MAX = BRV_ENUM_MAX
 } brv_momentum;
 
+/* The magnitude that an entry must reach for a rank to select it, of each tensor by itself. */
+typedef enum brv_selection {
+    BRV_SELECTION_DEFAULT = 0,  /* adaptive for BRV_OK_TOPK, exact for others */
+    BRV_SELECTION_EXACT = 1,    /* exactly density * n entries */
+    BRV_SELECTION_SAMPLED = 2,  /* from a sample: about as many. Aji and Heafield, EMNLP 2017 */
+    BRV_SELECTION_ADAPTIVE = 3, /* that of an earlier step: at least half as many */
+    BRV_SELECTION_FIXED = 4,    /* policy.threshold: as many at most */
+    BRV_SELECTION_MAX = BRV_ENUM_MAX
+} brv_selection;
+
 /* A method with its parameters. Set it with one of the macros below; fields that a method does not use are
- * ignored. */
+ * ignored. "Sparse" are BRV_TOPK, BRV_GTOPK, BRV_OK_TOPK, BRV_RANDOM_K, BRV_RANDOM_BLOCK and BRV_BLOCK; "low
+ * rank" are BRV_LOW_RANK, BRV_UNBIASED_LOW_RANK, BRV_BEST_LOW_RANK and BRV_ATOMO. */
 typedef struct brv_policy {
     uint32_t size; /* sizeof(brv_policy) */
     brv_method method;
-    double density;             /* above 0 and at most 1: BRV_TOPK, BRV_GTOPK */
-    uint32_t rank;              /* 1 or more: BRV_LOW_RANK */
+    double density;             /* above 0 and at most 1: sparse */
+    uint32_t rank;              /* 1 or more: low rank */
     brv_put_back put_back;      /* BRV_GTOPK */
-    double min_compression;     /* BRV_LOW_RANK: a matrix that shrinks by less travels dense; 0 for 2 */
-    uint32_t values;            /* brv_values: BRV_TOPK, BRV_GTOPK, BRV_QUANTISED */
-    brv_momentum momentum_rule; /* BRV_TOPK, BRV_GTOPK */
+    double min_compression;     /* low rank: a matrix that shrinks by less travels dense; 0 for 2 */
+    uint32_t values;            /* brv_values: BRV_TOPK, BRV_GTOPK, BRV_OK_TOPK, BRV_QUANTISED */
+    brv_momentum momentum_rule; /* sparse */
     double momentum;            /* at least 0 and below 1: BRV_SIGNUM, and with a momentum_rule */
-    double clip;                /* BRV_TOPK, BRV_GTOPK: each gradient to this norm over sqrt(ranks); 0: not */
-    uint64_t reserved[5];
+    double clip;                /* sparse: each gradient to this norm over sqrt(ranks); 0: not */
+    brv_selection selection;    /* BRV_TOPK, BRV_GTOPK, BRV_OK_TOPK */
+    uint32_t unused;            /* 0 */
+    double threshold;           /* above 0: with BRV_SELECTION_FIXED */
+    double post_momentum;       /* low rank, below 1; 0 for none: momentum of the averages. With the average a
+                                   of a step, m = post_momentum * m + a, and the result is a + m; it has the
+                                   same bits on all ranks. The optimiser must not apply momentum again.
+                                   Vogels et al., NeurIPS 2019, algorithm 2 */
+    uint64_t reserved[2];
 } brv_policy;
 
 #define BRV_POLICY_INIT_ALL(method, density, rank, values, momentum) \
     {sizeof(brv_policy), method, density, rank, BRV_PUT_BACK_CONSERVING, 0.0, values, BRV_MOMENTUM_NONE, \
-     momentum, 0.0, {0, 0, 0, 0, 0}}
+     momentum, 0.0, BRV_SELECTION_DEFAULT, 0, 0.0, 0.0, {0, 0}}
 #define BRV_POLICY_INIT(method, density, rank) \
     BRV_POLICY_INIT_ALL(method, density, rank, BRV_VALUES_F32, 0.0)
 #define BRV_POLICY_DENSE BRV_POLICY_INIT(BRV_DENSE, 0.0, 0)
@@ -1079,6 +1116,14 @@ typedef struct brv_policy {
 #define BRV_POLICY_LOW_RANK(rank) BRV_POLICY_INIT(BRV_LOW_RANK, 0.0, rank)
 #define BRV_POLICY_QUANTISED(values) BRV_POLICY_INIT_ALL(BRV_QUANTISED, 0.0, 0, values, 0.0)
 #define BRV_POLICY_SIGNUM(momentum) BRV_POLICY_INIT_ALL(BRV_SIGNUM, 0.0, 0, BRV_VALUES_F32, momentum)
+#define BRV_POLICY_OK_TOPK(density) BRV_POLICY_INIT(BRV_OK_TOPK, density, 0)
+#define BRV_POLICY_RANDOM_K(density) BRV_POLICY_INIT(BRV_RANDOM_K, density, 0)
+#define BRV_POLICY_RANDOM_BLOCK(density) BRV_POLICY_INIT(BRV_RANDOM_BLOCK, density, 0)
+#define BRV_POLICY_BLOCK(density) BRV_POLICY_INIT(BRV_BLOCK, density, 0)
+#define BRV_POLICY_UNBIASED_LOW_RANK(rank) BRV_POLICY_INIT(BRV_UNBIASED_LOW_RANK, 0.0, rank)
+#define BRV_POLICY_BEST_LOW_RANK(rank) BRV_POLICY_INIT(BRV_BEST_LOW_RANK, 0.0, rank)
+#define BRV_POLICY_ATOMO(rank) BRV_POLICY_INIT(BRV_ATOMO, 0.0, rank)
+#define BRV_POLICY_SIGN_NORM BRV_POLICY_INIT(BRV_SIGN_NORM, 0.0, 0)
 
 /* Adds a tensor to the list: its name (UTF-8, unique in the list; copied), the lengths of its dimensions, and
  * how its gradients travel; NULL for dense.
@@ -1087,10 +1132,27 @@ typedef struct brv_policy {
  *     brv_policy policy = BRV_POLICY_LOW_RANK(4);
  *     brv_exchange_add(exchange, "layer1.weight", shape, 2, &policy);
  *
- * BRV_ERR_ARGUMENT if a value is out of range, if the name exists already, and if the list has ended. Sends
- * nothing; the first other call allocates the residuals, and fails with BRV_ERR_EXHAUSTED without memory. */
+ * BRV_ERR_ARGUMENT if a value is out of range, if the name exists already, and if the list has ended;
+ * BRV_ERR_UNSUPPORTED. Sends nothing; the first other call allocates the residuals, and fails with
+ * BRV_ERR_EXHAUSTED without memory. */
 brv_status brv_exchange_add(brv_exchange *exchange, const char *name, const size_t *shape, size_t dimensions,
                             const brv_policy *policy);
+
+/* Like brv_exchange_add, with a policy as text, such as "gtopk:0.001,values=bf16", "low-rank:4" or "dense":
+ * docs/compression.md lists all. For settings of a program that its users write. */
+brv_status brv_exchange_add_text(brv_exchange *exchange, const char *name, const size_t *shape,
+                                 size_t dimensions, const char *policy);
+
+/* Likewise, with rules that give each tensor a policy: the first one whose conditions it meets decides. Rules
+ * are separated by semicolons; each is conditions, an equals sign and a policy. Conditions are joined by &: a
+ * name, where * stands for any characters and ? for one; dims<N and dims>N, of the number of dimensions;
+ * size<N and size>N, of the number of elements.
+ *
+ *     "dims<2=dense; embed*=gtopk:0.001; *=low-rank:4"
+ *
+ * BRV_ERR_ARGUMENT also if no rule is for the tensor. */
+brv_status brv_exchange_add_by_rules(brv_exchange *exchange, const char *name, const size_t *shape,
+                                     size_t dimensions, const char *rules);
 
 /* Averages the gradients of all tensors over all ranks, in place. gradients has one pointer for each tensor,
  * in the order of the list, each to separate memory; tensors is the number of pointers, which are copied.
@@ -1101,6 +1163,64 @@ brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients,
                                 const brv_options *options);
 brv_status brv_iexchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors,
                                  brv_request **request, const brv_options *options);
+
+/* How many entries are kept at first, while gradients change fast, and later. A period is a number of steps,
+ * such as those of an epoch. */
+typedef enum brv_warm_up {
+    BRV_WARM_UP_NONE = 1,        /* the target in all periods */
+    BRV_WARM_UP_EXPONENTIAL = 2, /* target^((e + 1) / (periods + 1)) in period e, from 0, while e < periods */
+    BRV_WARM_UP_LINEAR = 3,      /* 1 - (1 - target) (e + 1) / (periods + 1), likewise */
+    BRV_WARM_UP_LISTED = 4,      /* densities[e], likewise */
+    BRV_WARM_UP_DGC = 5,   /* 0.25, 0.0625, 0.015625 and 0.004, then 0.001: Lin et al., ICLR 2018 */
+    BRV_WARM_UP_GTOPK = 6, /* 0.25, 0.0725, 0.015 and 0.004, then 0.001: Shi et al., ICDCS 2019 */
+    BRV_WARM_UP_GTOPK_RECURRENT = 7, /* likewise, then 0.005 */
+    BRV_WARM_UP_MAX = BRV_ENUM_MAX
+} brv_warm_up;
+
+/* A density for each period. Set it with one of the macros below. */
+typedef struct brv_schedule {
+    uint32_t size;           /* sizeof(brv_schedule) */
+    brv_warm_up warm_up;
+    double target;           /* the density after the warm-up: above 0 and at most 1; not of the papers' */
+    const double *densities; /* BRV_WARM_UP_LISTED: one for each of the periods; copied */
+    size_t periods;          /* of the warm-up, at most 2^32 - 1 */
+    uint64_t reserved[4];
+} brv_schedule;
+
+#define BRV_SCHEDULE_INIT(warm_up, target, densities, periods) \
+    {sizeof(brv_schedule), warm_up, target, densities, periods, {0, 0, 0, 0}}
+#define BRV_SCHEDULE_CONSTANT(density) BRV_SCHEDULE_INIT(BRV_WARM_UP_NONE, density, NULL, 0)
+#define BRV_SCHEDULE_EXPONENTIAL(target, periods) \
+    BRV_SCHEDULE_INIT(BRV_WARM_UP_EXPONENTIAL, target, NULL, periods)
+#define BRV_SCHEDULE_LINEAR(target, periods) BRV_SCHEDULE_INIT(BRV_WARM_UP_LINEAR, target, NULL, periods)
+#define BRV_SCHEDULE_LISTED(densities, periods, target) \
+    BRV_SCHEDULE_INIT(BRV_WARM_UP_LISTED, target, densities, periods)
+#define BRV_SCHEDULE_DGC BRV_SCHEDULE_INIT(BRV_WARM_UP_DGC, 0.0, NULL, 0)
+#define BRV_SCHEDULE_GTOPK BRV_SCHEDULE_INIT(BRV_WARM_UP_GTOPK, 0.0, NULL, 0)
+#define BRV_SCHEDULE_GTOPK_RECURRENT BRV_SCHEDULE_INIT(BRV_WARM_UP_GTOPK_RECURRENT, 0.0, NULL, 0)
+
+/* Stores the density of a period, from 0, in *density: the same bits on every rank and platform. */
+brv_status brv_schedule_density(const brv_schedule *schedule, uint64_t period, double *density);
+
+/* Lets the density of all sparse tensors follow a schedule, whose periods have so many steps (0 counts as 1):
+ * in each step the larger of a tensor's own density and that of the schedule. Dense first steps are
+ * BRV_SCHEDULE_LISTED with densities of 1. All ranks set the same, before the first call with the exchange.
+ * Sends nothing. */
+brv_status brv_exchange_set_schedule(brv_exchange *exchange, const brv_schedule *schedule,
+                                     uint64_t steps_in_period);
+
+/* Stores in *steps how many steps the exchange has made: those that were done on all ranks. They are saved
+ * and loaded. */
+brv_status brv_exchange_steps(brv_exchange *exchange, uint64_t *steps);
+
+/* Sets how many steps the exchange has made, and so its place in its schedule. After a failure ranks may be a
+ * step apart: those that rejoin while the density changes, and those that are new, set the same number before
+ * their next step. */
+brv_status brv_exchange_set_steps(brv_exchange *exchange, uint64_t steps);
+
+/* Sets the seed of all random numbers: places that are drawn, the beginning of factors, samples. All ranks
+ * set the same, before the first call with the exchange; unless set it is the same number always. */
+brv_status brv_exchange_set_seed(brv_exchange *exchange, uint64_t seed);
 
 /* Sets how many bytes of gradients a bucket holds: tensors with equal policies, but for density, rank and
  * momentum, travel as one vector up to that size, from the last tensor on. Unless set, that is 25 MiB of
@@ -1160,7 +1280,7 @@ typedef struct brv_bucket_report {
  * are numbered from 0; BRV_ERR_ARGUMENT if there is no such bucket. Sends nothing. */
 brv_status brv_exchange_report(brv_exchange *exchange, size_t bucket, brv_bucket_report *report);
 
-/* Changes the density of the topk or gtopk tensor of that name from the next average on, for instance during
+/* Changes the density of the sparse tensor of that name from the next average on, for instance during
  * warm-up. All ranks call it before the same average. BRV_ERR_ARGUMENT for a density out of range, and if
  * there is no such tensor: nothing has changed then. Sends nothing. */
 brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
@@ -1219,6 +1339,31 @@ brv_status brv_exchange_go_on(brv_exchange *exchange, brv_group *group, float *c
 brv_status brv_exchange_share_state(brv_exchange *exchange, brv_group *group, int32_t from,
                                     void *const *parameters, const size_t *lengths, size_t count,
                                     brv_type type, const brv_options *options);
+
+/* The same calls for gradients of another type than float: type is BRV_F32, BRV_F64, BRV_F16 or BRV_BF16, and
+ * every pointer is to elements of it. All gradients of a call have one type, and so have those that are
+ * handed in of a step, and its averages; the steps of an exchange may have different ones. A call without a
+ * type has BRV_F32.
+ *
+ * Residuals are float whatever the type, and so is what travels, unless a policy says otherwise. A gradient
+ * is converted when it is added to them: a double beyond the range of float is not finite. An average is
+ * rounded once, to the nearest number of the type, the largest finite one at most; what that takes away is
+ * not kept. Ranks that pass different types get different roundings of the same averages.
+ *
+ * BRV_ERR_ARGUMENT for other types. */
+brv_status brv_exchange_average_typed(brv_exchange *exchange, void *const *gradients, size_t tensors,
+                                      brv_type type, const brv_options *options);
+brv_status brv_iexchange_average_typed(brv_exchange *exchange, void *const *gradients, size_t tensors,
+                                       brv_type type, brv_request **request, const brv_options *options);
+brv_status brv_exchange_ready_typed(brv_exchange *exchange, size_t tensor, const void *gradient, size_t n,
+                                    brv_type type);
+brv_status brv_exchange_finish_typed(brv_exchange *exchange, void *const *gradients, size_t tensors,
+                                     brv_type type);
+brv_status brv_exchange_step_empty_typed(brv_exchange *exchange, void *const *averages, size_t tensors,
+                                         brv_type type);
+brv_status brv_exchange_go_on_typed(brv_exchange *exchange, brv_group *group, void *const *averages,
+                                    size_t tensors, brv_type type, int32_t *delivered,
+                                    const brv_options *options);
 
 /* ---- Compressed collectives ---------------------------------------------------------------------------- */
 
@@ -1496,6 +1641,258 @@ brv_status brv_ilow_rank_all_reduce(brv_group *group, brv_low_rank *low_rank, co
 
 /* Up to here made from the list of compressed collectives. */
 
+/* ---- Compressors and error feedback -------------------------------------------------------------------- */
+
+/* The arithmetic of compression without a network, for programs that make their own exchange out of the
+ * collectives above. Nothing here sends anything. An object is used by one thread at a time. BRV_ERR_ARGUMENT
+ * for a value or a sum that is not finite, too: objects and output are then as they were, residuals up to one
+ * rounding of what was added. All results have the same bits on every processor. */
+
+/* What of one tensor's gradients was not sent, in float: each step adds a gradient and takes out what is
+ * sent. So what was sent plus the residual is always the sum of the gradients, up to rounding.
+ *
+ *     brv_residual_feed(residual, gradient, n, BRV_F32, k, selected);
+ *     brv_sparse_view(selected, &indices, &values, &count);
+ *     if (brv_gtopk_all_reduce(group, indices, values, count, n, k, BRV_PUT_BACK_CONSERVING, BRV_VALUES_BF16,
+ *                              sum, kept, NULL) == BRV_OK)
+ *         brv_residual_put_back(residual, kept);
+ *     else
+ *         brv_residual_put_back(residual, selected);
+ */
+typedef struct brv_residual brv_residual;
+
+/* Makes a residual of n zeros, at most 2^32, and stores it in *residual. On failure *residual is NULL.
+ * BRV_ERR_EXHAUSTED if there is no memory. */
+brv_status brv_residual_new(size_t n, brv_residual **residual);
+
+/* Frees it; does nothing if residual is NULL. */
+void brv_residual_free(brv_residual *residual);
+
+/* Stores where the library has the values, and their number. The memory may be read until the next call that
+ * changes the residual, and until it is freed: so a residual goes into brv_random_k_all_reduce,
+ * brv_block_all_reduce or brv_ok_topk_select without a copy. */
+brv_status brv_residual_view(const brv_residual *residual, const float **values, size_t *n);
+
+/* Replaces the values by a copy of these n, the length of the residual. */
+brv_status brv_residual_set(brv_residual *residual, const float *values, size_t n);
+
+/* Adds the n elements at gradient, of type BRV_F32, BRV_F64, BRV_F16 or BRV_BF16. n is the length of the
+ * residual. */
+brv_status brv_residual_add(brv_residual *residual, const void *gradient, size_t n, brv_type type);
+
+/* Moves the k entries of largest magnitude to selected, of equal ones those with lower indices. Fewer if
+ * fewer are not 0. */
+brv_status brv_residual_select(brv_residual *residual, size_t k, brv_sparse *selected);
+
+/* Moves all entries that reach this magnitude, above 0, to selected; if they are more than limit, the limit
+ * largest ones. */
+brv_status brv_residual_select_over(brv_residual *residual, float threshold, size_t limit,
+                                    brv_sparse *selected);
+
+/* brv_residual_add and brv_residual_select in one pass over memory, with the same results. */
+brv_status brv_residual_feed(brv_residual *residual, const void *gradient, size_t n, brv_type type, size_t k,
+                             brv_sparse *selected);
+
+/* Adds entries: those that were selected and not delivered, or the kept ones of a collective. */
+brv_status brv_residual_put_back(brv_residual *residual, const brv_sparse *entries);
+
+/* Sets the elements at the indices of entries to 0: what was sent of them is delivered, as by
+ * brv_random_k_all_reduce. */
+brv_status brv_residual_clear_at(brv_residual *residual, const brv_sparse *entries);
+
+/* Saves a residual and loads it into one of the same length, as brv_feedback_saved_size, brv_feedback_save
+ * and brv_feedback_load do for feedbacks. */
+brv_status brv_residual_saved_size(const brv_residual *residual, size_t *bytes);
+brv_status brv_residual_save(const brv_residual *residual, void *out, size_t bytes);
+brv_status brv_residual_load(brv_residual *residual, const void *saved, size_t bytes);
+
+/* How values become bytes; numbers are little-endian, codes packed. */
+typedef enum brv_format {
+    BRV_FORMAT_F32 = 0,          /* as they are */
+    BRV_FORMAT_F16 = 1,          /* the nearest number of 16 bits; at most 65,504 */
+    BRV_FORMAT_BF16 = 2,         /* likewise, bfloat16 */
+    BRV_FORMAT_SIGN = 3,         /* 1 bit: the sign, times one magnitude of all (config.magnitude) */
+    BRV_FORMAT_SIGN_COLUMNS = 4, /* 1 bit: the sign, times the mean magnitude of the value's column */
+    BRV_FORMAT_SIGN_PAIRS = 5,   /* 1 bit: the mean of the column's positive or of its negative values. Seide
+                                    et al., Interspeech 2014 */
+    BRV_FORMAT_TWO_BIT = 6,      /* the sign, times one of two magnitudes. Aji and Heafield, EMNLP 2017 */
+    BRV_FORMAT_TERNARY = 7,      /* 2 bits: -1, 0 or 1 times the largest magnitude, at random without bias.
+                                    TernGrad: Wen et al., NeurIPS 2017 */
+    BRV_FORMAT_QSGD = 8,         /* 2, 4 or 8 bits: one of some levels of a bucket's norm, at random without
+                                    bias. QSGD: Alistarh et al., NeurIPS 2017 */
+    BRV_FORMAT_MIN_MAX = 9,      /* 8 bits: the nearest of 256 points between a bucket's extremes */
+    BRV_FORMAT_MAX = BRV_ENUM_MAX
+} brv_format;
+
+typedef enum brv_magnitude {
+    BRV_MAGNITUDE_MEAN = 0,
+    BRV_MAGNITUDE_MIN = 1, /* the smallest: error feedback is sound only where no value is 0 */
+    BRV_MAGNITUDE_MAX = BRV_ENUM_MAX
+} brv_magnitude;
+
+typedef enum brv_norm {
+    BRV_NORM_EUCLIDEAN = 0,
+    BRV_NORM_LARGEST = 1, /* the largest magnitude: less variance with few levels, but fewer zeros */
+    BRV_NORM_MAX = BRV_ENUM_MAX
+} brv_norm;
+
+/* A format and its settings; fields that the format does not use are ignored. Set it with one of the macros.
+ */
+typedef struct brv_quantiser_config {
+    uint32_t size;           /* sizeof(brv_quantiser_config) */
+    brv_format format;
+    brv_magnitude magnitude; /* BRV_FORMAT_SIGN, BRV_FORMAT_TWO_BIT */
+    uint32_t columns;        /* 1 or more: BRV_FORMAT_SIGN_COLUMNS, BRV_FORMAT_SIGN_PAIRS; value i is in
+                                column i % columns */
+    uint32_t levels;         /* 1 to 127: BRV_FORMAT_QSGD */
+    uint32_t bucket;         /* values in a bucket: BRV_FORMAT_QSGD, BRV_FORMAT_MIN_MAX; rounded up to a
+                                multiple of 512 */
+    brv_norm norm;           /* BRV_FORMAT_QSGD */
+    uint32_t unused;         /* 0 */
+    double clip;             /* BRV_FORMAT_TERNARY: clips at so many standard deviations, as 2.5; 0: not */
+    uint64_t seed;           /* BRV_FORMAT_TERNARY, BRV_FORMAT_QSGD; give ranks different ones, so that their
+                                errors average out */
+    uint64_t reserved[4];
+} brv_quantiser_config;
+
+#define BRV_QUANTISER_INIT_ALL(format, levels, seed) \
+    {sizeof(brv_quantiser_config), format, BRV_MAGNITUDE_MEAN, 1, levels, 512, BRV_NORM_EUCLIDEAN, 0, 0.0, \
+     seed, {0, 0, 0, 0}}
+#define BRV_QUANTISER_INIT(format) BRV_QUANTISER_INIT_ALL(format, 1, 0)
+#define BRV_QUANTISER_TERNARY(seed) BRV_QUANTISER_INIT_ALL(BRV_FORMAT_TERNARY, 1, seed)
+#define BRV_QUANTISER_QSGD(levels, seed) BRV_QUANTISER_INIT_ALL(BRV_FORMAT_QSGD, levels, seed)
+
+/* Writes values as bytes, and reads them. What it draws at random depends on the seed, the number of the
+ * message and the place. */
+typedef struct brv_quantiser brv_quantiser;
+
+/* Makes a quantiser and stores it in *quantiser. On failure *quantiser is NULL. */
+brv_status brv_quantiser_new(const brv_quantiser_config *config, brv_quantiser **quantiser);
+
+/* Frees it; does nothing if quantiser is NULL. */
+void brv_quantiser_free(brv_quantiser *quantiser);
+
+/* Stores in *bytes how many bytes a message of `count` values has. */
+brv_status brv_quantiser_bytes(const brv_quantiser *quantiser, size_t count, size_t *bytes);
+
+/* Writes the message of the `count` values to the bytes at out, which need not be set before. bytes is the
+ * result of brv_quantiser_bytes. */
+brv_status brv_quantiser_encode(brv_quantiser *quantiser, const float *values, size_t count, void *out,
+                                size_t bytes);
+
+/* Reads a message of `count` values, of this format, to out, which need not be set before. The message may
+ * come from anywhere: BRV_ERR_ARGUMENT if it is none. Settings and state of the quantiser that wrote it may
+ * differ. */
+brv_status brv_quantiser_decode(const brv_quantiser *quantiser, const void *message, size_t bytes, float *out,
+                                size_t count);
+
+/* Likewise, but adds factor times the values to the n elements at dense. */
+brv_status brv_quantiser_add_to(const brv_quantiser *quantiser, const void *message, size_t bytes,
+                                float factor, float *dense, size_t n);
+
+/* Adds a gradient to a residual, as brv_residual_add, writes the message of the sum to out, and leaves in the
+ * residual what the message misses. BRV_ERR_ARGUMENT, too, if residuals would grow without bound: for
+ * BRV_MAGNITUDE_MIN, BRV_FORMAT_TERNARY, and BRV_FORMAT_QSGD with few levels, which has no bias and needs no
+ * feedback. */
+brv_status brv_quantiser_feed(brv_quantiser *quantiser, brv_residual *residual, const void *gradient,
+                              size_t n, brv_type type, void *out, size_t bytes);
+
+/* Adds a message that was not delivered to the residual, of as many values. */
+brv_status brv_quantiser_put_back(const brv_quantiser *quantiser, brv_residual *residual, const void *message,
+                                  size_t bytes);
+
+/* Saves what a quantiser keeps from message to message (the generator of random numbers, the threshold of two
+ * bits), and loads it into one of the same format: later messages have the same bits as without the restart.
+ * 0 bytes for formats that keep nothing. */
+brv_status brv_quantiser_saved_size(const brv_quantiser *quantiser, size_t *bytes);
+brv_status brv_quantiser_save(const brv_quantiser *quantiser, void *out, size_t bytes);
+brv_status brv_quantiser_load(brv_quantiser *quantiser, const void *saved, size_t bytes);
+
+/* How indices of sparse messages are written: the smallest of the fast ones; the smallest of all; always by
+ * this one. */
+typedef enum brv_codec {
+    BRV_CODEC_FAST = 0,
+    BRV_CODEC_SMALLEST = 1,
+    BRV_CODEC_RAW = 2,
+    BRV_CODEC_PACKED = 3,
+    BRV_CODEC_RICE = 4,
+    BRV_CODEC_BITMAP = 5
+} brv_codec;
+
+/* Writes the entries as a message to out: indices by the codec, values by the quantiser; and its number of
+ * bytes to *bytes. If that is more than capacity, BRV_ERR_ARGUMENT: nothing else was written, and the next
+ * call writes the same message. kept gets what rounding takes away, for brv_residual_put_back; it may be
+ * NULL. */
+brv_status brv_sparse_encode(const brv_sparse *sparse, brv_quantiser *quantiser, brv_codec codec,
+                             brv_sparse *kept, void *out, size_t capacity, size_t *bytes);
+
+/* Reads a message of at most `limit` entries of a vector of length dim, with values of the quantiser's
+ * format, and replaces the entries of sparse by them. The message may come from anywhere: BRV_ERR_ARGUMENT if
+ * it is none. */
+brv_status brv_sparse_decode(brv_sparse *sparse, const brv_quantiser *quantiser, const void *message,
+                             size_t bytes, size_t dim, size_t limit);
+
+/* ---- Planning ------------------------------------------------------------------------------------------ */
+
+/* A vector of float on each rank that is to be summed, how it may be compressed, and the ranks. Set it with
+ * BRV_SUMMAND_INIT; nothing of it is kept. */
+typedef struct brv_summand {
+    uint32_t size;       /* sizeof(brv_summand) */
+    int32_t values;      /* a brv_values: of a quantised vector, and of entries, which are pairs of an index
+                            and a float without it; BRV_UNSET for none */
+    uint64_t elements;   /* its length */
+    double density;      /* the share of entries that sparse collectives keep; 0 for none */
+    uint32_t rank;       /* of low-rank factors, where the vector is a nearly square matrix; 0 for none */
+    uint32_t ranks;      /* how many there are; 0 for those of the group */
+    uint32_t hosts;      /* over which the ranks are spread evenly; 0 for those of the group, or for one host
+                            for each of `ranks` ranks */
+    uint32_t unused;     /* 0 */
+    const char *machine; /* speeds, as in BREVITY_MACHINE: docs/algorithms.md; NULL for those of the group */
+    uint64_t reserved[4];
+} brv_summand;
+
+#define BRV_SUMMAND_INIT {sizeof(brv_summand), BRV_UNSET, 0, 0.0, 0, 0, 0, 0, NULL, {0, 0, 0, 0}}
+
+/* All ways to sum a vector, and the seconds that each is estimated to take: what `brevity plan --elements`
+ * prints. It does not change, and may be used by several threads. */
+typedef struct brv_plan brv_plan;
+
+/* Makes a plan and stores it in *plan; on failure *plan is NULL. group may be NULL if summand has the number
+ * of ranks; speeds are then those that groups assume where they can't measure them. The same on all ranks.
+ * Sends nothing. */
+brv_status brv_plan_new(const brv_group *group, const brv_summand *summand, brv_plan **plan);
+
+/* Frees it; does nothing if plan is NULL. */
+void brv_plan_free(brv_plan *plan);
+
+/* The fastest way by which every rank gets a sum of gradients, such as "gtop-k all-reduce by binomial", or
+ * "dense" if compression does not pay. Its reason, in one line. "" if plan is NULL. Never NULL, valid until
+ * the plan is freed. */
+const char *brv_plan_choice(const brv_plan *plan);
+const char *brv_plan_reason(const brv_plan *plan);
+
+/* One way. */
+typedef struct brv_plan_row {
+    uint64_t size;             /* sizeof(brv_plan_row) */
+    const char *collective;    /* such as "top-k all-reduce"; "all-reduce" is dense. Valid until the plan is
+                                  freed */
+    const char *algorithm;     /* such as "direct", or "shared memory"; likewise */
+    uint32_t rounds;
+    uint32_t is_sum;           /* 0 if ranks get a part of the sum, a vote, or the sum at random places: that
+                                  is no alternative to a sum */
+    double bytes;              /* that a rank sends */
+    double collective_seconds; /* with the merging of entries */
+    double own_seconds;        /* of each rank: to compress with error feedback, and to write the sum back */
+    uint64_t reserved[4];
+} brv_plan_row;
+
+#define BRV_PLAN_ROW_INIT {sizeof(brv_plan_row), NULL, NULL, 0, 0, 0, 0, 0, {0, 0, 0, 0}}
+
+/* Stores how many ways there are, and one of them, from 0: the fastest first. *row must have been
+ * initialised; BRV_ERR_ARGUMENT if there is no such row. */
+brv_status brv_plan_count(const brv_plan *plan, size_t *count);
+brv_status brv_plan_get_row(const brv_plan *plan, size_t index, brv_plan_row *row);
+
 /* ---- The parameter server ------------------------------------------------------------------------------ */
 
 /* A sharded parameter server, and this rank's part in it: a worker, a shard, or both. Workers train at their
@@ -1537,17 +1934,6 @@ typedef enum brv_threshold {
     BRV_THRESHOLD_TENSOR = 0,
     BRV_THRESHOLD_SHARD = 1
 } brv_threshold;
-
-/* How indices of sparse messages are written: the smallest of the fast ones; the smallest of all; always by
- * this one. */
-typedef enum brv_codec {
-    BRV_CODEC_FAST = 0,
-    BRV_CODEC_SMALLEST = 1,
-    BRV_CODEC_RAW = 2,
-    BRV_CODEC_PACKED = 3,
-    BRV_CODEC_RICE = 4,
-    BRV_CODEC_BITMAP = 5
-} brv_codec;
 
 /* Settings; equal on all ranks. Begin with BRV_SERVER_CONFIG_INIT, which is ASGD where every rank serves. */
 typedef struct brv_server_config {

@@ -8,6 +8,7 @@ use std::task::Waker;
 use brevity::{Averaging, GradientExchange};
 
 use crate::boundary::{guard, hand_out};
+use crate::element::OfGradients;
 use crate::exchange::{brv_exchange, plan_of};
 use crate::failure::Failure;
 use crate::feedback::{NO_DENSITY, Shape, brv_feedback, feedback_of};
@@ -38,10 +39,10 @@ impl Place {
 
 impl Away {
     /// Starts a call with an exchange. Gives the exchange back if it was refused.
-    fn start(
+    fn start<E: OfGradients>(
         shared: &Arc<Shared>,
         exchange: GradientExchange,
-        gradients: Vec<Lent<f32>>,
+        gradients: Vec<Lent<E>>,
         options: Options,
     ) -> Sent {
         let place = Place::default();
@@ -68,12 +69,12 @@ impl Away {
     }
 }
 
-struct StartedAverage {
-    averaging: Averaging<Lent<f32>>,
+struct StartedAverage<E> {
+    averaging: Averaging<Lent<E>>,
     place: Place,
 }
 
-impl Started for StartedAverage {
+impl<E: OfGradients> Started for StartedAverage<E> {
     fn has_ended(&self) -> bool {
         self.averaging.has_ended()
     }
@@ -175,22 +176,35 @@ pub unsafe extern "C" fn brv_iexchange_average(
     request: *mut *mut brv_request,
     options: *const brv_options,
 ) -> brv_status {
-    let make = || {
-        // SAFETY: the caller in C guarantees options.
-        let options = unsafe { Options::read(options) }?;
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees the pointers.
-        let stretches = unsafe { plan.gradients(gradients, tensors) }?;
-        let shared = Arc::clone(&plan.group);
-        // SAFETY: the caller in C guarantees set memory that nobody else uses until the call has ended.
-        let lend = |stretch| unsafe { Lent::new(stretch, &shared.loans) };
-        let gradients = stretches.into_iter().map(lend).collect();
-        let start = |exchange| Away::start(&shared, exchange, gradients, options);
-        Ok(Some(brv_request::of(Arc::clone(&plan.send_away(start)?.call))))
-    };
+    // SAFETY: the caller in C guarantees the same.
+    let make = || unsafe { start_all(exchange, gradients, tensors, options) };
     // SAFETY: the caller in C guarantees what `hand_out` demands.
     guard(|| unsafe { hand_out(request, "request", make) })
+}
+
+/// Starts an average of gradients of any type.
+///
+/// # Safety
+/// As for [`brv_iexchange_average`].
+pub(crate) unsafe fn start_all<E: OfGradients>(
+    exchange: *mut brv_exchange,
+    gradients: *const *mut E,
+    tensors: usize,
+    options: *const brv_options,
+) -> Result<Option<brv_request>, Failure> {
+    // SAFETY: the caller of this function guarantees options.
+    let options = unsafe { Options::read(options) }?;
+    // SAFETY: the caller of this function guarantees a live exchange.
+    let mut plan = unsafe { plan_of(exchange) }?;
+    // SAFETY: the caller of this function guarantees the pointers.
+    let stretches = unsafe { plan.gradients(gradients, tensors) }?;
+    let shared = Arc::clone(&plan.group);
+    // SAFETY: the caller of this function guarantees set memory that nobody else uses until the call has
+    // ended.
+    let lend = |stretch| unsafe { Lent::new(stretch, &shared.loans) };
+    let gradients = stretches.into_iter().map(lend).collect();
+    let start = |exchange| Away::start::<E>(&shared, exchange, gradients, options);
+    Ok(Some(brv_request::of(Arc::clone(&plan.send_away(start)?.call))))
 }
 
 /// What starts a call with an exchange, or gives it back.

@@ -3,16 +3,17 @@
 use std::ffi::{CStr, c_char};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use brevity::compress::schedule::Schedule;
 use brevity::{GradientExchange, Policy, StepReport};
 
 use crate::averages_started::{Away, Sent};
 use crate::boundary::{check, free, guard, hand_out, object};
+use crate::element::OfGradients;
 use crate::failure::Failure;
 use crate::feedback::copy_residual;
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
 use crate::options::{Options, brv_options, waiting_call};
-use crate::policy::{self, brv_policy};
 use crate::status::brv_status;
 
 /// The tensors of a model and their residuals. The mutex turns use by two threads at once into an error.
@@ -31,8 +32,13 @@ pub(crate) struct Plan {
     bucket_bytes: Option<usize>,
     over_participants: bool,
     keeps_going: bool,
+    /// The densities of sparse tensors, and the steps of a period.
+    schedule: Option<(Schedule, u64)>,
+    seed: Option<u64>,
     /// What the last step took.
     pub(crate) report: StepReport,
+    /// The type of the gradients that were handed in of the current step.
+    pub(crate) step_type: Option<&'static str>,
 }
 
 struct Tensor {
@@ -66,7 +72,10 @@ pub unsafe extern "C" fn brv_exchange_new(
             bucket_bytes: None,
             over_participants: false,
             keeps_going: false,
+            schedule: None,
+            seed: None,
             report: StepReport::default(),
+            step_type: None,
         };
         Ok(Some(brv_exchange(Mutex::new(plan))))
     };
@@ -84,31 +93,6 @@ pub unsafe extern "C" fn brv_exchange_free(exchange: *mut brv_exchange) {
     unsafe { free(exchange) }
 }
 
-/// Adds a tensor, which travels as the policy says.
-///
-/// # Safety
-/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero; `shape` has
-/// `dimensions` numbers; `policy` is NULL or a policy.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_add(
-    exchange: *mut brv_exchange,
-    name: *const c_char,
-    shape: *const usize,
-    dimensions: usize,
-    policy: *const brv_policy,
-) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees text.
-        let name = unsafe { text(name) }?;
-        // SAFETY: the caller in C guarantees as many numbers, which nobody writes.
-        let shape = unsafe { Stretch::new(shape, dimensions, "shape")?.read() };
-        // SAFETY: the caller in C guarantees a policy.
-        plan.add(name, shape, unsafe { policy::read(policy) }?)
-    })
-}
-
 /// Averages the gradients of all tensors over all ranks, in place.
 ///
 /// # Safety
@@ -121,19 +105,27 @@ pub unsafe extern "C" fn brv_exchange_average(
     tensors: usize,
     options: *const brv_options,
 ) -> brv_status {
-    let average = |options: &Options| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees the pointers.
-        let stretches = unsafe { plan.gradients(gradients, tensors) }?;
-        // SAFETY: the caller in C guarantees set memory that nobody else uses; the stretches are apart, as
-        // just checked.
-        let mut slices: Vec<&mut [f32]> =
-            stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
-        options.average(plan.exchange()?, &mut slices)
-    };
+    // SAFETY: the caller in C guarantees the same.
+    let average = |options: &Options| unsafe { average(exchange, gradients, tensors, options) };
     // SAFETY: the caller in C guarantees options.
     unsafe { waiting_call(options, average) }
+}
+
+/// Averages gradients of any type.
+///
+/// # Safety
+/// As for [`brv_exchange_average`].
+pub(crate) unsafe fn average<E: OfGradients>(
+    exchange: *mut brv_exchange,
+    gradients: *const *mut E,
+    tensors: usize,
+    options: &Options,
+) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees a live exchange.
+    let mut plan = unsafe { plan_of(exchange) }?;
+    // SAFETY: the caller of this function guarantees the pointers, and set memory that nobody else uses.
+    let mut slices = unsafe { plan.slices(gradients, tensors) }?;
+    options.average(plan.exchange()?, &mut slices)
 }
 
 /// Changes the density of a sparse tensor.
@@ -150,7 +142,7 @@ pub unsafe extern "C" fn brv_exchange_set_density(
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
         // SAFETY: the caller in C guarantees text.
-        let name = unsafe { text(name) }?;
+        let name = unsafe { text(name, "name") }?;
         plan.exchange()?.set_density(name, density)?;
         plan.tensors.iter_mut().filter(|tensor| tensor.name == name).for_each(|tensor| {
             tensor.density = Some(density);
@@ -175,7 +167,7 @@ pub unsafe extern "C" fn brv_exchange_residual(
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
         // SAFETY: the caller in C guarantees text.
-        let name = unsafe { text(name) }?;
+        let name = unsafe { text(name, "name") }?;
         let out = Stretch::new(out.cast_const(), n, "out")?;
         // SAFETY: the caller in C guarantees the memory of `out`.
         unsafe { copy_residual(plan.exchange()?, name, out) }
@@ -199,15 +191,15 @@ pub(crate) unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexG
     }
 }
 
-/// The text behind a pointer.
+/// The text behind a pointer of this name.
 ///
 /// # Safety
 /// `text` is NULL, or ends with a zero and is not written during `'a`.
-unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
-    check(text, "name")?;
+pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
+    check(text, name)?;
     // SAFETY: not NULL, as just checked; the caller of this function guarantees the rest.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Failure::argument(format!("name is {text:?}, expected UTF-8")))
+    text.to_str().map_err(|_| Failure::argument(format!("{name} is {text:?}, expected UTF-8")))
 }
 
 impl Plan {
@@ -215,11 +207,11 @@ impl Plan {
     ///
     /// # Safety
     /// `gradients` has `tensors` pointers that nobody writes.
-    pub(crate) unsafe fn gradients(
+    pub(crate) unsafe fn gradients<E: OfGradients>(
         &self,
-        gradients: *const *mut f32,
+        gradients: *const *mut E,
         tensors: usize,
-    ) -> Result<Vec<Stretch<f32>>, Failure> {
+    ) -> Result<Vec<Stretch<E>>, Failure> {
         let expected = self.tensors.len();
         if tensors != expected {
             return Err(Failure::argument(format!(
@@ -231,7 +223,7 @@ impl Plan {
         let stretches = self.tensors.iter().zip(pointers).map(|(tensor, &start)| {
             Stretch::new(start.cast_const(), tensor.count, &format!("the gradient of {:?}", tensor.name))
         });
-        let stretches: Vec<Stretch<f32>> = stretches.collect::<Result<_, _>>()?;
+        let stretches: Vec<Stretch<E>> = stretches.collect::<Result<_, _>>()?;
         Stretch::check_all_apart(&stretches, "two gradients")?;
         Ok(stretches)
     }
@@ -245,6 +237,37 @@ impl Plan {
             for tensor in &mut self.tensors {
                 tensor.density = exchange.density(&tensor.name);
             }
+        }
+    }
+
+    /// Each tensor's gradient, to be read and written.
+    ///
+    /// # Safety
+    /// `gradients` has `tensors` pointers that nobody writes, each to as many elements as the tensor has,
+    /// set, that nobody else uses during `'a`.
+    pub(crate) unsafe fn slices<'a, E: OfGradients>(
+        &self,
+        gradients: *const *mut E,
+        tensors: usize,
+    ) -> Result<Vec<&'a mut [E]>, Failure> {
+        // SAFETY: the caller of this function guarantees the pointers.
+        let stretches = unsafe { self.gradients(gradients, tensors) }?;
+        // SAFETY: the caller of this function guarantees set memory that nobody else uses; the stretches are
+        // apart, as just checked.
+        Ok(stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect())
+    }
+
+    /// Refuses gradients of another type than those that were handed in of this step.
+    pub(crate) fn check_type<E: OfGradients>(&self) -> Result<(), Failure> {
+        let is_in_step = self.exchange.as_ref().is_some_and(GradientExchange::is_in_step);
+        match self.step_type {
+            Some(expected) if is_in_step && expected != E::NAME => {
+                let found = E::NAME;
+                Err(Failure::argument(format!(
+                    "type is {found}, expected {expected}: that of the gradients that this step has"
+                )))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -276,7 +299,7 @@ impl Plan {
         }
     }
 
-    fn add(&mut self, name: &str, shape: &[usize], policy: Policy) -> Result<(), Failure> {
+    pub(crate) fn add(&mut self, name: &str, shape: &[usize], policy: Policy) -> Result<(), Failure> {
         self.check_unused(&format!("add tensor {name:?}"))?;
         if self.tensors.iter().any(|tensor| tensor.name == name) {
             return Err(Failure::argument(format!(
@@ -304,6 +327,18 @@ impl Plan {
     pub(crate) fn keep_going(&mut self) -> Result<(), Failure> {
         self.check_unused("let it keep going")?;
         self.keeps_going = true;
+        Ok(())
+    }
+
+    pub(crate) fn set_schedule(&mut self, schedule: Schedule, steps_in_period: u64) -> Result<(), Failure> {
+        self.check_unused("set its schedule")?;
+        self.schedule = Some((schedule, steps_in_period));
+        Ok(())
+    }
+
+    pub(crate) fn set_seed(&mut self, seed: u64) -> Result<(), Failure> {
+        self.check_unused("set its seed")?;
+        self.seed = Some(seed);
         Ok(())
     }
 
@@ -345,6 +380,12 @@ impl Plan {
         }
         if self.keeps_going {
             builder = builder.keep_going();
+        }
+        if let Some((schedule, steps_in_period)) = &self.schedule {
+            builder = builder.schedule(schedule.clone(), *steps_in_period);
+        }
+        if let Some(seed) = self.seed {
+            builder = builder.seed(seed);
         }
         for tensor in &self.tensors {
             builder = builder.tensor(&tensor.name, &tensor.shape, tensor.policy);

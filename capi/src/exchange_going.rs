@@ -6,7 +6,7 @@ use std::sync::Arc;
 use brevity::Element;
 
 use crate::boundary::{check, guard};
-use crate::element::{brv_type, with_element};
+use crate::element::{OfGradients, brv_type, with_element};
 use crate::exchange::{brv_exchange, plan_of};
 use crate::failure::Failure;
 use crate::group::{brv_group, group_of, rank_of};
@@ -38,26 +38,9 @@ pub unsafe extern "C" fn brv_exchange_go_on(
     delivered: *mut i32,
     options: *const brv_options,
 ) -> brv_status {
-    let go_on = |options: &Options| {
-        check(delivered, "delivered")?;
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees a live group.
-        let next = Arc::clone(unsafe { group_of(group) }?.shared());
-        // SAFETY: the caller in C guarantees the pointers.
-        let stretches = unsafe { plan.gradients(averages, tensors) }?;
-        // SAFETY: the caller in C guarantees set memory that nobody else uses; the stretches are apart, as
-        // just checked.
-        let mut slices: Vec<&mut [f32]> =
-            stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
-        let exchange = plan.exchange()?;
-        let timeout = options.on(&next.group).timeout();
-        let was_delivered = exchange.go_on_within(&next.group, &mut slices, timeout)?;
-        plan.move_to(next);
-        // SAFETY: just checked; the caller in C guarantees memory that may be written.
-        unsafe { delivered.write(i32::from(was_delivered)) };
-        Ok(())
-    };
+    // SAFETY: the caller in C guarantees the same.
+    let go_on =
+        |options: &Options| unsafe { go_on(exchange, group, (averages, tensors), delivered, options) };
     // SAFETY: the caller in C guarantees options.
     unsafe { waiting_call(options, go_on) }
 }
@@ -127,4 +110,31 @@ unsafe fn slices_of<'a, T: Element>(
         }
     };
     Ok(stretches.into_iter().map(slice).collect())
+}
+
+/// Likewise, with averages of any type.
+///
+/// # Safety
+/// As for [`brv_exchange_go_on`].
+pub(crate) unsafe fn go_on<E: OfGradients>(
+    exchange: *mut brv_exchange,
+    group: *mut brv_group,
+    (averages, tensors): (*const *mut E, usize),
+    delivered: *mut i32,
+    options: &Options,
+) -> Result<(), Failure> {
+    check(delivered, "delivered")?;
+    // SAFETY: the caller of this function guarantees a live exchange.
+    let mut plan = unsafe { plan_of(exchange) }?;
+    // SAFETY: the caller of this function guarantees a live group.
+    let next = Arc::clone(unsafe { group_of(group) }?.shared());
+    // SAFETY: the caller of this function guarantees the pointers, and set memory that nobody else uses.
+    let mut slices = unsafe { plan.slices::<E>(averages, tensors) }?;
+    let exchange = plan.exchange()?;
+    let timeout = options.on(&next.group).timeout();
+    let was_delivered = exchange.go_on_within::<E, _>(&next.group, &mut slices, timeout)?;
+    plan.move_to(next);
+    // SAFETY: just checked; the caller of this function guarantees memory that may be written.
+    unsafe { delivered.write(i32::from(was_delivered)) };
+    Ok(())
 }

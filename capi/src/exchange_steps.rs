@@ -5,6 +5,7 @@ use std::mem::size_of;
 use brevity::{BucketReport, Error as Facade, Step};
 
 use crate::boundary::{check, guard};
+use crate::element::OfGradients;
 use crate::exchange::{Plan, brv_exchange, plan_of};
 use crate::failure::Failure;
 use crate::memory::Stretch;
@@ -56,20 +57,31 @@ pub unsafe extern "C" fn brv_exchange_step_empty(
     averages: *const *mut f32,
     tensors: usize,
 ) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        plan.check_no_step()?;
-        // SAFETY: the caller in C guarantees the pointers.
-        let stretches = unsafe { plan.gradients(averages, tensors) }?;
-        let mut slices: Vec<&mut [f32]> = stretches
-            .into_iter()
-            // SAFETY: the caller in C guarantees memory that nobody else uses; the stretches are apart, as
-            // just checked, and set here.
-            .map(|stretch| unsafe { stretch.zeroed() })
-            .collect();
-        Ok(plan.exchange()?.step_empty(&mut slices)?)
-    })
+    // SAFETY: the caller in C guarantees the same.
+    guard(|| unsafe { step_empty(exchange, averages, tensors) })
+}
+
+/// Likewise, for averages of any type.
+///
+/// # Safety
+/// As for [`brv_exchange_step_empty`].
+pub(crate) unsafe fn step_empty<E: OfGradients>(
+    exchange: *mut brv_exchange,
+    averages: *const *mut E,
+    tensors: usize,
+) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees a live exchange.
+    let mut plan = unsafe { plan_of(exchange) }?;
+    plan.check_no_step()?;
+    // SAFETY: the caller of this function guarantees the pointers.
+    let stretches = unsafe { plan.gradients(averages, tensors) }?;
+    let mut slices: Vec<&mut [E]> = stretches
+        .into_iter()
+        // SAFETY: the caller of this function guarantees memory that nobody else uses; the stretches are
+        // apart, as just checked, and set here.
+        .map(|stretch| unsafe { stretch.zeroed() })
+        .collect();
+    Ok(plan.exchange()?.step_empty::<E, _>(&mut slices)?)
 }
 
 /// Begins a step.
@@ -82,6 +94,7 @@ pub unsafe extern "C" fn brv_exchange_begin(exchange: *mut brv_exchange) -> brv_
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
         plan.exchange()?.begin()?.leave();
+        plan.step_type = None;
         Ok(())
     })
 }
@@ -96,6 +109,7 @@ pub unsafe extern "C" fn brv_exchange_begin_empty(exchange: *mut brv_exchange) -
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
         plan.exchange()?.begin_empty()?.leave();
+        plan.step_type = None;
         Ok(())
     })
 }
@@ -111,16 +125,31 @@ pub unsafe extern "C" fn brv_exchange_ready(
     gradient: *const f32,
     n: usize,
 ) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees as many elements.
-        let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.read() };
-        let mut step = step_of(&mut plan)?;
-        let ready = step.ready(tensor, gradient);
-        step.leave();
-        Ok(ready?)
-    })
+    // SAFETY: the caller in C guarantees the same.
+    guard(|| unsafe { ready(exchange, tensor, gradient, n) })
+}
+
+/// Likewise, a gradient of any type.
+///
+/// # Safety
+/// As for [`brv_exchange_ready`].
+pub(crate) unsafe fn ready<E: OfGradients>(
+    exchange: *mut brv_exchange,
+    tensor: usize,
+    gradient: *const E,
+    n: usize,
+) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees a live exchange.
+    let mut plan = unsafe { plan_of(exchange) }?;
+    // SAFETY: the caller of this function guarantees as many elements.
+    let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.read() };
+    plan.check_type::<E>()?;
+    let mut step = step_of(&mut plan)?;
+    let ready = step.ready(tensor, gradient);
+    step.leave();
+    ready?;
+    plan.step_type = Some(E::NAME);
+    Ok(())
 }
 
 /// Waits for the end of a step.
@@ -133,19 +162,27 @@ pub unsafe extern "C" fn brv_exchange_finish(
     gradients: *const *mut f32,
     tensors: usize,
 ) -> brv_status {
-    guard(|| {
-        // SAFETY: the caller in C guarantees a live exchange.
-        let mut plan = unsafe { plan_of(exchange) }?;
-        // SAFETY: the caller in C guarantees the pointers.
-        let stretches = unsafe { plan.gradients(gradients, tensors) }?;
-        // SAFETY: the caller in C guarantees set memory that nobody else uses; the stretches are apart, as
-        // just checked.
-        let mut slices: Vec<&mut [f32]> =
-            stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
-        let report = step_of(&mut plan)?.finish(&mut slices)?;
-        plan.report = report;
-        Ok(())
-    })
+    // SAFETY: the caller in C guarantees the same.
+    guard(|| unsafe { finish(exchange, gradients, tensors) })
+}
+
+/// Likewise, of gradients of any type.
+///
+/// # Safety
+/// As for [`brv_exchange_finish`].
+pub(crate) unsafe fn finish<E: OfGradients>(
+    exchange: *mut brv_exchange,
+    gradients: *const *mut E,
+    tensors: usize,
+) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees a live exchange.
+    let mut plan = unsafe { plan_of(exchange) }?;
+    // SAFETY: the caller of this function guarantees the pointers, and set memory that nobody else uses.
+    let mut slices = unsafe { plan.slices::<E>(gradients, tensors) }?;
+    plan.check_type::<E>()?;
+    let report = step_of(&mut plan)?.finish::<E, _>(&mut slices)?;
+    plan.report = report;
+    Ok(())
 }
 
 /// What a bucket of the last step that was finished took.

@@ -67,7 +67,7 @@ impl Failure {
 
     /// Whether the call was refused before anything was sent.
     pub(crate) fn has_sent_nothing(&self) -> bool {
-        matches!(self.status, brv_status::Argument | brv_status::Exhausted)
+        matches!(self.status, brv_status::Argument | brv_status::Exhausted | brv_status::Unsupported)
     }
 
     /// The text.

@@ -17,9 +17,12 @@ mod config;
 mod dense;
 mod element;
 mod exchange;
+mod exchange_add;
+mod exchange_course;
 mod exchange_going;
 mod exchange_state;
 mod exchange_steps;
+mod exchange_typed;
 mod failure;
 mod feedback;
 mod group;
@@ -33,9 +36,11 @@ mod messages_started;
 mod notice;
 mod one_sided;
 mod options;
+mod plan;
 mod policy;
 mod request;
 mod saved;
+mod schedule;
 mod server;
 mod server_config;
 mod server_state;
@@ -51,8 +56,12 @@ pub use config::{brv_all_gather_function, brv_config, brv_id};
 pub use dense::*;
 pub use element::{brv_reduction, brv_type};
 pub use exchange::{
-    brv_exchange, brv_exchange_add, brv_exchange_average, brv_exchange_free, brv_exchange_new,
-    brv_exchange_residual, brv_exchange_set_density,
+    brv_exchange, brv_exchange_average, brv_exchange_free, brv_exchange_new, brv_exchange_residual,
+    brv_exchange_set_density,
+};
+pub use exchange_add::{brv_exchange_add, brv_exchange_add_by_rules, brv_exchange_add_text};
+pub use exchange_course::{
+    brv_exchange_set_schedule, brv_exchange_set_seed, brv_exchange_set_steps, brv_exchange_steps,
 };
 pub use exchange_going::{brv_exchange_go_on, brv_exchange_keep_going, brv_exchange_share_state};
 pub use exchange_state::{
@@ -62,6 +71,10 @@ pub use exchange_steps::{
     brv_bucket_report, brv_exchange_average_over_participants, brv_exchange_begin, brv_exchange_begin_empty,
     brv_exchange_finish, brv_exchange_ready, brv_exchange_report, brv_exchange_set_bucket_bytes,
     brv_exchange_step_empty,
+};
+pub use exchange_typed::{
+    brv_exchange_average_typed, brv_exchange_finish_typed, brv_exchange_go_on_typed,
+    brv_exchange_ready_typed, brv_exchange_step_empty_typed, brv_iexchange_average_typed,
 };
 pub use failure::{brv_last_error, brv_last_error_rank};
 pub use feedback::{
@@ -83,12 +96,17 @@ pub use one_sided::{
     brv_remote_memory, brv_remote_memory_free, brv_remote_memory_open,
 };
 pub use options::{algorithm_name, brv_options};
-pub use policy::{brv_method, brv_momentum, brv_policy, brv_put_back};
+pub use plan::{
+    brv_plan, brv_plan_choice, brv_plan_count, brv_plan_free, brv_plan_get_row, brv_plan_new,
+    brv_plan_reason, brv_plan_row, brv_summand,
+};
+pub use policy::{brv_method, brv_momentum, brv_policy, brv_put_back, brv_selection};
 pub use request::{
     brv_request, brv_request_cancel, brv_request_free, brv_request_message, brv_request_on_end,
     brv_request_test,
 };
 pub use saved::{brv_feedback_load, brv_feedback_load_of, brv_feedback_save, brv_feedback_saved_size};
+pub use schedule::{brv_schedule, brv_schedule_density, brv_warm_up};
 pub use server::{
     brv_server, brv_server_add, brv_server_begin, brv_server_fetch, brv_server_free, brv_server_is_worker,
     brv_server_leave, brv_server_new, brv_server_pull, brv_server_push, brv_server_serve,

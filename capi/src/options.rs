@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 use std::time::Duration;
 
-use brevity::{Averaging, GradientExchange, Group};
+use brevity::{Averaging, GradientElement, GradientExchange, Group};
 use brevity_collectives::{Algorithm, Error as Refused, Operation};
 
 use crate::boundary::{check, guard};
 use crate::callback::check_may_wait;
+use crate::element::OfGradients;
 use crate::failure::Failure;
 use crate::lent::Lent;
 use crate::status::brv_status;
@@ -148,27 +149,27 @@ impl Options {
     }
 
     /// Averages with the timeout of the call.
-    pub(crate) fn average(
+    pub(crate) fn average<E: GradientElement>(
         &self,
         exchange: &mut GradientExchange,
-        gradients: &mut [&mut [f32]],
+        gradients: &mut [&mut [E]],
     ) -> Result<(), Failure> {
         let averaged = match self.timeout {
-            Some(timeout) => exchange.average_within(gradients, timeout),
-            None => exchange.average(gradients),
+            Some(timeout) => exchange.average_within::<E, _>(gradients, timeout),
+            None => exchange.average::<E, _>(gradients),
         };
         Ok(averaged?)
     }
 
     /// Starts an average with an exchange, with the timeout of the call.
-    pub(crate) fn start(
+    pub(crate) fn start<E: OfGradients>(
         &self,
         exchange: GradientExchange,
-        gradients: Vec<Lent<f32>>,
-    ) -> Averaging<Lent<f32>> {
+        gradients: Vec<Lent<E>>,
+    ) -> Averaging<Lent<E>> {
         match self.timeout {
-            Some(timeout) => exchange.start_within(gradients, timeout),
-            None => exchange.start(gradients),
+            Some(timeout) => exchange.start_within::<E, _>(gradients, timeout),
+            None => exchange.start::<E, _>(gradients),
         }
     }
 

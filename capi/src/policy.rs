@@ -1,7 +1,7 @@
 //! How the gradients of one tensor travel, as in C.
 
 use brevity::compress::quantise::{Magnitude, Values};
-use brevity::{Policy, PutBack};
+use brevity::{Policy, PutBack, Threshold};
 
 use crate::boundary::check;
 use crate::failure::Failure;
@@ -16,12 +16,23 @@ pub type brv_values = u32;
 /// The number of a rule of momentum before selection.
 pub type brv_momentum = u32;
 
+/// The number of a rule for what a rank selects.
+pub type brv_selection = u32;
+
 const DENSE: brv_method = 1;
 const TOPK: brv_method = 2;
 const GTOPK: brv_method = 3;
 const LOW_RANK: brv_method = 4;
 const QUANTISED: brv_method = 5;
 const SIGNUM: brv_method = 6;
+const OK_TOPK: brv_method = 7;
+const RANDOM_K: brv_method = 8;
+const RANDOM_BLOCK: brv_method = 9;
+const BLOCK: brv_method = 10;
+const UNBIASED_LOW_RANK: brv_method = 11;
+const BEST_LOW_RANK: brv_method = 12;
+const ATOMO: brv_method = 13;
+const SIGN_NORM: brv_method = 14;
 
 /// A method with its parameters, as in C.
 #[derive(Clone, Copy)]
@@ -37,7 +48,11 @@ pub struct brv_policy {
     momentum_rule: brv_momentum,
     momentum: f64,
     clip: f64,
-    reserved: [u64; 5],
+    selection: brv_selection,
+    unused: u32,
+    threshold: f64,
+    post_momentum: f64,
+    reserved: [u64; 2],
 }
 
 /// Reads a policy; NULL is dense. The fields that its method uses are checked.
@@ -58,23 +73,32 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
     }
     // SAFETY: it has the size of a policy, so the caller of this function guarantees all of it.
     let policy = unsafe { policy.read() };
-    if policy.reserved != [0; 5] {
+    if policy.reserved != [0; 2] || policy.unused != 0 {
         return Err(Failure::argument(
             "a reserved field of policy is set, expected 0: begin with a macro, as BRV_POLICY_GTOPK",
         ));
     }
+    let density = || density(&policy);
     match policy.method {
         DENSE => Ok(Policy::dense()),
-        TOPK => sparse(Policy::topk(density(&policy)?), &policy),
+        TOPK => of_entries(Policy::topk(density()?), &policy),
         GTOPK => {
             let refused = || refused("put_back", policy.put_back, "a brv_put_back (0 to 2)");
             let rule = put_back(policy.put_back).ok_or_else(refused)?;
-            sparse(Policy::gtopk(density(&policy)?).put_back(rule), &policy)
+            of_entries(Policy::gtopk(density()?).put_back(rule), &policy)
         }
-        LOW_RANK => low_rank(&policy),
+        OK_TOPK => of_entries(Policy::oktopk(density()?), &policy),
+        RANDOM_K => sparse(Policy::random_k(density()?), &policy),
+        RANDOM_BLOCK => sparse(Policy::random_block(density()?), &policy),
+        BLOCK => sparse(Policy::block(density()?), &policy),
+        LOW_RANK => low_rank(Policy::low_rank, &policy),
+        UNBIASED_LOW_RANK => low_rank(Policy::unbiased_low_rank, &policy),
+        BEST_LOW_RANK => low_rank(Policy::best_low_rank, &policy),
+        ATOMO => low_rank(Policy::atomo, &policy),
         QUANTISED => Ok(Policy::quantised(values_of(&policy)?)),
-        SIGNUM => Ok(Policy::signum(momentum(&policy)?)),
-        other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {SIGNUM})"))),
+        SIGNUM => Ok(Policy::signum(momentum("momentum", policy.momentum)?)),
+        SIGN_NORM => Ok(Policy::sign_norm()),
+        other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {SIGN_NORM})"))),
     }
 }
 
@@ -86,23 +110,47 @@ fn density(policy: &brv_policy) -> Result<f64, Failure> {
     Err(refused("density", density, "above 0 and at most 1"))
 }
 
-fn momentum(policy: &brv_policy) -> Result<f32, Failure> {
+/// A momentum in a field of this name.
+fn momentum(field: &str, momentum: f64) -> Result<f32, Failure> {
     // Rounded first: the nearest `f32` of a number below 1 may be 1.
-    let momentum = policy.momentum as f32;
-    if (0.0..1.0).contains(&momentum) {
-        return Ok(momentum);
+    let rounded = momentum as f32;
+    if (0.0..1.0).contains(&rounded) {
+        return Ok(rounded);
     }
-    Err(refused("momentum", policy.momentum, "at least 0 and below 1"))
+    Err(refused(field, momentum, "at least 0 and below 1"))
 }
 
-/// With the values and the momentum of a sparse policy.
+/// With the values, the threshold and the momentum of a policy that selects entries.
+fn of_entries(chosen: Policy, policy: &brv_policy) -> Result<Policy, Failure> {
+    let coded = chosen.values(values_of(policy)?);
+    let selecting = match policy.selection {
+        0 => coded,
+        1 => coded.threshold(Threshold::Exact),
+        2 => coded.threshold(Threshold::Sampled),
+        3 => coded.threshold(Threshold::Adaptive),
+        4 => coded.threshold(Threshold::Fixed(threshold(policy)?)),
+        other => return Err(refused("selection", other, "a brv_selection (0 to 4)")),
+    };
+    sparse(selecting, policy)
+}
+
+fn threshold(policy: &brv_policy) -> Result<f32, Failure> {
+    // Rounded first, as momenta are.
+    let threshold = policy.threshold as f32;
+    if threshold > 0.0 && threshold.is_finite() {
+        return Ok(threshold);
+    }
+    Err(refused("threshold", policy.threshold, "a magnitude above 0, within the range of float"))
+}
+
+/// With the momentum of a sparse policy.
 fn sparse(sparse: Policy, policy: &brv_policy) -> Result<Policy, Failure> {
-    let sparse = sparse.values(values_of(policy)?);
+    let factor = || momentum("momentum", policy.momentum);
     let corrected = match policy.momentum_rule {
         0 => sparse,
-        1 => sparse.momentum(momentum(policy)?),
-        2 => sparse.momentum(momentum(policy)?).nesterov(),
-        3 if policy.momentum as f32 > 0.0 => sparse.samomentum(momentum(policy)?),
+        1 => sparse.momentum(factor()?),
+        2 => sparse.momentum(factor()?).nesterov(),
+        3 if policy.momentum as f32 > 0.0 => sparse.samomentum(factor()?),
         3 => return Err(refused("momentum", policy.momentum, "above 0 and below 1")),
         other => return Err(refused("momentum_rule", other, "a brv_momentum (0 to 3)")),
     };
@@ -138,15 +186,20 @@ pub(crate) fn put_back(number: brv_put_back) -> Option<PutBack> {
     RULES.get(number as usize).copied()
 }
 
-fn low_rank(policy: &brv_policy) -> Result<Policy, Failure> {
+/// With the rank and what else is of a policy for matrices.
+fn low_rank(method: fn(usize) -> Policy, policy: &brv_policy) -> Result<Policy, Failure> {
     if policy.rank == 0 {
         return Err(refused("rank", policy.rank, "1 or more"));
     }
-    let low_rank = Policy::low_rank(policy.rank as usize);
-    match policy.min_compression {
-        0.0 => Ok(low_rank),
-        factor if factor > 0.0 => Ok(low_rank.min_compression(factor)),
-        other => Err(refused("min_compression", other, "a factor above 0, or 0 for 2")),
+    let factors = method(policy.rank as usize);
+    let factors = match policy.min_compression {
+        0.0 => factors,
+        factor if factor > 0.0 => factors.min_compression(factor),
+        other => return Err(refused("min_compression", other, "a factor above 0, or 0 for 2")),
+    };
+    match policy.post_momentum {
+        0.0 => Ok(factors),
+        factor => Ok(factors.post_momentum(momentum("post_momentum", factor)?)),
     }
 }
 
@@ -161,7 +214,8 @@ mod tests {
     fn policy(method: brv_method) -> brv_policy {
         let size = size_of::<brv_policy>() as u32;
         let (density, rank, put_back, min_compression) = (0.5, 2, 0, 0.0);
-        let (values, momentum_rule, momentum, clip, reserved) = (0, 0, 0.0, 0.0, [0; 5]);
+        let (values, momentum_rule, momentum, clip) = (0, 0, 0.0, 0.0);
+        let (selection, unused, threshold, post_momentum, reserved) = (0, 0, 0.0, 0.0, [0; 2]);
         brv_policy {
             size,
             method,
@@ -173,6 +227,10 @@ mod tests {
             momentum_rule,
             momentum,
             clip,
+            selection,
+            unused,
+            threshold,
+            post_momentum,
             reserved,
         }
     }
@@ -228,6 +286,59 @@ mod tests {
     }
 
     #[test]
+    fn every_method_of_rust_has_a_number() {
+        let plain = |method| read_with(method, |_| ()).unwrap().to_string();
+        let names: Vec<String> =
+            (DENSE..=SIGN_NORM).filter(|method| ![QUANTISED, SIGNUM].contains(method)).map(plain).collect();
+        assert_eq!(
+            names,
+            [
+                "dense",
+                "topk:0.5",
+                "gtopk:0.5",
+                "low-rank:2",
+                "oktopk:0.5",
+                "random-k:0.5",
+                "random-block:0.5",
+                "block:0.5",
+                "unbiased-low-rank:2",
+                "best-low-rank:2",
+                "atomo:2",
+                "sign-norm"
+            ]
+        );
+    }
+
+    #[test]
+    fn thresholds_and_momenta_after_aggregation_are_those_of_rust() {
+        for method in [TOPK, GTOPK, OK_TOPK] {
+            let with = |selection| {
+                let set = |policy: &mut brv_policy| {
+                    (policy.selection, policy.threshold) = (selection, 0.25);
+                };
+                read_with(method, set).unwrap()
+            };
+            let plain = with(0);
+            assert_eq!(with(1), plain.threshold(Threshold::Exact));
+            assert_eq!(with(2), plain.threshold(Threshold::Sampled));
+            assert_eq!(with(3), plain.threshold(Threshold::Adaptive));
+            assert_eq!(with(4), plain.threshold(Threshold::Fixed(0.25)));
+        }
+        for method in [RANDOM_K, RANDOM_BLOCK, BLOCK] {
+            let ignored = |policy: &mut brv_policy| {
+                (policy.selection, policy.values, policy.put_back) = (9, 9, 9);
+            };
+            assert_eq!(read_with(method, ignored), read_with(method, |_| ()), "{method}");
+            let moved = read_with(method, |policy| (policy.momentum_rule, policy.momentum) = (1, 0.5));
+            assert_eq!(moved.unwrap(), read_with(method, |_| ()).unwrap().momentum(0.5));
+        }
+        for method in [LOW_RANK, UNBIASED_LOW_RANK, BEST_LOW_RANK, ATOMO] {
+            let moved = read_with(method, |policy| policy.post_momentum = 0.5).unwrap();
+            assert_eq!(moved, read_with(method, |_| ()).unwrap().post_momentum(0.5));
+        }
+    }
+
+    #[test]
     fn wrong_fields_are_named() {
         let refused = |method, field: &str, change: fn(&mut brv_policy)| {
             let text = read_with(method, change).unwrap_err();
@@ -235,8 +346,8 @@ mod tests {
         };
         refused(DENSE, "size", |policy| policy.size -= 1);
         refused(0, "method", |_| ());
-        refused(7, "method", |_| ());
-        for method in [TOPK, GTOPK] {
+        refused(SIGN_NORM + 1, "method", |_| ());
+        for method in [TOPK, GTOPK, OK_TOPK, RANDOM_K, RANDOM_BLOCK, BLOCK] {
             refused(method, "density", |policy| policy.density = 0.0);
             refused(method, "density", |policy| policy.density = f64::NAN);
             refused(method, "density", |policy| policy.density = 1.5);
@@ -261,6 +372,24 @@ mod tests {
                 (policy.momentum_rule, policy.momentum, policy.clip) = (3, 0.5, 1.0);
             });
         }
-        assert!(read_with(DENSE, |policy| policy.reserved[4] = 1).unwrap_err().contains("reserved"));
+        for method in [TOPK, GTOPK, OK_TOPK] {
+            refused(method, "selection", |policy| policy.selection = 5);
+            for threshold in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 1e300] {
+                let set = |policy: &mut brv_policy| {
+                    (policy.selection, policy.threshold) = (4, threshold);
+                };
+                let text = read_with(method, set).unwrap_err();
+                assert!(text.contains("policy.threshold is "), "{text}");
+            }
+        }
+        for method in [LOW_RANK, UNBIASED_LOW_RANK, BEST_LOW_RANK, ATOMO] {
+            refused(method, "rank", |policy| policy.rank = 0);
+            for factor in [-0.5, 1.0, 1.0 - 1e-12, f64::NAN] {
+                let text = read_with(method, |policy| policy.post_momentum = factor).unwrap_err();
+                assert!(text.contains("policy.post_momentum is "), "{text}");
+            }
+        }
+        assert!(read_with(DENSE, |policy| policy.reserved[1] = 1).unwrap_err().contains("reserved"));
+        assert!(read_with(DENSE, |policy| policy.unused = 1).unwrap_err().contains("reserved"));
     }
 }

@@ -113,19 +113,21 @@ impl brv_server_config {
     }
 
     fn codec(&self) -> Result<Choice, Failure> {
-        match self.codec {
-            0 => Ok(Choice::Fast),
-            1 => Ok(Choice::Smallest),
-            other => {
-                let codec = IndexCodec::ALL.get(other as usize - 2).copied();
-                codec.map(Choice::Only).ok_or_else(|| refused("codec", other, "a brv_codec (0 to 5)"))
-            }
-        }
+        codec(self.codec).ok_or_else(|| refused("codec", self.codec, "a brv_codec (0 to 5)"))
     }
 
     fn values(&self) -> Result<Values, Failure> {
         let values = crate::policy::values(self.values);
         values.ok_or_else(|| refused("values", self.values, "a brv_values (0 to 7)"))
+    }
+}
+
+/// The choice of codecs of this number.
+pub(crate) fn codec(number: u32) -> Option<Choice> {
+    match number {
+        0 => Some(Choice::Fast),
+        1 => Some(Choice::Smallest),
+        other => IndexCodec::ALL.get(other as usize - 2).copied().map(Choice::Only),
     }
 }
 

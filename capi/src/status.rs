@@ -47,6 +47,8 @@ pub enum brv_status {
     Excluded = 15,
     /// Too few ranks are left to go on.
     NoMajority = 16,
+    /// The library was built without what the call needs.
+    Unsupported = 17,
     /// Not an error: not ended yet.
     Pending = 100,
 }
@@ -58,7 +60,7 @@ impl brv_status {
     }
 
     /// Its names in C.
-    const NAMES: [(Self, &CStr); 18] = [
+    const NAMES: [(Self, &CStr); 19] = [
         (Self::Ok, c"BRV_OK"),
         (Self::Argument, c"BRV_ERR_ARGUMENT"),
         (Self::PeerLost, c"BRV_ERR_PEER_LOST"),
@@ -76,6 +78,7 @@ impl brv_status {
         (Self::User, c"BRV_ERR_USER"),
         (Self::Excluded, c"BRV_ERR_EXCLUDED"),
         (Self::NoMajority, c"BRV_ERR_NO_MAJORITY"),
+        (Self::Unsupported, c"BRV_ERR_UNSUPPORTED"),
         (Self::Pending, c"BRV_PENDING"),
     ];
 }
@@ -101,6 +104,7 @@ pub(crate) fn of_facade(error: &Facade) -> Verdict {
         Facade::WorkersSilent { ranks, .. } => (brv_status::Timeout, ranks.first().copied()),
         Facade::Refused { rank, .. } => (brv_status::Protocol, Some(*rank)),
         Facade::Memory { .. } => (brv_status::Exhausted, None),
+        Facade::Feature { .. } => (brv_status::Unsupported, None),
         Facade::State(error) if of_memory(error) => (brv_status::Exhausted, None),
         Facade::Collective(error) => of_collective(error),
         _ => (brv_status::Argument, None),
@@ -186,6 +190,12 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_feature_has_a_status_of_its_own() {
+        let missing = Facade::Feature { tensor: "weight".into(), policy: "atomo", feature: "svd" };
+        assert_eq!(of_facade(&missing), (brv_status::Unsupported, None));
+    }
+
+    #[test]
     fn a_different_call_is_a_mismatch_whoever_has_found_it() {
         let rank = Rank(4);
         for error in [
@@ -245,7 +255,7 @@ mod tests {
         for (status, text) in brv_status::NAMES {
             assert_eq!(name(status as u32), text.to_str().unwrap());
         }
-        assert_eq!(name(17), "unknown status");
+        assert_eq!(name(18), "unknown status");
         assert_eq!(name(u32::MAX), "unknown status");
     }
 

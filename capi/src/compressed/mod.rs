@@ -2,7 +2,7 @@
 //!
 //! The functions of C are in `blocking.rs` and `started.rs`, which a test makes from the list in
 //! `tests/capi/list_compressed.rs`. They only pass their arguments on. What a collective makes of them is in
-//! a file of its own.
+//! a file of its own, and so are the objects of programs that compress by themselves.
 
 mod all_gather;
 mod blocking;
@@ -11,10 +11,14 @@ mod entries;
 mod gtopk;
 mod held;
 mod low_rank;
+mod message;
+mod method;
 mod ok_topk;
 mod quantised;
+mod quantiser;
 mod random_k;
 mod reduce_scatter;
+mod residual;
 mod sparse;
 mod started;
 mod topk;
@@ -40,11 +44,23 @@ pub use low_rank::{
     brv_low_rank, brv_low_rank_add, brv_low_rank_free, brv_low_rank_mean, brv_low_rank_new, brv_low_rank_own,
     brv_low_rank_warm,
 };
+pub use message::{brv_codec, brv_sparse_decode, brv_sparse_encode};
+pub use method::{brv_format, brv_magnitude, brv_norm, brv_quantiser_config};
 pub use ok_topk::{
     brv_ok_topk, brv_ok_topk_free, brv_ok_topk_load, brv_ok_topk_new, brv_ok_topk_save,
     brv_ok_topk_saved_size, brv_ok_topk_select, brv_ok_topk_set_periods,
 };
+pub use quantiser::{
+    brv_quantiser, brv_quantiser_add_to, brv_quantiser_bytes, brv_quantiser_decode, brv_quantiser_encode,
+    brv_quantiser_feed, brv_quantiser_free, brv_quantiser_load, brv_quantiser_new, brv_quantiser_put_back,
+    brv_quantiser_save, brv_quantiser_saved_size,
+};
 pub use random_k::brv_draw;
+pub use residual::{
+    brv_residual, brv_residual_add, brv_residual_clear_at, brv_residual_feed, brv_residual_free,
+    brv_residual_load, brv_residual_new, brv_residual_put_back, brv_residual_save, brv_residual_saved_size,
+    brv_residual_select, brv_residual_select_over, brv_residual_set, brv_residual_view,
+};
 pub use sparse::{
     brv_sparse, brv_sparse_add_to, brv_sparse_clear_in, brv_sparse_count, brv_sparse_free, brv_sparse_new,
     brv_sparse_read, brv_sparse_set, brv_sparse_view,

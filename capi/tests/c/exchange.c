@@ -302,7 +302,7 @@ static void wrong_policies(brv_exchange *exchange)
     } while (0)
     REFUSES(policy.size = 88, "policy.size is 88, expected 96");
     REFUSES(policy.method = (brv_method)0, "policy.method is 0");
-    REFUSES(policy.method = (brv_method)7, "policy.method is 7");
+    REFUSES(policy.method = (brv_method)15, "policy.method is 15");
     REFUSES(policy.min_compression = -1, "policy.min_compression is -1");
     REFUSES(policy.reserved[0] = 1, "reserved");
     policy.method = BRV_TOPK;

@@ -79,6 +79,7 @@ static void limited(brv_group *group)
 {
     float *gradient = calloc(COUNT, sizeof *gradient);
     brv_feedback *feedback = NULL;
+    brv_residual *residual = NULL;
     size_t i;
 
     CHECK(gradient != NULL && brv_feedback_new(&feedback) == BRV_OK);
@@ -95,6 +96,8 @@ static void limited(brv_group *group)
             CHECK(add_low_rank(exchange, "tensor", SIDE, SIDE, 2) == BRV_OK);
         refused(exchange);
     }
+    CHECK_FAILS(brv_residual_new(COUNT, &residual), BRV_ERR_EXHAUSTED, "no memory for ");
+    CHECK(residual == NULL);
     CHECK(brv_low_rank_average(group, feedback, gradient, SIDE, SIDE, 2, NULL) == BRV_ERR_EXHAUSTED);
     CHECK(brv_gtopk_average(group, feedback, gradient, COUNT, 0.001, NULL) == BRV_ERR_EXHAUSTED);
     /* The residual fits, the entries do not. */

@@ -126,6 +126,7 @@ fn status_numbers_agree() {
         ("BRV_ERR_USER", brv_status::User),
         ("BRV_ERR_EXCLUDED", brv_status::Excluded),
         ("BRV_ERR_NO_MAJORITY", brv_status::NoMajority),
+        ("BRV_ERR_UNSUPPORTED", brv_status::Unsupported),
         ("BRV_PENDING", brv_status::Pending),
     ];
     for (name, status) in pairs {

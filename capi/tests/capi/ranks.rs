@@ -226,6 +226,42 @@ fn steps_run_under_valgrind() {
     under_valgrind("steps.c", &[], 2);
 }
 
+/// Whether the library under test has singular vectors: it is built with the same features.
+pub fn with_svd() -> &'static str {
+    if brevity::Policy::atomo(1).check("matrix", &[8, 8]).is_ok() { "svd" } else { "plain" }
+}
+
+#[test]
+fn every_policy_is_reached_as_a_struct_and_as_text() {
+    succeeds("policies.c", &[1, 2, 3], &[with_svd()]);
+}
+
+#[test]
+fn plans_say_whether_compression_pays() {
+    succeeds("plan.c", &[1, 3], &[]);
+}
+
+#[test]
+fn residuals_lose_nothing() {
+    succeeds("residual.c", &[1, 2, 3], &[]);
+}
+
+#[test]
+fn compressors_run_under_valgrind() {
+    under_valgrind("residual.c", &[], 2);
+    under_valgrind("quantiser.c", &[], 1);
+}
+
+#[test]
+fn gradients_of_all_types_are_averaged() {
+    succeeds("typed.c", &[1, 2, 3], &[]);
+}
+
+#[test]
+fn gradients_of_all_types_run_under_valgrind() {
+    under_valgrind("typed.c", &["short"], 2);
+}
+
 #[test]
 fn a_rank_in_another_float_mode_gets_the_same_bits() {
     succeeds("float_modes.c", &[1, 2, 3], &[]);

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::ranks::with_svd;
 use crate::stage::{Stage, run};
 
 fn succeeds(name: &str) {
@@ -21,6 +22,18 @@ pub fn alone(command: &mut Command) -> &mut Command {
 #[test]
 fn every_wrong_argument_is_refused() {
     succeeds("arguments.c");
+}
+
+#[test]
+fn wrong_policies_and_schedules_are_refused() {
+    let stage = Stage::new();
+    let mut command = Command::new(stage.compile("policies_refused.c"));
+    run(alone(command.arg(with_svd())));
+}
+
+#[test]
+fn quantisers_write_and_read_every_format() {
+    succeeds("quantiser.c");
 }
 
 #[test]
