@@ -9,11 +9,14 @@ use brevity_tests::{on_host, on_local, oracle};
 const COUNTS: [usize; 3] = [3000, 12, 1000];
 const DENSITY: f64 = 0.01;
 
+/// A machine, and the policy that it prefers, by its density.
+type Preferring = (&'static str, fn(f64) -> Policy);
+
 /// Among four ranks: a network on which messages cost much, one on which bytes do, and slow processors.
 const MESSAGES: &str = "between:1000,0,1";
 const BYTES: &str = "between:1,0,1000";
 const COMPUTING: &str = "between:1,0,0.001;reduce:10;copy:10";
-const MACHINES: [(&str, fn(f64) -> Policy); 3] =
+const MACHINES: [Preferring; 3] =
     [(MESSAGES, Policy::topk), (BYTES, Policy::oktopk), (COMPUTING, |_| Policy::dense())];
 
 fn on_sim<R, F: Future<Output = R>>(world_size: u32, machine: &str, body: impl Fn(Group) -> F) -> Vec<R> {

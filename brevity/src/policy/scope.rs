@@ -71,8 +71,8 @@ impl Policy {
     /// masked: what is delivered is that of momentum SGD. Takes 4 bytes an element more, until selection
     /// begins. No effect on policies that are not sparse.
     ///
-    /// A warm-up as in Lin et al., ICLR 2018, 3.3; a [schedule](crate::ExchangeBuilder::schedule) of densities
-    /// may follow, and counts the dense steps.
+    /// A warm-up as in Lin et al., ICLR 2018, 3.3; a [schedule](crate::ExchangeBuilder::schedule) of
+    /// densities may follow, and counts the dense steps.
     #[must_use]
     pub const fn dense_steps(mut self, steps: u64) -> Self {
         if let Kind::Sparse(SparsePolicy { dense_steps, .. }) = &mut self.0 {
