@@ -46,10 +46,10 @@ pub use brevity_collectives::{
 pub use brevity_compress as compress;
 pub use error::{Error, Result};
 pub use exchange::{
-    Averaged, Averaging, BucketReport, ExchangeBuilder, GradientElement, GradientExchange, Phase,
+    Averaged, Averaging, BucketReport, Choice, ExchangeBuilder, GradientElement, GradientExchange, Phase,
     PhaseReport, Step, StepReport,
 };
-pub use policy::{Policy, PolicyRules, Threshold};
+pub use policy::{Policy, PolicyRules, Scope, Threshold};
 pub use server::ParameterServer;
 pub use ucx_sys_wrap as transport;
 pub use ucx_sys_wrap::bootstrap::JobId;

@@ -1,6 +1,7 @@
 //! The gradient exchange: mass over steps, poison, and failures without loss.
 
 mod buckets;
+mod dense_steps;
 mod mismatches;
 mod momentum;
 mod participants;

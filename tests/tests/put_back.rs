@@ -1,5 +1,7 @@
-//! What gTop-k merges drop goes to residuals that may have no room for it: then the step is left out.
+//! What gTop-k merges drop, and what rounding takes away from sums, goes to residuals that may have no room
+//! for it: then the step is left out.
 
+use brevity::compress::quantise::Values;
 use brevity::{Error, GradientExchange, Policy, PutBack, Settings};
 use brevity_tests::{on_host, on_local};
 
@@ -69,5 +71,49 @@ fn a_residual_without_room_leaves_the_step_out_on_all_ranks() {
                 assert_eq!(before, if rank == full { dense(&[(3, 2e38)]) } else { dense(&[]) }, "{rule:?}");
             }
         }
+    }
+}
+
+/// Rank 0 owns index 0, where its own value stays in its residual, just below the largest number. The sum of
+/// the others' values there is no number of the format: rounding leaves 5e35, for which there is no room.
+#[test]
+fn a_residual_without_room_for_what_rounding_leaves_of_a_sum_leaves_the_step_out() {
+    const LARGE: f32 = f32::MAX / (1.0 + f32::EPSILON);
+    // The largest values cancel.
+    let given = |rank: u32| -> [f32; 8] {
+        let power = 2.0_f32.powi(127);
+        match rank {
+            0 => [LARGE, 0.0, 0.0, 0.0, 0.0, 0.0, f32::MAX, f32::MAX],
+            1 => [power, 0.0, 0.0, 0.0, 0.0, 0.0, -f32::MAX, 0.0],
+            _ => [0.75 / 256.0 * power, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -f32::MAX],
+        }
+    };
+    let settings = Settings { wishes: "top-k-all-reduce:direct".parse().unwrap(), ..Settings::default() };
+    for policy in [Policy::oktopk(0.25), Policy::topk(0.25)] {
+        on_host(3, settings, move |group| {
+            let build = |values| {
+                let builder = GradientExchange::builder(group);
+                builder.tensor("weight", [8], policy.values(values)).build().unwrap()
+            };
+            let (own, mut exchange) = (given(group.rank()), build(Values::Bf16));
+            let mut gradients = [own];
+            let error = exchange.average(&mut gradients).unwrap_err();
+            let is_named = match &error {
+                Error::NonFinite { rank: 0, tensor } => tensor == "weight",
+                _ => false,
+            };
+            assert!(is_named, "{policy}: {error}");
+            assert_eq!(gradients, [own], "{policy}: applied");
+            assert_eq!(exchange.residual("weight").unwrap(), [0.0; 8], "{policy}");
+            // Where there is room, what is rounded away is kept.
+            exchange.average(&mut [own.map(|value| 0.5 * value)]).unwrap();
+            let left = exchange.residual("weight").unwrap()[0];
+            assert!(group.rank() > 0 || left > 0.5 * LARGE, "{policy}: {left}");
+            // Sums that are not rounded leave nothing.
+            let mut exact = build(Values::F32);
+            exact.average(&mut gradients).unwrap();
+            let expected = if group.rank() == 0 { LARGE } else { 0.0 };
+            assert_eq!(exact.residual("weight").unwrap()[0], expected, "{policy}");
+        });
     }
 }

@@ -15,6 +15,10 @@ use super::sparse::SparseBucket;
 use super::unbiased::UnbiasedBucket;
 use super::vote::VoteBucket;
 
+/// The words that are saved of a tensor whose way was chosen, behind its residual: those of Ok-Topk, or
+/// zeros.
+pub(super) const CHOSEN_WORDS: usize = 4;
+
 /// Tensors that travel together.
 pub(super) enum Bucket {
     Dense(DenseBucket),
@@ -207,6 +211,34 @@ impl Bucket {
         contents: &mut Reader<'_>,
     ) -> Result<(), brevity_compress::Error> {
         if let Self::Sparse(bucket) = self { bucket.read_state(tensor, contents) } else { Ok(()) }
+    }
+
+    /// Writes what is kept of a tensor whose way was chosen, if it is of this bucket: the residual, and
+    /// [`CHOSEN_WORDS`] words that a sparse one may need, so that it fits every choice.
+    pub(super) fn write_chosen(&self, tensor: usize, contents: &mut Writer) {
+        match self {
+            Self::Dense(bucket) if bucket.holds(tensor) => {
+                bucket.write_state(tensor, contents);
+                (0..CHOSEN_WORDS).for_each(|_| contents.u64(0));
+            }
+            Self::Sparse(bucket) => bucket.write_chosen(tensor, contents),
+            _ => {}
+        }
+    }
+
+    pub(super) fn read_chosen(
+        &mut self,
+        tensor: usize,
+        contents: &mut Reader<'_>,
+    ) -> Result<(), brevity_compress::Error> {
+        match self {
+            Self::Dense(bucket) if bucket.holds(tensor) => {
+                bucket.read_state(tensor, contents)?;
+                (0..CHOSEN_WORDS).try_for_each(|_| contents.u64().map(drop))
+            }
+            Self::Sparse(bucket) => bucket.read_chosen(tensor, contents),
+            _ => Ok(()),
+        }
     }
 
     /// Writes what is kept of all its matrices.

@@ -9,6 +9,7 @@ use brevity_compress::low_rank::{LowRank, UnbiasedLowRank};
 use brevity_compress::quantise::Values;
 use brevity_compress::schedule::Schedule;
 
+use super::auto::{self, Candidate};
 use super::bucket::{Bucket, in_buckets};
 use super::course::Course;
 use super::dense::DenseBucket;
@@ -24,7 +25,7 @@ use super::vectors::{Vector, with_matrices};
 use super::vote::VoteBucket;
 use super::{GradientExchange, Tensor, sharing};
 use crate::error::{Error, Result};
-use crate::policy::{LowRankMethod, Policy, Resolved, elements};
+use crate::policy::{LowRankMethod, Momentum, Policy, Resolved, Scope, elements};
 
 /// The gradients of a bucket, in bytes, unless the caller says otherwise: of tensors of which all values
 /// travel, and of the others.
@@ -32,7 +33,7 @@ const DENSE_BUCKET_BYTES: usize = 25 << 20;
 const BUCKET_BYTES: usize = 128 << 20;
 
 /// The elements that 32 bits can tell apart.
-const MOST_INDICES: usize = 1 << 32;
+pub(super) const MOST_INDICES: usize = 1 << 32;
 
 /// The default seed of the shared random numbers.
 const DEFAULT_SEED: u64 = 0x5eed;
@@ -175,14 +176,19 @@ impl ExchangeBuilder {
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => plan.dense.push((None, (position, count))),
+                Resolved::Auto { density } => {
+                    plan.auto.push(Candidate { tensor: position, count, density });
+                }
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
-                Resolved::Sparse { density, method, values, momentum, threshold } => {
+                Resolved::Sparse { density, method, values, momentum, threshold, scope, dense_steps } => {
                     let seed = self.seed.wrapping_add(position as u64);
                     course.own[position] = Some(density);
+                    course.dense_steps = course.dense_steps.max(dense_steps);
                     let k = method.selected(course.most(density), count);
                     let member = Member { tensor: position, count, k, momentum, seed };
-                    plan.sparse.push((Way::new(method, values, threshold, position), member));
+                    let way = Way::new(method, values, threshold, position).by_scope(scope, dense_steps);
+                    plan.sparse.push((way, member));
                 }
                 Resolved::SignNorm => {
                     plan.gathered.push((None, (position, Encoding::SignNorm { count })));
@@ -200,8 +206,9 @@ impl ExchangeBuilder {
             }
             let momentum = policy.post_momentum_factor().map(|factor| PostMomentum::new(factor, count));
             let momentum = momentum.transpose().map_err(|bytes| lacking(named(&name), bytes))?;
-            tensors.push(Tensor { name, count, momentum });
+            tensors.push(Tensor { name, count, momentum, choice: None });
         }
+        plan.choose(&self.group, self.bucket_bytes, (&mut tensors[..], &mut course), self.seed);
         let others = plan.gathered_buckets(self.bucket_bytes, self.seed, &self.group)?;
         let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size(), others)?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
@@ -216,6 +223,8 @@ impl ExchangeBuilder {
 /// The tensors of each kind.
 #[derive(Default)]
 struct Plan {
+    /// Tensors that a way is to be chosen for.
+    auto: Vec<Candidate>,
     dense: Vec<(Option<Values>, (usize, usize))>,
     votes: Vec<((), (usize, usize, f32))>,
     low_rank: Vec<(usize, LowRank)>,
@@ -229,6 +238,32 @@ struct Plan {
 }
 
 impl Plan {
+    /// Chooses how tensors travel that leave it open.
+    fn choose(
+        &mut self,
+        group: &Group,
+        bytes: Option<usize>,
+        (tensors, course): (&mut [Tensor], &mut Course),
+        seed: u64,
+    ) {
+        let most = (bytes.unwrap_or(BUCKET_BYTES) / size_of::<f32>()).min(MOST_INDICES);
+        for (candidate, choice) in auto::choose(group, take(&mut self.auto), most) {
+            let Candidate { tensor, count, density } = candidate;
+            match choice.policy.sparse_method() {
+                None => self.dense.push((None, (tensor, count))),
+                Some(method) => {
+                    course.own[tensor] = Some(density);
+                    let k = method.selected(course.most(density), count);
+                    let (momentum, seed) = (Momentum::None, seed.wrapping_add(tensor as u64));
+                    let way = Way::new(method, Values::F32, method.own_threshold(), tensor);
+                    self.sparse.push((way, Member { tensor, count, k, momentum, seed }));
+                }
+            }
+            tracing::debug!(tensor = %tensors[tensor].name, "{choice}");
+            tensors[tensor].choice = Some(choice);
+        }
+    }
+
     /// Adds a matrix of rows, columns and a rank.
     fn add_matrix(
         &mut self,
@@ -276,9 +311,13 @@ impl Plan {
             allocated.map_err(|bytes| lacking(words("signum", bucket.tensors(), tensors), bytes))?;
             buckets.push(Bucket::Vote(bucket));
         }
-        for (way, members) in
-            in_buckets(self.sparse, |member| member.count, most(BUCKET_BYTES).min(MOST_INDICES))
-        {
+        self.sparse.sort_by_key(|(_, member)| member.tensor);
+        let count = |member: &Member| member.count;
+        // One threshold for the model: one bucket.
+        let (whole, others): (Vec<_>, Vec<_>) =
+            self.sparse.into_iter().partition(|(way, _)| way.scope == Scope::Model);
+        let others = in_buckets(others, count, most(BUCKET_BYTES).min(MOST_INDICES));
+        for (way, members) in others.into_iter().chain(in_buckets(whole, count, MOST_INDICES)) {
             let of = || words("sparse", members.iter().map(|member| member.tensor), tensors);
             let bucket =
                 SparseBucket::new(way, &members, world_size).map_err(|bytes| lacking(of(), bytes))?;

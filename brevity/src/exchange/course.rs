@@ -3,6 +3,7 @@
 use brevity_compress::Density;
 use brevity_compress::schedule::Schedule;
 
+use super::bucket::Bucket;
 use super::parts::Parts;
 use crate::error::Error;
 
@@ -13,6 +14,8 @@ pub(super) struct Course {
     pub(super) steps: u64,
     /// Density by period, and how many steps a period has.
     pub(super) schedule: Option<(Schedule, u64)>,
+    /// The first steps, in which everything of some tensors travels.
+    pub(super) dense_steps: u64,
     /// Each tensor's own density; none of tensors that are not sparse.
     pub(super) own: Vec<Option<Density>>,
 }
@@ -38,7 +41,7 @@ impl Parts {
     /// on all, or it has failed: then the group is closed.
     pub(super) fn count_step(&mut self) {
         self.course.steps = self.course.steps.saturating_add(1);
-        if self.course.schedule.is_some() {
+        if self.course.schedule.is_some() || self.course.steps <= self.course.dense_steps {
             self.follow_course();
         }
     }
@@ -55,7 +58,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Lets all tensors select what the course says.
+    /// Lets all tensors select, or travel whole, as the course says.
     pub(super) fn follow_course(&mut self) {
         let Self { tensors, buckets, course, .. } = self;
         let mut has_changed = false;
@@ -63,6 +66,11 @@ impl Parts {
             let Some(density) = course.density(position) else { continue };
             let bucket = buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
             has_changed |= bucket.is_some_and(|bucket| bucket.set_density(position, density));
+        }
+        for bucket in buckets {
+            if let Bucket::Sparse(bucket) = bucket {
+                has_changed |= bucket.follow_steps(course.steps);
+            }
         }
         if has_changed {
             self.describe_anew();

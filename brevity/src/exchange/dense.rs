@@ -184,7 +184,7 @@ impl DenseBucket {
         self.holds(tensor).then(|| words.to_owned())
     }
 
-    fn holds(&self, tensor: usize) -> bool {
+    pub(super) fn holds(&self, tensor: usize) -> bool {
         self.tensors.iter().any(|packed| packed.tensor == tensor)
     }
 

@@ -100,6 +100,34 @@ impl Kept {
         Fed::Refused
     }
 
+    /// Adds a gradient and takes nothing out. Returns whether all sums are finite; if not, nothing is added.
+    pub(super) fn accumulate(&mut self, gradient: Gradient<'_>) -> bool {
+        let added = match self {
+            Self::Residual(residual, _) => residual.accumulate(&widened(gradient)),
+            Self::Corrected(corrected) => corrected.accumulate(gradient),
+            Self::Aware(aware) => aware.accumulate(&widened(gradient)),
+        };
+        added.is_ok()
+    }
+
+    /// Takes out entries that were selected of the values after that.
+    pub(super) fn take(&mut self, entries: &SparseVec) -> Result<(), Error> {
+        match self {
+            Self::Residual(residual, _) => residual.clear_at(entries.indices()),
+            Self::Corrected(corrected) => corrected.take(entries),
+            Self::Aware(aware) => aware.take(entries),
+        }
+    }
+
+    /// All values were delivered. Velocities go on.
+    pub(super) fn deliver(&mut self) {
+        match self {
+            Self::Residual(residual, _) => residual.clear(),
+            Self::Corrected(corrected) => corrected.deliver(),
+            Self::Aware(aware) => aware.deliver(),
+        }
+    }
+
     /// Takes back entries that were not delivered.
     pub(super) fn put_back(&mut self, entries: &SparseVec) -> Result<(), Error> {
         match self {

@@ -5,6 +5,7 @@
 //! Last, the step is committed. If a collective failed, the gradients stay in the residuals instead; if a
 //! rank had a value that is not finite, they are taken out of the residuals again.
 
+mod auto;
 mod averaging;
 mod bucket;
 mod builder;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use brevity_collectives::{Error as Collective, Group};
 use brevity_compress::Density;
 
+pub use auto::Choice;
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
 pub use gradient::GradientElement;
@@ -84,6 +86,8 @@ struct Tensor {
     count: usize,
     /// The momentum after aggregation.
     momentum: Option<PostMomentum>,
+    /// How it travels, if that was chosen.
+    choice: Option<Choice>,
 }
 
 /// The outcome of a step.

@@ -124,23 +124,28 @@ pub(super) fn note_plan(group: &Group, description: &Description, tensors: &[Ten
 
 /// Each tensor in words: name, length, and how it travels, with all settings.
 pub(super) fn texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
-    texts_by(tensors, buckets, Bucket::travels, PostMomentum::travels)
+    texts_by(tensors, buckets, |bucket, _, position| bucket.travels(position), PostMomentum::travels)
 }
 
 /// What each tensor keeps from step to step, in words.
 pub(super) fn kept_texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
-    texts_by(tensors, buckets, Bucket::keeps, |momentum| momentum.keeps().to_owned())
+    // What is kept of a tensor whose way was chosen fits all choices.
+    let keeps = |bucket: &Bucket, tensor: &Tensor, position| match tensor.choice {
+        Some(_) => Some("auto".to_owned()),
+        None => bucket.keeps(position),
+    };
+    texts_by(tensors, buckets, keeps, |momentum| momentum.keeps().to_owned())
 }
 
 /// Each tensor in words, with what `of` says of the bucket that holds it, and `and` of its momentum.
 fn texts_by(
     tensors: &[Tensor],
     buckets: &[Bucket],
-    of: fn(&Bucket, usize) -> Option<String>,
+    of: fn(&Bucket, &Tensor, usize) -> Option<String>,
     and: fn(&PostMomentum) -> String,
 ) -> impl Iterator<Item = String> {
     tensors.iter().enumerate().map(move |(position, tensor)| {
-        let words = buckets.iter().find_map(|bucket| of(bucket, position)).unwrap_or_default();
+        let words = buckets.iter().find_map(|bucket| of(bucket, tensor, position)).unwrap_or_default();
         let momentum = tensor.momentum.as_ref().map(and).unwrap_or_default();
         format!("tensor {:?} of {} elements, {words}{momentum}", tensor.name, tensor.count)
     })

@@ -25,7 +25,8 @@ impl GradientExchange {
     /// have these. Each rank saves its own state, all after the same step. The exchange does not change.
     ///
     /// Cost: 4 bytes an element, for dense tensors too, 8 with momentum correction or momentum after
-    /// aggregation, at most 32 more for a sparse tensor, and one copy of that in memory.
+    /// aggregation, at most 32 more for a sparse tensor or one with the policy `auto`, and one
+    /// copy of that in memory.
     ///
     /// ```
     /// use brevity::{GradientExchange, Group, Policy};
@@ -62,8 +63,9 @@ impl GradientExchange {
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
     /// order. All later results have the same bits as without the restart; only values of
     /// [`oktopk`](crate::Policy::oktopk) that are rounded may be so by other ranks. Densities, put-back
-    /// rules, formats of values, fixed thresholds and factors of momentum may differ from the saved ones:
-    /// what is kept fits all of them. Reads no byte beyond the state.
+    /// rules, formats of values, fixed thresholds, scopes of thresholds, dense steps and factors of momentum
+    /// may differ from the saved ones, and so may what was [chosen](Self::choice) for a tensor: what is kept
+    /// fits all of them. Reads no byte beyond the state.
     ///
     /// Either all ranks load what was saved after the same step, or none does. With tensors of low rank, by
     /// Ok-Topk or at random places, a rank that has not loaded is found out in the next step. To continue
@@ -152,8 +154,8 @@ fn digest(text: &str) -> u64 {
 }
 
 /// The number of steps, and what is kept from step to step: dense, quantised and signum tensors in the
-/// builder's order, then the matrices by bucket, then sparse tensors in the builder's order, then momenta
-/// after aggregation.
+/// builder's order, then the matrices by bucket, then sparse tensors in the builder's order, then tensors
+/// whose way was chosen, then momenta after aggregation.
 impl State for Parts {
     fn kind(&self) -> [u8; 4] {
         *b"exc2"
@@ -165,14 +167,13 @@ impl State for Parts {
 
     fn write_contents(&self, contents: &mut Writer) {
         contents.u64(self.course.steps);
-        let buckets = &self.buckets;
-        (0..self.tensors.len()).for_each(|tensor| {
-            buckets.iter().for_each(|bucket| bucket.write_whole(tensor, contents));
-        });
+        let (buckets, tensors) = (&self.buckets, &self.tensors);
+        let given = || (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_none());
+        given().for_each(|tensor| buckets.iter().for_each(|bucket| bucket.write_whole(tensor, contents)));
         buckets.iter().for_each(|bucket| bucket.write_matrices(contents));
-        (0..self.tensors.len()).for_each(|tensor| {
-            buckets.iter().for_each(|bucket| bucket.write_sparse(tensor, contents));
-        });
+        given().for_each(|tensor| buckets.iter().for_each(|bucket| bucket.write_sparse(tensor, contents)));
+        let chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_some());
+        chosen.for_each(|tensor| buckets.iter().for_each(|bucket| bucket.write_chosen(tensor, contents)));
         let momenta = self.tensors.iter().filter_map(|tensor| tensor.momentum.as_ref());
         momenta.for_each(|momentum| momentum.write_state(contents));
     }
@@ -181,13 +182,18 @@ impl State for Parts {
         self.course.steps = contents.u64()?;
         // Before thresholds are read: they begin anew with another density.
         self.follow_course();
-        let (tensors, buckets) = (0..self.tensors.len(), &mut self.buckets);
-        tensors.clone().try_for_each(|tensor| {
+        let Self { tensors, buckets, .. } = self;
+        let given = || (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_none());
+        given().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_whole(tensor, contents))
         })?;
         buckets.iter_mut().try_for_each(|bucket| bucket.read_matrices(contents))?;
-        tensors.clone().try_for_each(|tensor| {
+        given().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_sparse(tensor, contents))
+        })?;
+        let mut chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_some());
+        chosen.try_for_each(|tensor| {
+            buckets.iter_mut().try_for_each(|bucket| bucket.read_chosen(tensor, contents))
         })?;
         let mut momenta = self.tensors.iter_mut().filter_map(|tensor| tensor.momentum.as_mut());
         momenta.try_for_each(|momentum: &mut PostMomentum| momentum.read_state(contents))

@@ -81,6 +81,22 @@ impl Selector {
         self.memory.threshold = 0.0;
     }
 
+    /// One that selects as many.
+    pub(super) fn with_k(mut self, k: usize) -> Self {
+        self.set_k(k);
+        self
+    }
+
+    /// Goes on as after the steps of another one.
+    pub(super) fn remember(&mut self, other: &Self) {
+        self.memory = other.memory;
+    }
+
+    /// Whether it goes on as another one.
+    pub(super) fn remembers(&self, other: &Self) -> bool {
+        self.memory == other.memory
+    }
+
     /// Forgets all steps.
     pub(super) fn restart(&mut self) {
         self.memory = Memory::default();

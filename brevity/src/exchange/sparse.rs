@@ -3,23 +3,27 @@
 
 mod method;
 mod part;
+mod whole;
 
+use brevity_collectives::dense::describe_all_reduce;
 use brevity_collectives::sparse::{Coder, Draw, TensorEnd, Wire};
-use brevity_collectives::{Call, Description, Result};
+use brevity_collectives::{Call, Description, ReduceOp, Result};
 use brevity_compress::feedback::Gradient;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::BLOCK_PLACES;
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Density, Error as Compress, SparseVec};
 
+use super::bucket::CHOSEN_WORDS;
 use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::room::Lacking;
 use super::select::{Scratch, Selector};
 use super::{Ending, room};
-use crate::policy::{Momentum, SparseMethod, Threshold};
+use crate::policy::{Momentum, Scope, SparseMethod, Threshold, has_scales};
 use method::{Delivered, Method};
 use part::{Part, take};
+use whole::Whole;
 
 /// What tensors of one bucket have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,14 +31,23 @@ pub(super) struct Way {
     pub(super) method: SparseMethod,
     pub(super) values: Values,
     pub(super) threshold: Threshold,
+    pub(super) scope: Scope,
+    /// The first steps, in which everything travels.
+    pub(super) dense_steps: u64,
     /// The tensor, if it travels alone: where several values share a scale, it must be of one tensor.
     alone: Option<usize>,
 }
 
 impl Way {
+    /// That of each tensor's own threshold, from the first step on.
     pub(super) fn new(method: SparseMethod, values: Values, threshold: Threshold, tensor: usize) -> Self {
-        let has_scales = !matches!(values, Values::F32 | Values::F16 | Values::Bf16);
-        Self { method, values, threshold, alone: has_scales.then_some(tensor) }
+        let alone = has_scales(values).then_some(tensor);
+        Self { method, values, threshold, scope: Scope::Tensor, dense_steps: 0, alone }
+    }
+
+    /// With a threshold that tensors may have in common, after so many dense steps.
+    pub(super) fn by_scope(self, scope: Scope, dense_steps: u64) -> Self {
+        Self { scope, dense_steps, ..self }
     }
 }
 
@@ -61,6 +74,7 @@ pub(super) struct SparseBucket {
     world_size: u32,
     /// The entries taken out of the residuals in this step, tensor after tensor.
     selected: SparseVec,
+    whole: Whole,
     /// What the collective has delivered and returned, once it has succeeded.
     delivered: Delivered,
     coder: Coder,
@@ -80,13 +94,12 @@ struct Limits {
 }
 
 impl Limits {
-    fn of(parts: &[Part]) -> Self {
+    fn of(parts: &[Part], whole: &Whole) -> Self {
         let most = |part: &Part| part.kept.selector().most(part.range.len());
-        Self {
-            count: parts.last().map_or(0, |part| part.range.end),
-            k: parts.iter().map(|part| part.kept.selector().k()).sum(),
-            most: parts.iter().map(most).sum(),
-        }
+        let count = parts.last().map_or(0, |part| part.range.end);
+        let k = parts.iter().map(|part| part.kept.selector().k()).sum();
+        let of_whole = whole.selector.as_ref().map(|selector| selector.most(count));
+        Self { count, k, most: of_whole.unwrap_or_else(|| parts.iter().map(most).sum()) }
     }
 }
 
@@ -94,17 +107,18 @@ impl SparseBucket {
     pub(super) fn new(way: Way, members: &[Member], world_size: u32) -> std::result::Result<Self, Lacking> {
         let wire = if way.values.is_exact() { Wire::Pairs } else { Wire::Coded(way.values) };
         let (mut parts, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
+        // gTop-k takes at most as many entries as it delivers.
+        let may_exceed = !matches!(way.method, SparseMethod::Global(_));
+        let rule = Method::rule(way.method, way.threshold);
         for member in members {
             let range = end..end + member.count;
             end = range.end;
             ends.push(TensorEnd { end, tensor: member.tensor as u32 });
-            // gTop-k takes at most as many entries as it delivers.
-            let may_exceed = !matches!(way.method, SparseMethod::Global(_));
-            let rule = Method::rule(way.method, way.threshold);
             let selector = Selector::new(rule, may_exceed, member.k, member.seed);
             parts.push(Part::new(member, range, selector, world_size)?);
         }
-        let limits = Limits::of(&parts);
+        let whole = Whole::new((way.scope, way.dense_steps), rule, may_exceed, members)?;
+        let limits = Limits::of(&parts, &whole);
         let bucket = Self {
             way,
             method: Method::new(way.method, members, limits, world_size)?,
@@ -113,6 +127,7 @@ impl SparseBucket {
             limits,
             world_size,
             selected: SparseVec::new(end),
+            whole,
             delivered: Delivered { sum: SparseVec::new(end), put_back: SparseVec::new(end) },
             coder: Coder::new(wire),
             scratch: Scratch::default(),
@@ -127,12 +142,18 @@ impl SparseBucket {
 
     /// Whether its collective may go over the slots of the host.
     pub(super) fn uses_slots(&self) -> bool {
-        self.method.uses_slots()
+        self.whole.is_dense || self.method.uses_slots()
+    }
+
+    /// The exchange has made so many steps. Returns whether something else travels from now on.
+    pub(super) fn follow_steps(&mut self, steps: u64) -> bool {
+        self.whole.follow(steps)
     }
 
     /// Goes on among another number of ranks. What all ranks must have alike begins anew.
     pub(super) fn rejoin(&mut self, world_size: u32) {
         self.parts.iter_mut().for_each(|part| part.kept.rejoin(part.momentum, world_size));
+        self.whole.restart();
         self.world_size = world_size;
         self.method.restart(self.limits, world_size);
     }
@@ -145,9 +166,11 @@ impl SparseBucket {
     pub(super) fn check_room(&self, tensor: usize, density: Density) -> std::result::Result<(), Lacking> {
         let Some(part) = self.part(tensor) else { return Ok(()) };
         let (before, length) = (part.kept.selector(), part.range.len());
-        let mut selector = before.clone();
-        selector.set_k(self.way.method.selected(density, length));
-        let most = self.limits.most - before.most(length) + selector.most(length);
+        let k = self.way.method.selected(density, length);
+        let most = match &self.whole.selector {
+            Some(selector) => selector.clone().with_k(selector.k() - before.k() + k).most(self.limits.count),
+            None => self.limits.most - before.most(length) + before.clone().with_k(k).most(length),
+        };
         if most > self.limits.most {
             room::check(self.working_bytes(Limits { most, ..self.limits }))
         } else {
@@ -163,23 +186,38 @@ impl SparseBucket {
             return false;
         }
         part.kept.selector_mut().set_k(k);
-        self.limits = Limits::of(&self.parts);
+        self.whole.follow_parts(&mut self.parts);
+        self.limits = Limits::of(&self.parts, &self.whole);
         self.method.restart(self.limits, self.world_size);
         true
     }
 
-    /// Adds the gradient of a tensor of the bucket and selects. Returns whether all sums are finite.
+    /// Adds the gradient of a tensor of the bucket and selects: from all tensors together after the last one,
+    /// if they have one threshold. Returns whether all sums are finite.
     pub(super) fn accumulate(&mut self, tensor: usize, gradient: Gradient<'_>) -> bool {
-        let Self { parts, scratch, .. } = self;
-        let part = parts.iter_mut().find(|part| part.tensor == tensor);
-        part.is_none_or(|part| part.accumulate(gradient, scratch))
+        let Self { parts, scratch, whole, selected, .. } = self;
+        let Some(part) = parts.iter_mut().find(|part| part.tensor == tensor) else { return true };
+        if whole.leaves_selecting() {
+            return part.accumulate(gradient, scratch);
+        }
+        if !part.add(gradient) {
+            return false;
+        }
+        let is_complete = !whole.is_dense && parts.iter().all(|part| part.added);
+        !is_complete || whole.select(parts, selected, scratch)
     }
 
     pub(super) fn describe(&self) -> Description {
+        if self.whole.is_dense {
+            return describe_all_reduce::<f32>(self.limits.count, ReduceOp::Sum);
+        }
         self.method.describe(self.limits, self.coder.wire(), &self.parts)
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
+        if self.whole.is_dense {
+            return self.whole.all_reduce(call, poisoned, &self.parts).await;
+        }
         self.selected.clear();
         for part in self.parts.iter().filter(|_| !poisoned) {
             let start = part.range.start as u32;
@@ -193,9 +231,14 @@ impl SparseBucket {
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [GradientMut<'_>], shares: Shares) {
         let (mut own, mut result) = (SparseVec::new(0), SparseVec::new(0));
         let delivers_all = self.method.delivers_all();
+        let is_dense = self.whole.is_dense;
         self.method.end(matches!(ending, Ending::Done));
         for part in &mut self.parts {
             match ending {
+                Ending::Done if is_dense => {
+                    part.kept.deliver();
+                    gradients[part.tensor].write(self.whole.sums(part), |sum| shares.average(sum));
+                }
                 Ending::Done => {
                     take(self.delivered.put_back.view(), &part.range, &mut own);
                     take(self.delivered.sum.view(), &part.range, &mut result);
@@ -214,6 +257,9 @@ impl SparseBucket {
             part.selected.clear();
             part.added = false;
         }
+        if matches!(ending, Ending::Done) && !is_dense {
+            self.whole.commit(&mut self.parts);
+        }
     }
 
     /// How a tensor of the bucket travels.
@@ -230,7 +276,7 @@ impl SparseBucket {
             (Threshold::Fixed(tau), _) => format!(", threshold {tau}"),
             (threshold, _) => format!(", {threshold} threshold"),
         };
-        Some(match self.way.method {
+        let words = match self.way.method {
             SparseMethod::Union => format!("top {k} entries{threshold}{values}{momentum}"),
             SparseMethod::Global(rule) => format!("gtop {k} entries, {rule:?}{threshold}{values}{momentum}"),
             SparseMethod::OkTopk => format!("Ok-Topk of {k} entries{threshold}{values}{momentum}"),
@@ -242,7 +288,8 @@ impl SparseBucket {
                 format!("{k} {places}, seed {}{momentum}", selector.places().0)
             }
             SparseMethod::Blocks => format!("top {k} blocks of {BLOCK_PLACES}{momentum}"),
-        })
+        };
+        Some(self.whole.travels(self.way.scope, words))
     }
 
     /// What is kept of a tensor of the bucket, in words.
@@ -270,7 +317,37 @@ impl SparseBucket {
     ) -> std::result::Result<(), Compress> {
         let Some(place) = self.parts.iter().position(|part| part.tensor == tensor) else { return Ok(()) };
         self.parts[place].kept.read_state(contents)?;
+        self.whole.load(&self.parts);
         self.method.read_state(place == 0, contents)
+    }
+
+    /// Writes what is kept of a tensor whose way was chosen, if it is of this bucket, as long for all methods
+    /// that may be: of these Ok-Topk alone keeps more than the residual.
+    pub(super) fn write_chosen(&self, tensor: usize, contents: &mut Writer) {
+        if !self.holds(tensor) {
+            return;
+        }
+        self.write_state(tensor, contents);
+        if !self.is_ok_topk() {
+            (0..CHOSEN_WORDS).for_each(|_| contents.u64(0));
+        }
+    }
+
+    pub(super) fn read_chosen(
+        &mut self,
+        tensor: usize,
+        contents: &mut Reader<'_>,
+    ) -> std::result::Result<(), Compress> {
+        if !self.holds(tensor) {
+            return Ok(());
+        }
+        self.read_state(tensor, contents)?;
+        let words = if self.is_ok_topk() { 0 } else { CHOSEN_WORDS };
+        (0..words).try_for_each(|_| contents.u64().map(drop))
+    }
+
+    fn is_ok_topk(&self) -> bool {
+        self.way.method == SparseMethod::OkTopk
     }
 
     pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {
@@ -287,6 +364,7 @@ impl SparseBucket {
         let messages = wire.most_bytes(count, most).saturating_mul(messages);
         let selecting = 24_usize.saturating_mul(most).min(8 * count);
         let vectors = (8 * vectors).saturating_mul(most);
-        vectors.saturating_add(messages).saturating_add(selecting).saturating_add(others)
+        let sparse = vectors.saturating_add(messages).saturating_add(selecting).saturating_add(others);
+        if self.way.dense_steps > 0 { sparse.max(count.saturating_mul(4)) } else { sparse }
     }
 }

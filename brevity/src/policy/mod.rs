@@ -1,8 +1,10 @@
 //! How a tensor's gradients travel.
 
+mod auto;
 mod low_rank;
 mod momentum;
 mod rules;
+mod scope;
 mod sparse;
 mod text;
 
@@ -10,8 +12,9 @@ pub(crate) use low_rank::LowRankMethod;
 use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
 pub(crate) use momentum::Momentum;
 pub use rules::PolicyRules;
+pub use scope::Scope;
 pub use sparse::Threshold;
-pub(crate) use sparse::{SparseMethod, SparsePolicy};
+pub(crate) use sparse::{SparseMethod, SparsePolicy, has_scales};
 
 use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
@@ -38,6 +41,7 @@ pub struct Policy(pub(crate) Kind);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     Dense,
+    Auto { density: f64 },
     Sparse(SparsePolicy),
     LowRank(LowRankPolicy),
     Quantised(Values),
@@ -209,12 +213,16 @@ impl Policy {
             |parameter, found, expected| Error::Policy { tensor: tensor.into(), parameter, found, expected };
         match self.0 {
             Kind::Dense => Ok(Resolved::Dense),
+            Kind::Auto { density } => match Density::new(density) {
+                Ok(density) => Ok(Resolved::Auto { density }),
+                Err(_) => Err(out_of_range("density", density, DENSITIES)),
+            },
             Kind::Sparse(_) if count as u64 > MOST_INDICES => {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(policy) => {
                 let SparsePolicy { density, method, values, momentum, .. } = policy;
-                let threshold = policy.threshold();
+                let (threshold, scope, dense_steps) = (policy.threshold(), policy.scope, policy.dense_steps);
                 let density =
                     Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
                 momentum.check().map_err(|(name, found, expected)| out_of_range(name, found, expected))?;
@@ -225,7 +233,7 @@ impl Policy {
                     let (tensor, policy) = (tensor.into(), method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                Ok(Resolved::Sparse { density, method, values, momentum, threshold })
+                Ok(Resolved::Sparse { density, method, values, momentum, threshold, scope, dense_steps })
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
@@ -262,12 +270,17 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resolved {
     Dense,
+    Auto {
+        density: Density,
+    },
     Sparse {
         density: Density,
         method: SparseMethod,
         values: Values,
         momentum: Momentum,
         threshold: Threshold,
+        scope: Scope,
+        dense_steps: u64,
     },
     LowRank {
         method: LowRankMethod,
@@ -296,10 +309,9 @@ mod tests {
     #[test]
     fn densities_outside_their_range_are_refused() {
         for density in [0.0, -0.1, 1.5, f64::NAN] {
-            assert!(
-                matches!(Policy::gtopk(density).resolve("t", &[8]), Err(Error::Policy { .. })),
-                "{density}"
-            );
+            for policy in [Policy::gtopk(density), Policy::auto().density(density)] {
+                assert!(matches!(policy.resolve("t", &[8]), Err(Error::Policy { .. })), "{density}");
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::BLOCK_PLACES;
 
-use super::{Kind, Momentum, Policy};
+use super::{Kind, Momentum, Policy, Scope};
 
 /// A sparse policy's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,10 +19,15 @@ pub(crate) struct SparsePolicy {
     pub(crate) momentum: Momentum,
     /// That of its method unless it is set.
     pub(crate) threshold: Option<Threshold>,
+    /// Which tensors the threshold is common to.
+    pub(crate) scope: Scope,
+    /// The first steps, in which everything travels.
+    pub(crate) dense_steps: u64,
 }
 
-/// The magnitude that an entry must reach for a rank to select it, of each tensor by itself. Of equal
-/// magnitudes, lower indices come first. Zeros are never selected, and what is not stays in the residual.
+/// The magnitude that an entry must reach for a rank to select it, of each tensor by itself unless the
+/// [scope](Policy::scope) says otherwise. Of equal magnitudes, lower indices come first. Zeros are never
+/// selected, and what is not stays in the residual.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Threshold {
@@ -166,9 +171,16 @@ impl Policy {
     }
 
     pub(super) const fn sparse(density: f64, method: SparseMethod) -> Self {
-        let (values, momentum) = (Values::F32, Momentum::None);
-        Self(Kind::Sparse(SparsePolicy { density, method, values, momentum, threshold: None }))
+        let (values, momentum, scope) = (Values::F32, Momentum::None, Scope::Tensor);
+        let (threshold, dense_steps) = (None, 0);
+        let policy = SparsePolicy { density, method, values, momentum, threshold, scope, dense_steps };
+        Self(Kind::Sparse(policy))
     }
+}
+
+/// Whether several values of a format share a scale, which must be of one tensor.
+pub(crate) const fn has_scales(values: Values) -> bool {
+    !matches!(values, Values::F32 | Values::F16 | Values::Bf16)
 }
 
 impl SparsePolicy {
@@ -179,6 +191,14 @@ impl SparsePolicy {
         }
         if !self.method.has_entries() && self.threshold.is_some() {
             return Some(("a threshold", "it does not select entries by their magnitudes"));
+        }
+        if !self.method.has_entries() && self.scope != Scope::Tensor {
+            return Some(("the scope of a threshold", "it does not select entries by their magnitudes"));
+        }
+        if has_scales(self.values) && self.scope != Scope::Tensor {
+            let reason = "its tensors travel alone, because its format of values has scales: use f32, f16 \
+                          or bf16 values";
+            return Some(("the scope of a threshold", reason));
         }
         None
     }

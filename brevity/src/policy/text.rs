@@ -8,8 +8,8 @@ use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 
 use super::{
-    DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, LowRankMethod, LowRankPolicy, MOMENTA, Momentum, Policy,
-    SparseMethod, SparsePolicy, Threshold,
+    DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, LowRankMethod, LowRankPolicy, MOMENTA, Momentum, Policy, Scope,
+    SparseMethod, SparsePolicy, Threshold, auto,
 };
 use crate::error::{Error, Result};
 
@@ -20,9 +20,10 @@ const PUT_BACKS: [(&str, PutBack); 3] = [
     ("merger-keeps", PutBack::MergerKeeps),
 ];
 
-const METHODS: &str = "dense, topk:DENSITY, gtopk:DENSITY, oktopk:DENSITY, random-k:DENSITY, \
-                       random-block:DENSITY, block:DENSITY, low-rank:RANK, unbiased-low-rank:RANK, \
-                       best-low-rank:RANK, atomo:RANK, quantised:FORMAT, sign-norm or signum:MOMENTUM";
+const METHODS: &str = "dense, auto, auto:DENSITY, topk:DENSITY, gtopk:DENSITY, oktopk:DENSITY, \
+                       random-k:DENSITY, random-block:DENSITY, block:DENSITY, low-rank:RANK, \
+                       unbiased-low-rank:RANK, best-low-rank:RANK, atomo:RANK, quantised:FORMAT, sign-norm \
+                       or signum:MOMENTUM";
 
 const THRESHOLD: &str = "threshold=T, with exact, sampled, adaptive or a finite number above 0";
 
@@ -30,7 +31,11 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
-            Kind::Sparse(SparsePolicy { density, method, values, momentum, threshold }) => {
+            Kind::Auto { density: auto::DENSITY } => f.write_str("auto"),
+            Kind::Auto { density } => write!(f, "auto:{density}"),
+            Kind::Sparse(policy) => {
+                let SparsePolicy { density, method, values, momentum, threshold, scope, dense_steps } =
+                    policy;
                 write!(f, "{}:{density}", method.name())?;
                 if values != Values::default() {
                     write!(f, ",values={values}")?;
@@ -44,7 +49,11 @@ impl fmt::Display for Policy {
                 if let Some(threshold) = threshold.filter(|threshold| *threshold != method.own_threshold()) {
                     write!(f, ",threshold={threshold}")?;
                 }
-                write!(f, "{momentum}")
+                if scope != Scope::default() {
+                    write!(f, ",scope={scope}")?;
+                }
+                write!(f, "{momentum}")?;
+                if dense_steps > 0 { write!(f, ",dense-steps={dense_steps}") } else { Ok(()) }
             }
             Kind::LowRank(LowRankPolicy { method, rank, min_compression, post_momentum }) => {
                 write!(f, "{}:{rank}", method.name())?;
@@ -66,11 +75,12 @@ impl fmt::Display for Policy {
 /// | method | number | settings |
 /// | --- | --- | --- |
 /// | `dense` | none | none |
-/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
+/// | `auto` | none, or a [density](Policy::auto) | none |
+/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`scope`](Policy::scope): [`tensor`, `bucket`, `model`](Scope); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes`; [`dense-steps`](Policy::dense_steps): a number |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `oktopk` | [density](Policy::oktopk) | those of `topk` |
-/// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum |
-/// | `block` | [density](Policy::block) | those of momentum |
+/// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum; `dense-steps` |
+/// | `block` | [density](Policy::block) | those of momentum; `dense-steps` |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor |
 /// | `unbiased-low-rank`, `best-low-rank`, `atomo` | [rank](Policy::unbiased_low_rank) | those of `low-rank` |
 /// | `sign-norm` | none | none |
@@ -108,6 +118,8 @@ fn method_of(text: &str) -> Result<Policy, String> {
     match name {
         "dense" if number.is_none() => Ok(Policy::dense()),
         "dense" => Err("dense without a number".into()),
+        "auto" if number.is_none() => Ok(Policy::auto()),
+        "auto" => density().map(|density| Policy::auto().density(density)),
         "topk" => density().map(Policy::topk),
         "gtopk" => density().map(Policy::gtopk),
         "oktopk" => density().map(Policy::oktopk),
@@ -168,6 +180,15 @@ impl Policy {
                 let threshold = threshold.filter(|threshold| threshold.out_of_range().is_none());
                 threshold.map(|threshold| self.threshold(threshold)).ok_or_else(|| THRESHOLD.into())
             }
+            (Kind::Sparse(SparsePolicy { method, .. }), "scope") if method.has_entries() => {
+                let names = || Scope::ALL.map(|scope| scope.to_string()).join(", ");
+                let scope = Scope::named(value).map(|scope| self.scope(scope));
+                scope.ok_or_else(|| format!("scope=SCOPE, with one of {}", names()))
+            }
+            (Kind::Sparse(_), "dense-steps") => {
+                let steps = value.parse().ok().map(|steps| self.dense_steps(steps));
+                steps.ok_or_else(|| "dense-steps=N, with a number of steps".into())
+            }
             (
                 Kind::Sparse(SparsePolicy { momentum, .. }),
                 "momentum" | "nesterov" | "clip" | "samomentum",
@@ -186,16 +207,22 @@ impl Policy {
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
-                    "only values=FORMAT, put-back=RULE, threshold=T, momentum=FACTOR, nesterov=yes, \
-                     clip=NORM and samomentum=FACTOR"
+                    "only values=FORMAT, put-back=RULE, threshold=T, scope=SCOPE, momentum=FACTOR, \
+                     nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N"
                 }
                 Kind::Sparse(SparsePolicy { method, .. }) if method.has_entries() => {
-                    "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, clip=NORM and \
-                     samomentum=FACTOR"
+                    "only values=FORMAT, threshold=T, scope=SCOPE, momentum=FACTOR, nesterov=yes, clip=NORM, \
+                     samomentum=FACTOR and dense-steps=N"
                 }
-                Kind::Sparse(_) => "only momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR",
+                Kind::Sparse(_) => {
+                    "only momentum=FACTOR, nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N"
+                }
                 Kind::LowRank(_) => "only min=FACTOR and post-momentum=FACTOR",
-                Kind::Dense | Kind::Quantised(_) | Kind::Signum { .. } | Kind::SignNorm => "nothing",
+                Kind::Dense
+                | Kind::Auto { .. }
+                | Kind::Quantised(_)
+                | Kind::Signum { .. }
+                | Kind::SignNorm => "nothing",
             }
             .to_owned()
                 + " after the method"),
@@ -243,6 +270,18 @@ mod tests {
     fn policies_survive_their_text() {
         for (text, policy) in [
             ("dense", Policy::dense()),
+            ("auto", Policy::auto()),
+            ("auto:0.01", Policy::auto().density(0.01)),
+            ("topk:0.01,scope=bucket", Policy::topk(0.01).scope(Scope::Bucket)),
+            (
+                "oktopk:0.01,threshold=sampled,scope=model,samomentum=0.5,dense-steps=7",
+                Policy::oktopk(0.01)
+                    .threshold(Threshold::Sampled)
+                    .scope(Scope::Model)
+                    .samomentum(0.5)
+                    .dense_steps(7),
+            ),
+            ("block:0.5,dense-steps=1", Policy::block(0.5).dense_steps(1)),
             ("topk:0.01", Policy::topk(0.01)),
             ("topk:0.01,values=bf16", Policy::topk(0.01).values(Values::Bf16)),
             ("gtopk:0.0000001", Policy::gtopk(1e-7)),
@@ -299,6 +338,10 @@ mod tests {
             ("", METHODS),
             ("zip", METHODS),
             ("dense:1", "dense without a number"),
+            ("auto:0", "auto:DENSITY, with a density above 0 and at most 1"),
+            ("auto,values=bf16", "nothing after the method"),
+            ("topk:0.1,scope=rank", "scope=SCOPE, with one of tensor, bucket, model"),
+            ("topk:0.1,dense-steps=-1", "dense-steps=N, with a number of steps"),
             ("topk", "topk:DENSITY, with a density above 0 and at most 1"),
             ("topk:0", "topk:DENSITY, with a density above 0 and at most 1"),
             ("gtopk:NaN", "gtopk:DENSITY, with a density above 0 and at most 1"),
@@ -316,8 +359,8 @@ mod tests {
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             (
                 "gtopk:0.1,min=2",
-                "only values=FORMAT, put-back=RULE, threshold=T, momentum=FACTOR, nesterov=yes, \
-                 clip=NORM and samomentum=FACTOR after the method",
+                "only values=FORMAT, put-back=RULE, threshold=T, scope=SCOPE, momentum=FACTOR, nesterov=yes, \
+                 clip=NORM, samomentum=FACTOR and dense-steps=N after the method",
             ),
             ("topk:0.1,momentum=1", "momentum=FACTOR, at least 0 and less than 1, without samomentum"),
             (
@@ -336,8 +379,8 @@ mod tests {
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
             (
                 "topk:0.1,put-back=published",
-                "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, \
-                 clip=NORM and samomentum=FACTOR after the method",
+                "only values=FORMAT, threshold=T, scope=SCOPE, momentum=FACTOR, nesterov=yes, clip=NORM, \
+                 samomentum=FACTOR and dense-steps=N after the method",
             ),
             (
                 "topk:0.1,values=bf17",
@@ -352,7 +395,8 @@ mod tests {
             ("block:-1", "block:DENSITY, with a density above 0 and at most 1"),
             (
                 "random-block:0.1,values=bf16",
-                "only momentum=FACTOR, nesterov=yes, clip=NORM and samomentum=FACTOR after the method",
+                "only momentum=FACTOR, nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N after \
+                 the method",
             ),
             ("dense,", "nothing after the method"),
             (

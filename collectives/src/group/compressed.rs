@@ -2,12 +2,13 @@
 
 use brevity_compress::low_rank::{Batch, Factors};
 use brevity_compress::quantise::Values;
-use brevity_compress::{SparseVec, SparseView};
+use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::Group;
 use crate::engine::Handle;
 use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
+use crate::plan::{Planned, Summand, compare};
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
     BlockAllReduce, Coder, Gtopk, GtopkAllReduce, OkTopk, OkTopkAllReduce, OkTopkSum, PutBack,
@@ -16,6 +17,17 @@ use crate::sparse::{
 use crate::vote::VoteAllReduce;
 
 impl Group {
+    /// All ways to sum a vector over this group's ranks that fit, the fastest first: as
+    /// [`compare`](crate::compare()) for its machine and its hosts, without shared memory where a host has
+    /// ranks that share none. All ranks get the same: the speeds are those of rank 0.
+    #[must_use]
+    pub fn compare(&self, summand: &Summand) -> Vec<Planned> {
+        let ranks = &self.context.ranks;
+        let mut ways = in_standard_float_mode(|| compare(summand, &ranks.plan().ground));
+        ways.retain(|way| way.algorithm.is_some() || ranks.only_host().is_some());
+        ways
+    }
+
     /// Gathers the sparse vectors of all ranks, in rank order, whatever their values are. `local` has at most
     /// `limit` entries, and `limit` is equal on all ranks.
     ///

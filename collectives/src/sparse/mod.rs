@@ -22,6 +22,7 @@ pub use gtopk::{
 };
 pub use ok_topk::{
     OkTopk, OkTopkAllReduce, OkTopkSum, Periods, describe as describe_ok_topk, ok_topk_all_reduce,
+    ok_topk_all_reduce_with_feedback,
 };
 pub(crate) use random_k::name as name_of_places;
 pub use random_k::{
@@ -29,5 +30,7 @@ pub use random_k::{
 };
 pub use reduce_scatter::{Scattered, describe as describe_reduce_scatter, owned, sparse_reduce_scatter};
 pub use tensors::{TensorEnd, Tensors};
-pub use topk::{TopK, describe as describe_topk, topk_all_reduce, topk_all_reduce_by};
+pub use topk::{
+    TopK, describe as describe_topk, topk_all_reduce, topk_all_reduce_by, topk_all_reduce_with_feedback,
+};
 pub use wire::{Coder, Wire};

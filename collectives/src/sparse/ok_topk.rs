@@ -31,7 +31,7 @@ mod threshold;
 
 use std::borrow::BorrowMut;
 
-use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
+use brevity_compress::{Error as Compress, SparseVec, SparseView, in_standard_float_mode, merge};
 
 use self::balance::Holdings;
 use self::state::{Agreed, Regions};
@@ -97,7 +97,39 @@ pub async fn ok_topk_all_reduce(
     coder: &mut Coder,
     tensors: impl Into<Tensors<'_>>,
 ) -> Result<OkTopkSum> {
-    let tensors = tensors.into();
+    reduce(call, local, state, coder, tensors.into(), |_| Ok(())).await
+}
+
+/// Like [`ok_topk_all_reduce`], for entries that were selected from a residual and are zero there.
+///
+/// Poisons the call also if the residual has no room for what this rank's messages round away, because a sum
+/// would not be finite: `check_room` says so
+/// ([`Residual::check_put_back`](brevity_compress::feedback::Residual::check_put_back)). A rank rounds sums
+/// of its region, where it may have selected nothing. So if no rank has poisoned the call, the residual can
+/// take all that [comes back](OkTopkSum::put_back). On an [exact](Wire::is_exact) wire nothing is rounded,
+/// and `check_room` is not called.
+///
+/// # Errors
+/// As for [`ok_topk_all_reduce`].
+pub async fn ok_topk_all_reduce_with_feedback(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    state: &mut OkTopk,
+    coder: &mut Coder,
+    tensors: impl Into<Tensors<'_>>,
+    check_room: impl FnOnce(SparseView<'_>) -> Added,
+) -> Result<OkTopkSum> {
+    reduce(call, local, state, coder, tensors.into(), check_room).await
+}
+
+async fn reduce(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    state: &mut OkTopk,
+    coder: &mut Coder,
+    tensors: Tensors<'_>,
+    check_room: impl FnOnce(SparseView<'_>) -> Added,
+) -> Result<OkTopkSum> {
     call.check_open()?;
     call.computed(state.check_world_size(call.world_size()))?;
     let local = finite_or_poison(call, local, tensors);
@@ -116,7 +148,7 @@ pub async fn ok_topk_all_reduce(
         Some(moves) => balance::balance(call, &chosen, moves, &agreed.regions, &mut sums).await?,
         None => chosen,
     };
-    let result = sums.gather(call, held, &holdings, &agreed.regions).await?;
+    let result = sums.gather(call, held, &holdings, &agreed.regions, check_room).await?;
     let kept = Kept { rule: PutBack::Conserving, most: sums.rounded };
     let put_back = in_standard_float_mode(|| kept.put_back(local, &result))?;
     if call.poison().is_none() {
@@ -136,6 +168,9 @@ async fn shares(call: &Call<'_, '_>, state: &OkTopk, agreed: &mut Agreed, sums: 
     agreed.threshold = threshold::search(call, sums, state.k(), agreed.threshold).await?;
     threshold::share(call, sums, agreed.threshold, &agreed.regions).await
 }
+
+/// Whether sums are finite.
+type Added = std::result::Result<(), Compress>;
 
 /// How sums are sent.
 struct Sums<'a> {
@@ -158,19 +193,25 @@ impl Sums<'_> {
         }
     }
 
-    /// Gathers what all ranks hold.
+    /// Gathers what all ranks hold, unless there is no room for what has been rounded away.
     async fn gather(
         &mut self,
         call: &Call<'_, '_>,
         held: SparseVec,
         holdings: &Holdings,
         regions: &Regions,
+        check_room: impl FnOnce(SparseView<'_>) -> Added,
     ) -> Result<SparseVec> {
         let wire = self.coder.wire();
         if !wire.is_exact() {
             // Before the messages that tell all ranks of poison. They will say the same.
             let (_, rounded) = call.computed(self.coder.message(held.clone(), wire))?;
             self.keep(call, &rounded);
+        }
+        if !self.rounded.is_empty()
+            && let Err(error) = in_standard_float_mode(|| check_room(self.rounded.view()))
+        {
+            call.set_poison(self.tensors.of(&error));
         }
         let gathered = sparse_all_gather(call, held.view(), holdings.most(), &mut self.coder).await?;
         let mut all = SparseVec::with_capacity(held.dim(), gathered.iter().map(SparseVec::len).sum());

@@ -13,8 +13,8 @@
 //! dense sum in the fixed order, by all. Doubling is for such wires alone, because it would round sums anew
 //! in each round.
 
-use brevity_compress::merge::{OrderedScratch, sum_in_order};
-use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
+use brevity_compress::merge::{self, OrderedScratch, sum_in_order};
+use brevity_compress::{Error as Compress, SparseVec, SparseView, in_standard_float_mode};
 
 use super::all_gather::{gathering, sparse_all_gather};
 use super::doubling;
@@ -42,6 +42,9 @@ pub struct TopK {
 pub fn describe(dim: usize, limit: usize, wire: Wire) -> Description {
     wire.describe(Description::sparse(Operation::TOPK_ALL_REDUCE, f32::TYPE.number(), dim, limit))
 }
+
+/// Whether sums are finite.
+type Added = std::result::Result<(), Compress>;
 
 /// The algorithms.
 pub(crate) const ROWS: &[Row] = &[
@@ -95,14 +98,36 @@ pub async fn topk_all_reduce(
     coder: &mut Coder,
     tensors: impl Into<Tensors<'_>>,
 ) -> Result<TopK> {
+    topk_all_reduce_with_feedback(call, local, limit, coder, tensors, |_| Ok(())).await
+}
+
+/// Like [`topk_all_reduce`], for entries that were selected from a residual and are zero there.
+///
+/// Poisons the call also if the residual has no room for what this rank's messages round away, because a sum
+/// would not be finite: `check_room` says so
+/// ([`Residual::check_put_back`](brevity_compress::feedback::Residual::check_put_back)). By
+/// [`Direct`](Algorithm::Direct) a rank rounds sums of its range, where it may have selected nothing; no
+/// other algorithm calls `check_room`. So if no rank has poisoned the call, the residual can take all that
+/// [comes back](TopK::kept).
+///
+/// # Errors
+/// As for [`topk_all_reduce`].
+pub async fn topk_all_reduce_with_feedback(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    limit: usize,
+    coder: &mut Coder,
+    tensors: impl Into<Tensors<'_>>,
+    check_room: impl FnOnce(SparseView<'_>) -> Added,
+) -> Result<TopK> {
     let work = work(local.dim(), limit, coder.wire());
     let (operation, plan) = (Operation::TOPK_ALL_REDUCE, call.plan());
     let wish = plan.wishes.of(operation).filter(|by| plan.check(operation, ROWS, &work, *by).is_ok());
     let algorithm = wish.unwrap_or_else(|| plan.choose(operation, ROWS, &work));
-    topk_all_reduce_by(call, algorithm, local, limit, coder, tensors).await
+    reduce(call, algorithm, local, limit, coder, tensors.into(), check_room).await
 }
 
-/// Likewise, by an algorithm of the caller's choice, which is equal on all ranks:
+/// [`topk_all_reduce`] by an algorithm of the caller's choice, which is equal on all ranks:
 /// [`Direct`](Algorithm::Direct), [`Doubling`](Algorithm::Doubling) on an [exact](Wire::is_exact) wire, or
 /// else [`Bruck`](Algorithm::Bruck).
 ///
@@ -116,10 +141,21 @@ pub async fn topk_all_reduce_by(
     coder: &mut Coder,
     tensors: impl Into<Tensors<'_>>,
 ) -> Result<TopK> {
-    let tensors = tensors.into();
+    reduce(call, algorithm, local, limit, coder, tensors.into(), |_| Ok(())).await
+}
+
+async fn reduce(
+    call: &Call<'_, '_>,
+    algorithm: Algorithm,
+    local: SparseView<'_>,
+    limit: usize,
+    coder: &mut Coder,
+    tensors: Tensors<'_>,
+    check_room: impl FnOnce(SparseView<'_>) -> Added,
+) -> Result<TopK> {
     let local = finite_or_poison(call, local, tensors);
     if algorithm == Algorithm::Direct && call.world_size() > 1 {
-        return direct(call, local, limit, coder, tensors).await;
+        return direct(call, local, limit, coder, tensors, check_room).await;
     }
     if algorithm == Algorithm::Doubling && coder.wire().is_exact() && call.world_size() > 1 {
         let sum = doubling::all_reduce(call, local, limit, coder, tensors).await?;
@@ -144,11 +180,27 @@ async fn direct(
     limit: usize,
     coder: &mut Coder,
     tensors: Tensors<'_>,
+    check_room: impl FnOnce(SparseView<'_>) -> Added,
 ) -> Result<TopK> {
-    let (dim, world_size, rank) = (local.dim(), call.world_size(), call.rank());
+    let (dim, world_size) = (local.dim(), call.world_size());
     let place = |rank| owned(dim, world_size, rank);
     let Scattered { sum, kept } = scatter(call, local, limit, place, coder, tensors).await?;
     let mut of_sums = Coder::new(coder.wire().of_sums());
+    let wire = of_sums.wire();
+    let kept = if wire.is_exact() {
+        kept
+    } else {
+        // Before the messages that tell all ranks of poison. They will say the same.
+        let (_, rounded) = call.computed(of_sums.message(sum.clone(), wire))?;
+        let mut both = SparseVec::new(dim);
+        let added = in_standard_float_mode(|| {
+            merge::add(kept.view(), rounded.view(), &mut both).and_then(|()| check_room(both.view()))
+        });
+        if let Err(error) = added {
+            call.set_poison(tensors.of(&error));
+        }
+        both
+    };
     let most = limit.min(dim).saturating_mul(world_size as usize).min(owned(dim, world_size, 0).len());
     let gathered = sparse_all_gather(call, sum.view(), most, &mut of_sums).await?;
     let mut all = SparseVec::with_capacity(dim, gathered.iter().map(SparseVec::len).sum());
@@ -161,14 +213,5 @@ async fn direct(
     }
     // Sums that rounding has made 0 are not there, on any rank.
     all.drop_zeros();
-    let kept = match gathered.get(rank as usize) {
-        Some(own) if !of_sums.wire().is_exact() => {
-            let rounded = rounded_away(sum.view(), own.view())?;
-            let mut both = SparseVec::new(dim);
-            in_standard_float_mode(|| brevity_compress::merge::add(kept.view(), rounded.view(), &mut both))?;
-            both
-        }
-        _ => kept,
-    };
     Ok(TopK { sum: all, kept })
 }

@@ -67,6 +67,8 @@ impl Residual {
     pub fn accumulate(&mut self, gradient: &[f32]) -> Result<(), Error> {
         self.check_addition(gradient, 1.0)?;
         self.values.iter_mut().zip(gradient).for_each(|(r, &g)| *r += g);
+        // A later withdrawal is of this gradient.
+        self.overflowed.clear();
         Ok(())
     }
 
@@ -125,9 +127,10 @@ impl Residual {
         Ok(left_out)
     }
 
-    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) out again wherever it was added. What
-    /// was selected must have been [put back](Self::put_back) before. The residual is restored up to
-    /// rounding: the part below half an ulp of a large gradient is lost. Not for hot paths.
+    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) or [`accumulate`](Self::accumulate)
+    /// out again wherever it was added. What was selected must have been [put back](Self::put_back) before.
+    /// The residual is restored up to rounding: the part below half an ulp of a large gradient is lost. Not
+    /// for hot paths.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; the residual is unchanged then.

@@ -133,6 +133,40 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         self.step(gradient, squared_norm(gradient)?, factor, message)
     }
 
+    /// The first half of a [step](Self::compress): accumulates the gradient and takes nothing out.
+    /// [`take`](Self::take) or [`deliver`](Self::deliver) is the other half.
+    ///
+    /// # Errors
+    /// As for [`compress`](Self::compress): nothing has changed then.
+    pub fn accumulate<'a>(&mut self, gradient: impl Into<Gradient<'a>>) -> Result<(), Error> {
+        let gradient = gradient.into();
+        check_length(self.u.len(), gradient.len())?;
+        let squares = squared_norm(gradient)?;
+        self.add(gradient, squares, self.clip.map_or(1.0, |clip| clip.factor(squares)))
+    }
+
+    /// Takes out a message that was made of all that is [accumulated](Self::accumulated): what
+    /// [`compress`](Self::compress) does after its compressor.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`] for a message of another length; nothing has changed then.
+    pub fn take(&mut self, message: &SparseVec) -> Result<(), Error> {
+        self.compressor.add_decoded(message, -1.0, &mut self.v)?;
+        self.raise_ceiling(message.indices());
+        for &index in message.indices() {
+            self.masked.push(index, self.u[index as usize]);
+            self.u[index as usize] = 0.0;
+        }
+        Ok(())
+    }
+
+    /// All that is accumulated was delivered, as in a dense step. The velocity goes on: nothing is masked,
+    /// and the sum of what is delivered in such steps is that of momentum SGD.
+    pub fn deliver(&mut self) {
+        self.v.fill(0.0);
+        self.ceilings[1] = 0.0;
+    }
+
     /// Puts some or all entries of the last step's message back because they were not delivered. `u` and `v`
     /// become what they would be without the selection of these entries: exactly, if the compressor does not
     /// change values.
@@ -204,6 +238,12 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         factor: f32,
         message: &mut SparseVec,
     ) -> Result<(), Error> {
+        self.add(gradient, squares, factor)?;
+        self.compressor.compress(&self.v, message)?;
+        self.take(message)
+    }
+
+    fn add(&mut self, gradient: Gradient<'_>, squares: f64, factor: f32) -> Result<(), Error> {
         self.check(gradient, squares.sqrt(), factor)?;
         let (level, m, nesterov) = (Level::best(), self.momentum, self.nesterov);
         for_blocks::<Error>(gradient, |first, g| {
@@ -213,13 +253,6 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
             Ok(())
         })?;
         self.masked.reset(self.u.len());
-        self.compressor.compress(&self.v, message)?;
-        self.compressor.add_decoded(message, -1.0, &mut self.v)?;
-        self.raise_ceiling(message.indices());
-        for &index in message.indices() {
-            self.masked.push(index, self.u[index as usize]);
-            self.u[index as usize] = 0.0;
-        }
         Ok(())
     }
 

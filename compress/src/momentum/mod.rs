@@ -87,7 +87,7 @@ fn check_momentum(momentum: f32, positive: bool) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::SparseVec;
-    use crate::feedback::TopK;
+    use crate::feedback::{Compressor, TopK};
 
     const GRADIENTS: [[f32; 5]; 3] =
         [[4.0, -1.0, 2.0, 0.5, 8.0], [1.0, 3.0, -6.0, 0.25, 1.0], [-2.0, 5.0, 1.0, 7.0, 0.0]];
@@ -122,6 +122,64 @@ mod tests {
                 assert_eq!(aware.state(), before);
             }
         }
+    }
+
+    #[test]
+    fn a_step_in_two_halves_has_the_bits_of_a_whole_one() {
+        for nesterov in [false, true] {
+            let new = || {
+                let correction = MomentumCorrection::new(5, TopK::new(2), 0.9).unwrap();
+                let correction = correction.with_clip(Clip::new(6.0, 1).unwrap());
+                if nesterov { correction.with_nesterov() } else { correction }
+            };
+            let (mut whole, mut halves) = (new(), new());
+            let aware = || SparsificationAware::new(5, TopK::new(2), 0.7).unwrap();
+            let (mut whole_aware, mut halves_aware) = (aware(), aware());
+            let (mut expected, mut found) = (SparseVec::new(5), SparseVec::new(5));
+            for gradient in GRADIENTS {
+                whole.compress(&gradient[..], &mut expected).unwrap();
+                halves.accumulate(&gradient[..]).unwrap();
+                TopK::new(2).compress(halves.accumulated(), &mut found).unwrap();
+                halves.take(&found).unwrap();
+                assert_eq!(found, expected);
+                assert_eq!(halves.velocity(), whole.velocity());
+                assert_eq!(halves.accumulated(), whole.accumulated());
+                whole_aware.compress(&gradient[..], 1.0, &mut expected).unwrap();
+                halves_aware.accumulate(&gradient).unwrap();
+                TopK::new(2).compress(halves_aware.state(), &mut found).unwrap();
+                halves_aware.take(&found).unwrap();
+                assert_eq!(found, expected);
+                assert_eq!(halves_aware.state(), whole_aware.state());
+            }
+            // What was taken can be put back.
+            whole.put_back(expected.view()).unwrap();
+            halves.put_back(expected.view()).unwrap();
+            assert_eq!(halves.velocity(), whole.velocity());
+        }
+    }
+
+    /// Dense steps are those of momentum SGD. All numbers are exact in binary.
+    #[test]
+    fn all_that_is_delivered_leaves_the_velocity() {
+        let mut correction = MomentumCorrection::new(5, TopK::new(2), 0.5).unwrap();
+        let mut aware = SparsificationAware::new(5, TopK::new(2), 0.5).unwrap();
+        let mut velocity = [0.0; 5];
+        for gradient in GRADIENTS {
+            velocity.iter_mut().zip(gradient).for_each(|(u, g)| *u = 0.5 * *u + g);
+            correction.accumulate(&gradient[..]).unwrap();
+            assert_eq!(correction.accumulated(), velocity);
+            correction.deliver();
+            assert_eq!((correction.accumulated(), correction.velocity()), (&[0.0; 5][..], &velocity[..]));
+            aware.accumulate(&gradient).unwrap();
+            assert_eq!(aware.state(), velocity);
+            aware.deliver();
+            assert_eq!(aware.state(), velocity.map(|u| 0.5 * u));
+        }
+        let mut limit = MomentumCorrection::new(1, TopK::new(1), 0.0).unwrap();
+        limit.accumulate(&[f32::MAX][..]).unwrap();
+        assert!(matches!(limit.accumulate(&[f32::MAX][..]), Err(Error::NonFinite { .. })));
+        limit.deliver();
+        limit.accumulate(&[f32::MAX][..]).unwrap();
     }
 
     #[test]

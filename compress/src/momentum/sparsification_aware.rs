@@ -99,6 +99,32 @@ impl<C: Compressor> SparsificationAware<C> {
         w.change(|values| compressor.add_decoded(message, *momentum, values))
     }
 
+    /// The first half of a [step](Self::compress) with rate 1: adds the gradient and takes nothing out.
+    /// [`take`](Self::take) or [`deliver`](Self::deliver) is the other half.
+    ///
+    /// # Errors
+    /// As for [`Residual::accumulate`].
+    pub fn accumulate(&mut self, gradient: &[f32]) -> Result<(), Error> {
+        self.w.accumulate(gradient)
+    }
+
+    /// Takes out a message that was made of the whole [state](Self::state): what [`compress`](Self::compress)
+    /// does after its compressor.
+    ///
+    /// # Errors
+    /// The same as for [`Compressor::add_decoded`].
+    pub fn take(&mut self, message: &C::Message) -> Result<(), Error> {
+        let Self { compressor, momentum, w } = self;
+        w.change(|values| compressor.add_decoded(message, -1.0, values))?;
+        w.change(|values| compressor.add_decoded(message, *momentum, values))
+    }
+
+    /// The whole state was delivered, as in a dense step: `w *= m`.
+    pub fn deliver(&mut self) {
+        let momentum = self.momentum;
+        self.w.change(|values| values.iter_mut().for_each(|w| *w *= momentum));
+    }
+
     /// Puts the last message back because it was not delivered: its entries count as not sent. Exact if the
     /// compressor does not change values and no step was made since.
     ///

@@ -1,9 +1,22 @@
 //! Gradients of other types than `f32`.
 
-use brevity::{GradientElement, StepReport};
+use brevity::{GradientElement, Scope, StepReport, Threshold};
 use half::{bf16, f16};
 
 use super::*;
+
+/// Policies that other tests of an exchange have files of their own for.
+const OTHERS: [(&str, Policy); 9] = [
+    ("unbiased low rank", Policy::unbiased_low_rank(2)),
+    ("atomo", Policy::atomo(2)),
+    ("sampled", Policy::topk(0.05).threshold(Threshold::Sampled)),
+    ("adaptive", Policy::gtopk(0.05).threshold(Threshold::Adaptive)),
+    ("fixed", Policy::topk(0.05).threshold(Threshold::Fixed(90.0))),
+    ("exact oktopk", Policy::oktopk(0.05).threshold(Threshold::Exact)),
+    ("one threshold", Policy::topk(0.05).scope(Scope::Model).momentum(0.5)),
+    ("sampled, one threshold", Policy::topk(0.05).threshold(Threshold::Sampled).scope(Scope::Bucket)),
+    ("dense steps", Policy::topk(0.05).samomentum(0.5).dense_steps(2)),
+];
 
 /// How a type is made from `f32`, and `f32` from it.
 #[derive(Clone, Copy)]
@@ -34,7 +47,7 @@ fn stepped<E: GradientElement>(exchange: &mut GradientExchange, gradients: &mut 
 
 /// Averages are those of `f32`, rounded once; residuals are the same bits.
 fn follows_f32<E: GradientElement>(of: Type<E>) {
-    for (name, policy) in POLICIES {
+    for (name, policy) in POLICIES.into_iter().chain(OTHERS) {
         for (world_size, between) in
             [1, 2, 3].into_iter().flat_map(|size| BOTH.map(|between| (size, between)))
         {
@@ -89,7 +102,7 @@ fn bf16_gradients_are_averaged_like_f32() {
 
 /// A value that is not finite in `f32` leaves the step out, and gradients stay as they were.
 fn refuses<E: GradientElement>(of: Type<E>, bad: E) {
-    for (name, policy) in POLICIES {
+    for (name, policy) in POLICIES.into_iter().chain(OTHERS) {
         on_local(3, move |group| {
             let mut exchange = exchange(group, policy);
             exchange.average(&mut of.all(&gradients(group.rank(), 0))).unwrap();

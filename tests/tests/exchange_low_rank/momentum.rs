@@ -88,6 +88,79 @@ fn only_a_step_that_is_done_changes_the_momentum() {
     assert!(ranks.iter().all(|momenta| *momenta == ranks[0]));
 }
 
+/// The momentum is that of the averages that ranks get, whether these are over all or over those that have a
+/// gradient: a rank without one has the same.
+#[test]
+fn ranks_without_gradients_have_the_same_momentum() {
+    for (policy, over_participants) in
+        policies().into_iter().flat_map(|policy| [(policy, false), (policy, true)])
+    {
+        let ranks = on_local(4, move |group| {
+            let settings: fn(ExchangeBuilder) -> ExchangeBuilder = if over_participants {
+                ExchangeBuilder::average_over_participants
+            } else {
+                |builder| builder
+            };
+            let mut plain = build(group, &model(policy), settings);
+            let mut moving = build(group, &model(policy.post_momentum(FACTOR)), settings);
+            let mut serial = Serial::new();
+            for step in 0..6 {
+                let mut expected = gradients(&model(policy), group.rank(), step);
+                let mut found = expected.clone();
+                let with = 1 + step % 4;
+                if group.rank() < with {
+                    plain.average(&mut expected).unwrap();
+                    moving.average(&mut found).unwrap();
+                } else {
+                    plain.step_empty(&mut expected).unwrap();
+                    moving.step_empty(&mut found).unwrap();
+                }
+                let divisor = if over_participants { with } else { 4 };
+                let vectors = (0..with).map(|rank| gradients(&model(policy), rank, step).swap_remove(1));
+                let mean =
+                    oracle::sum(&vectors.collect::<Vec<_>>()).into_iter().map(|sum| sum / divisor as f32);
+                assert!(is_close(&expected[1], &mean.collect::<Vec<_>>(), 1e-5), "{policy}, step {step}");
+                assert_eq!(bits(&found), bits(&serial.step(&expected)), "{policy}, step {step}");
+                assert_eq!(bits(&residuals(&moving)), bits(&residuals(&plain)), "{policy}, step {step}");
+            }
+            bits(&serial.0)
+        });
+        assert!(ranks.iter().all(|momenta| *momenta == ranks[0]), "{policy}: ranks differ");
+    }
+}
+
+/// A rank without a gradient begins its step likewise, and one that is left out changes no momentum.
+#[test]
+fn empty_steps_in_parts_have_the_momentum_too() {
+    let ranks = on_local(3, |group| {
+        let settings: fn(ExchangeBuilder) -> ExchangeBuilder = ExchangeBuilder::average_over_participants;
+        let [mut plain, mut moving] =
+            [model(Policy::low_rank(1)), moving()].map(|model| build(group, &model, settings));
+        let (mut serial, model) = (Serial::new(), super::momentum::moving());
+        for step in 0..5 {
+            let has_gradient = group.rank() != step % 3;
+            let mut given = gradients(&model, group.rank(), step);
+            if !has_gradient {
+                given.iter_mut().for_each(|gradient| gradient.fill(0.0));
+            }
+            if step == 3 && group.rank() == 1 {
+                given[0][1] = f32::INFINITY;
+            }
+            let (mut expected, mut found) = (given.clone(), given.clone());
+            let [averaged, moved] =
+                [(&mut plain, &mut expected), (&mut moving, &mut found)].map(|(of, out)| {
+                    let begun = if has_gradient { of.begin() } else { of.begin_empty() };
+                    begun.unwrap().finish(out).map(drop)
+                });
+            assert_eq!((averaged.is_err(), moved.is_err()), (step == 3, step == 3));
+            let expected = if step == 3 { given } else { serial.step(&expected) };
+            assert_eq!(bits(&found), bits(&expected), "step {step}");
+        }
+        bits(&serial.0)
+    });
+    assert!(ranks.iter().all(|momenta| *momenta == ranks[0]));
+}
+
 /// A survivor may be a step behind the others: momenta start again.
 #[test]
 fn a_failed_step_changes_no_momentum_and_rejoining_starts_it_again() {

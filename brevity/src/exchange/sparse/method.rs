@@ -5,7 +5,7 @@ use std::mem;
 use brevity_collectives::dense::all_reduce;
 use brevity_collectives::sparse::{
     self, Coder, Draw, OkTopk, PutBack, RandomPlaces, TensorEnd, Tensors, Wire, block_all_reduce,
-    gtopk_all_reduce_with_feedback, ok_topk_all_reduce, topk_all_reduce,
+    gtopk_all_reduce_with_feedback, ok_topk_all_reduce_with_feedback, topk_all_reduce_with_feedback,
 };
 use brevity_collectives::{Call, Chunk, Description, Error, ReduceOp, Result};
 use brevity_compress::select::BLOCK_PLACES;
@@ -122,20 +122,23 @@ impl Method {
         (parts, ends): (&[Part], &[TensorEnd]),
     ) -> Result<Delivered> {
         let tensors = Tensors::from(ends);
+        let check = |kept: SparseView<'_>| check_put_back(parts, kept);
         match self {
             Self::Union => {
-                let outcome = topk_all_reduce(call, local, limits.most, coder, tensors).await?;
+                let outcome = topk_all_reduce_with_feedback(call, local, limits.most, coder, tensors, check);
+                let outcome = outcome.await?;
                 Ok(Delivered { sum: outcome.sum, put_back: outcome.kept })
             }
             Self::Global(rule) => {
                 let (k, rule) = (limits.k, *rule);
-                let check = |kept: SparseView<'_>| check_put_back(parts, kept);
                 let outcome = gtopk_all_reduce_with_feedback(call, local, k, rule, coder, tensors, check);
                 let outcome = outcome.await?;
                 Ok(Delivered { sum: outcome.result, put_back: outcome.put_back })
             }
             Self::OkTopk(states) => {
-                let outcome = ok_topk_all_reduce(call, local, &mut states.after, coder, tensors).await?;
+                let state = &mut states.after;
+                let outcome = ok_topk_all_reduce_with_feedback(call, local, state, coder, tensors, check);
+                let outcome = outcome.await?;
                 Ok(Delivered { sum: outcome.result, put_back: outcome.put_back })
             }
             Self::Random(_) => Ok(Delivered {

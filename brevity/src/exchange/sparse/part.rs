@@ -45,6 +45,13 @@ impl Part {
         fed == Fed::Whole
     }
 
+    /// Adds a gradient, without selecting. Returns whether all sums are finite; if not, nothing is added.
+    pub(super) fn add(&mut self, gradient: Gradient<'_>) -> bool {
+        self.added = self.kept.accumulate(gradient);
+        self.selected.reset(self.range.len());
+        self.added
+    }
+
     /// Takes back what the collective returns. What is not in the `result` was not delivered; without one,
     /// all was, and this is what rounding and merging have taken away. All sums are finite: what is kept is
     /// zero, or smaller, where entries were selected, and a call succeeds only if there is room for what its

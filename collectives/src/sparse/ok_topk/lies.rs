@@ -166,7 +166,7 @@ pub(crate) async fn lie(
         let other = lies.vector(dim);
         return sparse_all_gather(call, other.view(), holdings.most(), &mut sums.coder).await.map(drop);
     }
-    sums.gather(call, held, &holdings, &agreed.regions).await.map(drop)
+    sums.gather(call, held, &holdings, &agreed.regions, |_| Ok(())).await.map(drop)
 }
 
 /// Like [`shares`](super::shares).

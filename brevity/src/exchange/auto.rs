@@ -1,0 +1,95 @@
+//! Tensors whose way to travel is chosen by what it is estimated to take.
+
+use std::fmt;
+
+use brevity_collectives::sparse::Wire;
+use brevity_collectives::{Group, Planned, Summand};
+use brevity_compress::{Density, in_standard_float_mode};
+
+use super::GradientExchange;
+use super::bucket::in_buckets;
+use super::builder::MOST_INDICES;
+use crate::error::Result;
+use crate::policy::Policy;
+
+/// How a tensor with the policy [`auto`](Policy::auto) travels, and why.
+///
+/// As text, the reason in a sentence.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Choice {
+    /// The policy that was chosen: [`dense`](Policy::dense), [`topk`](Policy::topk),
+    /// [`gtopk`](Policy::gtopk) or [`oktopk`](Policy::oktopk).
+    pub policy: Policy,
+    /// The elements of all tensors that were chosen for together.
+    pub elements: usize,
+    /// The fastest dense sum of these.
+    pub dense: Planned,
+    /// The fastest compressed one, if there is one: more than 2^32 elements have none.
+    pub compressed: Option<Planned>,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, elements, dense, compressed } = self;
+        let way = |f: &mut fmt::Formatter<'_>, way: &Planned| {
+            match way.algorithm {
+                Some(by) => write!(f, "{} by {by}", way.operation),
+                None => write!(f, "{} over shared memory", way.operation),
+            }?;
+            write!(f, " is estimated to take {:.1} us", way.seconds() * 1e6)
+        };
+        write!(f, "{policy}: of {elements} elements, the ")?;
+        way(f, dense)?;
+        let Some(compressed) = compressed else { return Ok(()) };
+        f.write_str(", and the ")?;
+        way(f, compressed)?;
+        let own = compressed.own_seconds * 1e6;
+        write!(f, ", of which a rank compresses and writes the sum for {own:.1} us")
+    }
+}
+
+impl GradientExchange {
+    /// What was chosen for a tensor with the policy [`auto`](Policy::auto), and why; `None` for tensors with
+    /// another policy. The same on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTensor`](crate::Error::NoSuchTensor).
+    pub fn choice(&self, tensor: &str) -> Result<Option<&Choice>> {
+        let (position, _) = self.position(tensor)?;
+        Ok(self.parts.tensors[position].choice.as_ref())
+    }
+}
+
+/// A tensor that a way is to be chosen for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) tensor: usize,
+    pub(super) count: usize,
+    pub(super) density: Density,
+}
+
+/// Chooses for buckets of at most `most` elements.
+pub(super) fn choose(group: &Group, candidates: Vec<Candidate>, most: usize) -> Vec<(Candidate, Choice)> {
+    let candidates = candidates.into_iter().map(|candidate| ((), candidate)).collect();
+    let buckets = in_buckets(candidates, |candidate| candidate.count, most).into_iter();
+    let chosen = buckets.flat_map(|((), members)| {
+        let elements = members.iter().map(|member| member.count).sum::<usize>();
+        let entries = members.iter().map(|member| member.density.entries(member.count)).sum::<usize>();
+        let entries = Some(entries).filter(|_| elements <= MOST_INDICES);
+        let ways = group.compare(&Summand { elements, entries, wire: Wire::Pairs, ..Summand::default() });
+        members.into_iter().map(move |member| (member, fastest(&ways, elements, member.density)))
+    });
+    in_standard_float_mode(|| chosen.collect())
+}
+
+/// The fastest of the ways that a tensor may take.
+fn fastest(ways: &[Planned], elements: usize, density: Density) -> Choice {
+    let policy = |way: &Planned| Policy::chosen(way.operation, density.share());
+    let find = |is_dense| ways.iter().find(|way| policy(way).is_some() && way.is_dense() == is_dense);
+    let dense = *find(true).unwrap_or_else(|| unreachable!("every vector can be summed as it is"));
+    let compressed = find(false).copied();
+    let pays = compressed.filter(|compressed| compressed.seconds() < dense.seconds());
+    let policy = pays.and_then(|compressed| policy(&compressed)).unwrap_or(Policy::dense());
+    Choice { policy, elements, dense, compressed }
+}
