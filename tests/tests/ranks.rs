@@ -28,6 +28,7 @@ mod groups;
 mod groups_sim;
 mod gtopk_paper;
 mod handles;
+mod hierarchical;
 mod host;
 mod host_barriers;
 mod host_bodies;
