@@ -1,5 +1,7 @@
 //! Hierarchical all-reduce: dense sums inside hosts, sparse ones between them.
 
+mod exchange;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -14,6 +14,7 @@ use super::course::Course;
 use super::dense::DenseBucket;
 use super::encoding::{Encoding, Shape};
 use super::gathered::GatheredBucket;
+use super::hierarchical::HierarchicalBucket;
 use super::low_rank::LowRankBucket;
 use super::parts::Parts;
 use super::post_momentum::PostMomentum;
@@ -177,12 +178,13 @@ impl ExchangeBuilder {
                 Resolved::Dense => plan.dense.push((None, (position, count))),
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
-                Resolved::Sparse { density, method, values, momentum, threshold } => {
+                Resolved::Sparse { density, method, values, momentum, threshold, hierarchical } => {
                     let seed = self.seed.wrapping_add(position as u64);
                     course.own[position] = Some(density);
                     let k = method.selected(course.most(density), count);
                     let member = Member { tensor: position, count, k, momentum, seed };
-                    plan.sparse.push((Way::new(method, values, threshold, position), member));
+                    let way = Way::new(method, values, threshold, position);
+                    plan.sparse.push((Way { hierarchical, ..way }, member));
                 }
                 Resolved::SignNorm => {
                     plan.gathered.push((None, (position, Encoding::SignNorm { count })));
@@ -279,9 +281,13 @@ impl Plan {
             in_buckets(self.sparse, |member| member.count, most(BUCKET_BYTES).min(MOST_INDICES))
         {
             let of = || words("sparse", members.iter().map(|member| member.tensor), tensors);
-            let bucket =
-                SparseBucket::new(way, &members, world_size).map_err(|bytes| lacking(of(), bytes))?;
-            buckets.push(Bucket::Sparse(Box::new(bucket)));
+            let bucket = if way.hierarchical {
+                HierarchicalBucket::new(way, &members, world_size)
+                    .map(|bucket| Bucket::Hierarchical(Box::new(bucket)))
+            } else {
+                SparseBucket::new(way, &members, world_size).map(|bucket| Bucket::Sparse(Box::new(bucket)))
+            };
+            buckets.push(bucket.map_err(|bytes| lacking(of(), bytes))?);
         }
         buckets.sort_by_key(|bucket| Reverse(bucket.tensors().first().copied()));
         Ok(buckets)

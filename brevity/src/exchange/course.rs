@@ -48,8 +48,7 @@ impl Parts {
         let mut has_changed = false;
         for position in 0..tensors.len() {
             let Some(density) = course.density(position) else { continue };
-            let bucket = buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
-            has_changed |= bucket.is_some_and(|bucket| bucket.set_density(position, density));
+            has_changed |= buckets.iter_mut().any(|bucket| bucket.set_density(position, density));
         }
         if has_changed {
             self.describe_anew();

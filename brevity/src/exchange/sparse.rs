@@ -27,14 +27,16 @@ pub(super) struct Way {
     pub(super) method: SparseMethod,
     pub(super) values: Values,
     pub(super) threshold: Threshold,
+    /// Whether hosts sum what their ranks have first.
+    pub(super) hierarchical: bool,
     /// The tensor, if it travels alone: where several values share a scale, it must be of one tensor.
-    alone: Option<usize>,
+    pub(super) alone: Option<usize>,
 }
 
 impl Way {
     pub(super) fn new(method: SparseMethod, values: Values, threshold: Threshold, tensor: usize) -> Self {
         let has_scales = !matches!(values, Values::F32 | Values::F16 | Values::Bf16);
-        Self { method, values, threshold, alone: has_scales.then_some(tensor) }
+        Self { method, values, threshold, hierarchical: false, alone: has_scales.then_some(tensor) }
     }
 }
 

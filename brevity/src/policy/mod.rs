@@ -213,7 +213,7 @@ impl Policy {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(policy) => {
-                let SparsePolicy { density, method, values, momentum, .. } = policy;
+                let SparsePolicy { density, method, values, momentum, hierarchical, .. } = policy;
                 let threshold = policy.threshold();
                 let density =
                     Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
@@ -225,7 +225,7 @@ impl Policy {
                     let (tensor, policy) = (tensor.into(), method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                Ok(Resolved::Sparse { density, method, values, momentum, threshold })
+                Ok(Resolved::Sparse { density, method, values, momentum, threshold, hierarchical })
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
@@ -268,6 +268,7 @@ pub(crate) enum Resolved {
         values: Values,
         momentum: Momentum,
         threshold: Threshold,
+        hierarchical: bool,
     },
     LowRank {
         method: LowRankMethod,

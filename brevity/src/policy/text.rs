@@ -30,7 +30,7 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
-            Kind::Sparse(SparsePolicy { density, method, values, momentum, threshold }) => {
+            Kind::Sparse(SparsePolicy { density, method, values, momentum, threshold, hierarchical }) => {
                 write!(f, "{}:{density}", method.name())?;
                 if values != Values::default() {
                     write!(f, ",values={values}")?;
@@ -43,6 +43,9 @@ impl fmt::Display for Policy {
                 }
                 if let Some(threshold) = threshold.filter(|threshold| *threshold != method.own_threshold()) {
                     write!(f, ",threshold={threshold}")?;
+                }
+                if hierarchical {
+                    f.write_str(",hierarchical=yes")?;
                 }
                 write!(f, "{momentum}")
             }
@@ -66,9 +69,9 @@ impl fmt::Display for Policy {
 /// | method | number | settings |
 /// | --- | --- | --- |
 /// | `dense` | none | none |
-/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes` |
+/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov), [`hierarchical`](Policy::hierarchical): `yes` |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
-/// | `oktopk` | [density](Policy::oktopk) | those of `topk` |
+/// | `oktopk` | [density](Policy::oktopk) | those of `topk` but `hierarchical` |
 /// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum |
 /// | `block` | [density](Policy::block) | those of momentum |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor |
@@ -168,6 +171,9 @@ impl Policy {
                 let threshold = threshold.filter(|threshold| threshold.out_of_range().is_none());
                 threshold.map(|threshold| self.threshold(threshold)).ok_or_else(|| THRESHOLD.into())
             }
+            (Kind::Sparse(SparsePolicy { method, .. }), "hierarchical") if method.has_leaders() => {
+                if value == "yes" { Ok(self.hierarchical()) } else { Err("hierarchical=yes".into()) }
+            }
             (
                 Kind::Sparse(SparsePolicy { momentum, .. }),
                 "momentum" | "nesterov" | "clip" | "samomentum",
@@ -186,7 +192,11 @@ impl Policy {
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
-                    "only values=FORMAT, put-back=RULE, threshold=T, momentum=FACTOR, nesterov=yes, \
+                    "only values=FORMAT, put-back=RULE, threshold=T, hierarchical=yes, momentum=FACTOR, \
+                     nesterov=yes, clip=NORM and samomentum=FACTOR"
+                }
+                Kind::Sparse(SparsePolicy { method, .. }) if method.has_leaders() => {
+                    "only values=FORMAT, threshold=T, hierarchical=yes, momentum=FACTOR, nesterov=yes, \
                      clip=NORM and samomentum=FACTOR"
                 }
                 Kind::Sparse(SparsePolicy { method, .. }) if method.has_entries() => {
@@ -265,6 +275,14 @@ mod tests {
                 "gtopk:0.01,put-back=published,threshold=adaptive,momentum=0.9",
                 Policy::gtopk(0.01).put_back(PutBack::Published).threshold(Threshold::Adaptive).momentum(0.9),
             ),
+            (
+                "topk:0.01,values=bf16,hierarchical=yes",
+                Policy::topk(0.01).values(Values::Bf16).hierarchical(),
+            ),
+            (
+                "gtopk:0.5,put-back=published,hierarchical=yes",
+                Policy::gtopk(0.5).put_back(PutBack::Published).hierarchical(),
+            ),
             ("oktopk:0.01,threshold=exact", Policy::oktopk(0.01).threshold(Threshold::Exact)),
             ("topk:0.01,threshold=0.00025", Policy::topk(0.01).threshold(Threshold::Fixed(0.00025))),
             ("random-k:0.01", Policy::random_k(0.01)),
@@ -316,8 +334,8 @@ mod tests {
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             (
                 "gtopk:0.1,min=2",
-                "only values=FORMAT, put-back=RULE, threshold=T, momentum=FACTOR, nesterov=yes, \
-                 clip=NORM and samomentum=FACTOR after the method",
+                "only values=FORMAT, put-back=RULE, threshold=T, hierarchical=yes, momentum=FACTOR, \
+                 nesterov=yes, clip=NORM and samomentum=FACTOR after the method",
             ),
             ("topk:0.1,momentum=1", "momentum=FACTOR, at least 0 and less than 1, without samomentum"),
             (
@@ -336,13 +354,19 @@ mod tests {
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
             (
                 "topk:0.1,put-back=published",
-                "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, \
+                "only values=FORMAT, threshold=T, hierarchical=yes, momentum=FACTOR, nesterov=yes, \
                  clip=NORM and samomentum=FACTOR after the method",
             ),
             (
                 "topk:0.1,values=bf17",
                 "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
                  two-bit-mean, two-bit-min",
+            ),
+            ("topk:0.1,hierarchical=no", "hierarchical=yes"),
+            (
+                "oktopk:0.1,hierarchical=yes",
+                "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, clip=NORM and \
+                 samomentum=FACTOR after the method",
             ),
             ("topk:0.1,threshold=0", THRESHOLD),
             ("topk:0.1,threshold=inf", THRESHOLD),
