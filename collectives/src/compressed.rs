@@ -25,6 +25,9 @@ pub trait Compressed: Send {
     /// one alone, the choice is not heeded.
     const ROWS: &'static [Row] = &[];
 
+    /// Whether a part of it goes over the memory that ranks of a host share, in its turn.
+    const USES_SLOTS: bool = false;
+
     /// Refuses arguments that a call can't have. A rank that found this out later would leave the others
     /// waiting.
     ///
@@ -61,6 +64,10 @@ impl Group {
     /// [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a rank has poisoned the call.
     pub fn call_compressed<C: Compressed>(&self, collective: &mut C) -> Result<C::Output> {
         let (description, algorithm) = self.checked_compressed(collective)?;
+        if C::USES_SLOTS {
+            let run = async |call: &Call<'_, '_>| ended(call, collective.run(call, algorithm).await);
+            return self.run_in_order(description, run);
+        }
         self.run(description, async |call| ended(call, collective.run(call, algorithm).await))
     }
 
@@ -73,6 +80,11 @@ impl Group {
             Ok(checked) => checked,
             Err(error) => return self.ended((collective, Err(error))),
         };
+        if C::USES_SLOTS {
+            return self.start_in_order(description, collective, move |call, collective| {
+                Box::pin(async move { ended(call, collective.run(call, algorithm).await) })
+            });
+        }
         self.start(description, collective, move |call, collective| {
             Box::pin(async move { ended(call, collective.run(call, algorithm).await) })
         })

@@ -80,6 +80,8 @@ operations! {
     BLOCK_ALL_REDUCE = 22, "block-sparse all-reduce";
     /// The sum of all ranks' vectors at random places, to all ranks.
     RANDOM_K_ALL_REDUCE = 23, "random-k all-reduce";
+    /// The sum of all ranks' vectors, dense inside the hosts and sparse between them, to all ranks.
+    HIERARCHICAL_ALL_REDUCE = 25, "hierarchical all-reduce";
 }
 
 impl fmt::Display for Operation {
@@ -161,6 +163,7 @@ impl Description {
                 | Operation::SPARSE_REDUCE_SCATTER
                 | Operation::OK_TOPK_ALL_REDUCE
                 | Operation::RANDOM_K_ALL_REDUCE
+                | Operation::HIERARCHICAL_ALL_REDUCE
         )
     }
 
@@ -275,6 +278,7 @@ impl fmt::Display for Description {
         }
         let (first, second) = match self.operation {
             Operation::GTOPK_ALL_REDUCE => sparse::names_of_gtopk(self.reduction),
+            Operation::HIERARCHICAL_ALL_REDUCE => sparse::names_of_hierarchical(self.reduction),
             Operation::RANDOM_K_ALL_REDUCE => (sparse::name_of_places(self.reduction), None),
             Operation::QUANTISED_ALL_REDUCE => {
                 (Wire::name(self.reduction).map(|name| name.trim_start_matches("packed, ")), None)
@@ -329,6 +333,12 @@ mod tests {
         assert_eq!(
             Description::decode(coded.encode()).to_string(),
             "gtop-k all-reduce of 4294967296 f32, at most 10 entries a rank (published; packed, f16 values)"
+        );
+        let by = crate::sparse::LeaderSum::Gtopk(conserving);
+        let levels = crate::sparse::describe_hierarchical(1000, 10, by, Wire::Pairs);
+        assert_eq!(
+            Description::decode(levels.encode()).to_string(),
+            "hierarchical all-reduce of 1000 f32, at most 10 entries a rank (gtop-k, conserving)"
         );
         let topk = |dim, limit| crate::sparse::describe_topk(dim, limit, Wire::Pairs);
         assert!(topk(5, 5) == topk(5, 9) && topk(5, 4) != topk(5, 5));

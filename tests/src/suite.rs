@@ -5,8 +5,9 @@ use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::quantised::{describe as describe_quantised, quantised_all_reduce};
 use brevity::collectives::sparse::{
-    Coder, Draw, RandomPlaces, Wire, block_all_reduce, describe_blocks, describe_gtopk, describe_random_k,
-    describe_topk, gtopk_all_reduce, random_k_all_reduce, sparse_all_gather, topk_all_reduce_by,
+    Coder, Draw, LeaderSum, RandomPlaces, Wire, block_all_reduce, describe_blocks, describe_gtopk,
+    describe_hierarchical, describe_random_k, describe_topk, gtopk_all_reduce, hierarchical_all_reduce,
+    random_k_all_reduce, sparse_all_gather, topk_all_reduce_by,
 };
 use brevity::collectives::vote::{describe as describe_vote, vote_all_reduce};
 use brevity::collectives::{Algorithm, Call, Chunk, Description, Operation};
@@ -51,6 +52,7 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
     }
     quantised(call, count).await;
     parts_of_vectors(call, count).await;
+    by_hosts(call, count).await;
     low_rank(call).await;
 }
 
@@ -236,6 +238,25 @@ async fn parts_of_vectors(call: &Call<'_, '_>, count: usize) {
     let mut vector = sparse(&own);
     ok(block_all_reduce(&call.describe(describe_blocks(count, block)), &mut vector, block, 0).await);
     assert_eq!(bits(&vector), bits(&sparse(&total)), "blocks, n = {count}");
+}
+
+/// Sums by hosts, wherever the ranks are: all ranks get the same, and nothing is lost.
+async fn by_hosts(call: &Call<'_, '_>, count: usize) {
+    let (rank, world_size, k) = (call.rank(), call.world_size(), count / 10);
+    let total = oracle::sum(&vectors(world_size, count));
+    for by in [LeaderSum::Topk, LeaderSum::Gtopk(PutBack::Conserving)] {
+        let own = oracle::vector(rank, count);
+        let (call, coder) =
+            (call.describe(describe_hierarchical(count, k, by, Wire::Pairs)), &mut Coder::pairs());
+        let select = |sums: &[f32]| Ok(sparse(sums, k));
+        let sum = ok(hierarchical_all_reduce(&call, own, (k, by), select, coder, 0).await);
+        let result = sum.result.to_dense();
+        let all = ok(dense::all_gather_varying(&call, result.clone()).await);
+        assert!(all.iter().all(|other| *other == result), "{by:?}, n = {count}: ranks differ");
+        let left = Chunk::from(sum.left.unwrap_or_else(|| vec![0.0; count]));
+        let left = ok(call.run_in_place(&ok(AllReduce::new::<f32>(ReduceOp::Sum)), left).await);
+        assert_eq!(oracle::sum(&[left.into_vec(), result]), total, "mass by {by:?}, n = {count}");
+    }
 }
 
 async fn low_rank(call: &Call<'_, '_>) {

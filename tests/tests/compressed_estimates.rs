@@ -5,18 +5,19 @@ use std::time::Duration;
 use brevity::collectives::low_rank::LowRankAllReduce;
 use brevity::collectives::quantised::QuantisedAllReduce;
 use brevity::collectives::sparse::{
-    BlockAllReduce, Coder, Draw, GtopkAllReduce, OkTopk, OkTopkAllReduce, PutBack, RandomKAllReduce,
-    RandomPlaces, SparseAllGather, SparseReduceScatter, TopkAllReduce,
+    BlockAllReduce, Coder, Draw, GtopkAllReduce, HierarchicalAllReduce, LeaderSum, OkTopk, OkTopkAllReduce,
+    PutBack, RandomKAllReduce, RandomPlaces, SparseAllGather, SparseReduceScatter, TopkAllReduce,
 };
 use brevity::collectives::vote::VoteAllReduce;
 use brevity::collectives::{
-    Algorithm, Compressed, Ground, Machine, Operation, Summand, compare, compressed_estimates,
+    Algorithm, Compressed, Ground, Link, Machine, Operation, Summand, Topology, compare, compressed_estimates,
 };
 use brevity::compress::SparseVec;
 use brevity::compress::generator::Generator;
 use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::compress::quantise::Values;
 use brevity::compress::select::{BLOCK_PLACES, random_k};
+use brevity::transport::Rank;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::{Group, Settings};
@@ -222,6 +223,50 @@ fn the_estimate_of_ok_topk_is_what_the_simulated_network_takes() {
         let work = of_rank(0, OkTopk::new(DIM, ENTRIES, world_size)).work();
         let estimates = compressed_estimates::<OkTopkAllReduce>(&work, &ground(world_size));
         compared(format!("ok-topk, {world_size} ranks"), estimates[0].1.seconds, measured, &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Hosts with equally many ranks, inside which links are ten times as fast.
+#[test]
+fn estimates_of_levels_are_what_the_simulated_network_takes() {
+    const COUNT: usize = 400_000;
+    const K: usize = 4000;
+    let mut found = Vec::new();
+    for (hosts, ranks) in [(2, 2), (4, 4), (8, 2), (3, 3), (16, 4)] {
+        let placed: Vec<u32> = (0..hosts * ranks).map(|rank| rank / ranks).collect();
+        let inside = Link { alpha: ALPHA / 10.0, overhead: 0.0, beta: BETA / 10.0 };
+        let machine = Machine { inside, ..Machine::uniform(ALPHA, BETA) };
+        let ground =
+            Ground { machine, topology: Topology::of(&placed), ..Ground::new(machine, hosts * ranks) };
+        let mut links = Links::new(ALPHA, BETA);
+        for rank in 0..hosts * ranks {
+            for other in (rank + 1..hosts * ranks).take_while(|other| other / ranks == rank / ranks) {
+                links = links.with_link(Rank(rank), Rank(other), inside.alpha, inside.beta);
+            }
+        }
+        let collective = |rank: u32| {
+            let value = |index: u32| ((index * 7919 + rank * 31) % 5003) as f32;
+            let vector: Vec<f32> = (0..COUNT as u32).map(value).collect();
+            let by = LeaderSum::Gtopk(PutBack::default());
+            HierarchicalAllReduce { vector, k: K, by, coder: Coder::pairs() }
+        };
+        let timeout = Duration::from_secs(1_000_000);
+        let settings = Settings { timeout, machine: Some(machine), ..Settings::default() };
+        let seconds = run(Cluster::new(hosts * ranks, links), |transport| {
+            let group = Group::opened(Opened::in_process(transport, None).with_hosts(&placed), settings);
+            let collective = collective(group.rank());
+            async move {
+                let begun = group.now();
+                group.start_compressed(collective).await.1.map(drop).unwrap();
+                (group.now() - begun).as_secs_f64()
+            }
+        });
+        let seconds = seconds.unwrap().into_iter().fold(0.0, f64::max);
+        let estimates = compressed_estimates::<HierarchicalAllReduce>(&collective(0).work(), &ground);
+        let [(Algorithm::Hosts, estimate)] = estimates[..] else { panic!("{estimates:?}") };
+        let text = format!("hierarchical, {hosts} hosts of {ranks}");
+        compared(text, estimate.seconds, seconds, &mut found);
     }
     assert!(found.is_empty(), "{found:#?}");
 }

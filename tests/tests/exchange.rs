@@ -21,7 +21,7 @@ use brevity::transport::{Transport, local};
 use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
 
-const POLICIES: [(&str, Policy); 16] = [
+const POLICIES: [(&str, Policy); 18] = [
     ("dense", Policy::dense()),
     ("topk", Policy::topk(0.05)),
     ("gtopk", Policy::gtopk(0.05)),
@@ -32,6 +32,8 @@ const POLICIES: [(&str, Policy); 16] = [
     ("random k", Policy::random_k(0.05)),
     ("random block", Policy::random_block(0.05)),
     ("block", Policy::block(0.3)),
+    ("gtopk by hosts", Policy::gtopk(0.05).hierarchical()),
+    ("topk bf16 by hosts", Policy::topk(0.05).values(Values::Bf16).hierarchical()),
     ("topk one bit", Policy::topk(0.05).values(Values::OneBit(Magnitude::Mean))),
     ("low rank", Policy::low_rank(2)),
     ("quantised bf16", Policy::quantised(Values::Bf16)),
@@ -108,7 +110,7 @@ fn what_is_not_sparse_goes_over_shared_memory() {
 
 #[test]
 fn mass_is_conserved_exactly_over_steps() {
-    for (name, policy) in &POLICIES[..10] {
+    for (name, policy) in &POLICIES[..12] {
         // Powers of two, so that the division by P is exact.
         for (world_size, between) in
             [1, 2, 4, 8].into_iter().flat_map(|size| BOTH.map(|between| (size, between)))

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use brevity::collectives::sparse::{Coder, Draw, OkTopk, RandomPlaces, Wire};
+use brevity::collectives::sparse::{Coder, Draw, LeaderSum, OkTopk, RandomPlaces, Wire};
 use brevity::collectives::{Algorithm, Chunk, Description, Operation, dense};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::{Batch, LowRank};
@@ -272,6 +272,10 @@ fn sparse_vectors_are_summed_alike() {
             let places = RandomPlaces { draw: Draw::Scattered, k: dim / 2, seed: 5, step: step as u64 };
             let at_random = ledger.group.random_k_all_reduce(&local.to_dense(), places).unwrap();
             ledger.note_sparse("a random-k all-reduce", &at_random);
+            let (mut own, by) = (local.to_dense(), LeaderSum::Gtopk(PutBack::Conserving));
+            let pairs = &mut Coder::pairs();
+            let largest = ledger.group.hierarchical_all_reduce(&mut own, dim / 2, by, pairs).unwrap();
+            ledger.note_sparse("a hierarchical all-reduce", &largest);
             let mut state = OkTopk::new(dim, local.len(), ledger.group.world_size());
             let outcome = ledger.group.ok_topk_all_reduce(local.view(), &mut state).unwrap();
             ledger.note_sparse("an Ok-Topk all-reduce", &outcome.result);

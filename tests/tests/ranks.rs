@@ -32,6 +32,7 @@ mod grow;
 mod grow_processes;
 mod gtopk_paper;
 mod handles;
+mod hierarchical;
 mod host;
 mod host_barriers;
 mod host_bodies;

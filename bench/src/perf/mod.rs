@@ -3,6 +3,7 @@
 mod blocks;
 mod dense;
 mod exchange;
+mod hierarchical;
 mod messages;
 mod overlap;
 mod parts;
@@ -16,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use brevity::Group;
-use brevity::collectives::sparse::Wire;
+use brevity::collectives::sparse::{Draw, Wire};
 use brevity::compress::Density;
 use brevity::compress::quantise::Values;
 
@@ -24,6 +25,7 @@ pub use blocks::InBlocks;
 pub use dense::Dense;
 pub(crate) use exchange::check_alike;
 pub use exchange::{Stepped, measure_exchange};
+pub use hierarchical::InHosts;
 pub(crate) use overlap::multiply_for;
 pub use overlap::{Overlapped, measure_overlap};
 pub use parts::{InParts, SentPart};
@@ -229,9 +231,11 @@ pub fn measure(
         (Benchmark::Dense(collective), ..) => of_dtype!(dtype, dense(group, collective, case))?,
         (Benchmark::Part(which), Some(density), _) => {
             let count = case.bytes / size_of::<f32>();
-            match which.draw() {
-                Some(draw) => Box::new(InParts::new(group, draw, count, density)),
-                None => Box::new(InBlocks::new(group, count, density)?),
+            match which {
+                SentPart::RandomK => Box::new(InParts::new(group, Draw::Scattered, count, density)),
+                SentPart::RandomBlock => Box::new(InParts::new(group, Draw::Block, count, density)),
+                SentPart::Blocks => Box::new(InBlocks::new(group, count, density)?),
+                SentPart::Hosts => Box::new(InHosts::new(group, count, density)),
             }
         }
         (Benchmark::Sparse(collective, wire), Some(density), _) => {

@@ -16,11 +16,13 @@ pub enum SentPart {
     RandomBlock,
     /// The sum, without blocks that are zero.
     Blocks,
+    /// The largest sums, dense inside hosts and sparse between them.
+    Hosts,
 }
 
 impl SentPart {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::RandomK, Self::RandomBlock, Self::Blocks];
+    pub const ALL: [Self; 4] = [Self::RandomK, Self::RandomBlock, Self::Blocks, Self::Hosts];
 
     /// The name on the command line.
     #[must_use]
@@ -29,15 +31,7 @@ impl SentPart {
             Self::RandomK => "randomk-allreduce",
             Self::RandomBlock => "randomblock-allreduce",
             Self::Blocks => "block-allreduce",
-        }
-    }
-
-    /// How places are drawn, if they are.
-    pub(super) const fn draw(self) -> Option<Draw> {
-        match self {
-            Self::RandomK => Some(Draw::Scattered),
-            Self::RandomBlock => Some(Draw::Block),
-            Self::Blocks => None,
+            Self::Hosts => "hierarchical-allreduce",
         }
     }
 }

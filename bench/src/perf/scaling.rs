@@ -4,11 +4,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use brevity::collectives::sparse::{Coder, GtopkAllReduce, OkTopk, OkTopkAllReduce, PutBack, TopkAllReduce};
-use brevity::collectives::{Algorithm, Compressed, Machine};
+use brevity::collectives::sparse::{
+    Coder, GtopkAllReduce, HierarchicalAllReduce, LeaderSum, OkTopk, OkTopkAllReduce, PutBack, TopkAllReduce,
+};
+use brevity::collectives::{Algorithm, Compressed, Link, Machine};
 use brevity::compress::{SparseVec, SparseView};
 use brevity::transport::bootstrap::Opened;
-use brevity::transport::sim::run;
+use brevity::transport::sim::{Cluster, Links, run};
+use brevity::transport::{Rank, Transport};
 use brevity::{Group, ReduceOp, Settings};
 
 use super::Simulation;
@@ -16,6 +19,12 @@ use crate::{Error, Result};
 
 /// No call takes this long, in virtual time.
 const TIMEOUT: Duration = Duration::from_secs(1_000_000);
+
+/// The ranks of a host, in the hierarchical way.
+const HOST_RANKS: u32 = 4;
+
+/// How a message and a byte inside a host compare with those between hosts, in the hierarchical way.
+const INSIDE: f64 = 0.01;
 
 /// A way to sum the gradients of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,19 +39,33 @@ pub enum Summing {
     OkTopk,
     /// The largest sums by a tree.
     Gtopk,
+    /// Dense inside hosts of four ranks, whose links are a hundred times as fast, and the largest sums by a
+    /// tree between them.
+    Hierarchical,
 }
 
 impl Summing {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::DenseRing, Self::TopkAllGather, Self::TopkSplit, Self::OkTopk, Self::Gtopk];
+    pub const ALL: [Self; 6] = [
+        Self::DenseRing,
+        Self::TopkAllGather,
+        Self::TopkSplit,
+        Self::OkTopk,
+        Self::Gtopk,
+        Self::Hierarchical,
+    ];
 
-    /// Whether what all ranks hold grows with their square, or is a whole vector each: too much memory for
-    /// many ranks in one process. Then a part of the elements on links that are slower by as much takes as
-    /// long, since messages are long.
+    /// Whether each rank holds a whole vector: too much memory for one process. Then a part of the elements
+    /// on links that are slower by as much takes as long, since messages are long.
+    #[must_use]
+    pub const fn is_dense(self) -> bool {
+        matches!(self, Self::DenseRing | Self::Hierarchical)
+    }
+
+    /// Likewise, whether what all ranks hold grows with their square: too much memory for many.
     #[must_use]
     pub const fn is_large(self) -> bool {
-        matches!(self, Self::DenseRing | Self::TopkAllGather | Self::TopkSplit)
+        self.is_dense() || matches!(self, Self::TopkAllGather | Self::TopkSplit)
     }
 
     /// Seconds of a sum of vectors of `count` elements, of which each rank has `k` entries at random places:
@@ -58,6 +81,12 @@ impl Summing {
             Self::Gtopk => simulated(on, None, |group| {
                 let (local, rule) = (entries(group.rank(), 0, count, k), PutBack::default());
                 let collective = GtopkAllReduce { local, k, rule, coder: Coder::pairs() };
+                async move { timed(&group, collective).await.map(|(times, _)| times) }
+            }),
+            Self::Hierarchical => by_hosts(on, |group| {
+                let vector = entries(group.rank(), 0, count, k).to_dense();
+                let (by, coder) = (LeaderSum::Gtopk(PutBack::default()), Coder::pairs());
+                let collective = HierarchicalAllReduce { vector, k, by, coder };
                 async move { timed(&group, collective).await.map(|(times, _)| times) }
             }),
             Self::OkTopk => simulated(on, None, |group| async move {
@@ -82,6 +111,7 @@ impl fmt::Display for Summing {
             Self::TopkSplit => "top-k split",
             Self::OkTopk => "Ok-Topk",
             Self::Gtopk => "gTop-k",
+            Self::Hierarchical => "hierarchical",
         })
     }
 }
@@ -94,11 +124,43 @@ fn simulated<F>(on: Simulation, algorithm: Option<Algorithm>, of_rank: impl Fn(G
 where
     F: Future<Output = Result<Times>> + 'static,
 {
-    let machine = Some(Machine::uniform(on.alpha, on.beta));
-    let settings = Settings { timeout: TIMEOUT, machine, any_order: true, ..Settings::default() };
-    let ranks = run(on.cluster(), |transport| {
-        of_rank(Group::opened(Opened::in_process(transport, None), settings).with_algorithm(algorithm))
-    });
+    timed_on(on.cluster(), Machine::uniform(on.alpha, on.beta), |transport, settings| {
+        let group = Group::opened(Opened::in_process(transport, None), settings);
+        of_rank(group.with_algorithm(algorithm))
+    })
+}
+
+/// Likewise, on hosts with several ranks each.
+fn by_hosts<F>(on: Simulation, of_rank: impl Fn(Group) -> F) -> Result<f64>
+where
+    F: Future<Output = Result<Times>> + 'static,
+{
+    let Simulation { world_size, alpha, beta } = on;
+    let hosts: Vec<u32> = (0..world_size).map(|rank| rank / HOST_RANKS).collect();
+    let inside = Link { alpha: alpha * INSIDE, overhead: 0.0, beta: beta * INSIDE };
+    let mut links = Links::new(alpha, beta);
+    for rank in 0..world_size {
+        for other in (rank + 1..world_size).take_while(|other| other / HOST_RANKS == rank / HOST_RANKS) {
+            links = links.with_link(Rank(rank), Rank(other), inside.alpha, inside.beta);
+        }
+    }
+    let machine = Machine { inside, ..Machine::uniform(alpha, beta) };
+    timed_on(Cluster::new(world_size, links), machine, |transport, settings| {
+        of_rank(Group::opened(Opened::in_process(transport, None).with_hosts(&hosts), settings))
+    })
+}
+
+fn timed_on<F>(
+    cluster: Cluster,
+    machine: Machine,
+    of_rank: impl Fn(Box<dyn Transport>, Settings) -> F,
+) -> Result<f64>
+where
+    F: Future<Output = Result<Times>> + 'static,
+{
+    let settings =
+        Settings { timeout: TIMEOUT, machine: Some(machine), any_order: true, ..Settings::default() };
+    let ranks = run(cluster, |transport| of_rank(transport, settings));
     let ranks = ranks.map_err(|stuck| Error::contestant("the simulation", stuck.to_string()))?;
     let times: Vec<Times> = ranks.into_iter().collect::<Result<_>>()?;
     let last = |of: fn(&Times) -> f64| times.iter().map(of).fold(0.0, f64::max);
@@ -167,6 +229,17 @@ mod tests {
         }
     }
 
+    /// As far as there is memory.
+    #[test]
+    fn a_hundredth_takes_as_long_among_128_ranks() {
+        for summing in Summing::ALL.into_iter().filter(|summing| summing.is_large()) {
+            let (count, k) = if summing.is_dense() { (400_000, 40_000) } else { (2_500_000, 2_500) };
+            let whole = summing.seconds(on(128, 1.0), count, k).unwrap();
+            let part = summing.seconds(on(128, 100.0), count / 100, k / 100).unwrap();
+            assert!((part / whole - 1.0).abs() < 0.05, "{summing}: {part} and {whole} s");
+        }
+    }
+
     #[test]
     fn a_tree_takes_less_than_a_gather_among_many_ranks() {
         let seconds =
@@ -174,5 +247,8 @@ mod tests {
         assert!(seconds(Summing::Gtopk, 32) < seconds(Summing::TopkAllGather, 32));
         assert!(seconds(Summing::Gtopk, 32) < seconds(Summing::DenseRing, 32));
         assert!(seconds(Summing::OkTopk, 32) > 0.0);
+        // Half of the rounds between hosts, and what is inside them.
+        let [hosts, ranks] = [8, 32].map(|world_size| seconds(Summing::Gtopk, world_size));
+        assert!((hosts..ranks).contains(&seconds(Summing::Hierarchical, 32)));
     }
 }

@@ -1,6 +1,7 @@
 //! The buckets of an exchange: tensors that travel together, in one collective.
 
 use brevity_collectives::{Call, Description, Error as Collective};
+use brevity_compress::Density;
 use brevity_compress::feedback::Gradient;
 use brevity_compress::low_rank::Batch;
 use brevity_compress::state::{Reader, Writer};
@@ -9,8 +10,10 @@ use super::Ending;
 use super::dense::DenseBucket;
 use super::gathered::GatheredBucket;
 use super::gradient::GradientMut;
+use super::hierarchical::HierarchicalBucket;
 use super::low_rank::LowRankBucket;
 use super::participants::Shares;
+use super::room::Lacking;
 use super::sparse::SparseBucket;
 use super::unbiased::UnbiasedBucket;
 use super::vote::VoteBucket;
@@ -23,6 +26,7 @@ pub(super) const CHOSEN_WORDS: usize = 4;
 pub(super) enum Bucket {
     Dense(DenseBucket),
     Sparse(Box<SparseBucket>),
+    Hierarchical(Box<HierarchicalBucket>),
     LowRank(Box<LowRankBucket>),
     Vote(VoteBucket),
     Unbiased(UnbiasedBucket),
@@ -35,6 +39,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.tensors().collect(),
             Self::Sparse(bucket) => bucket.tensors().collect(),
+            Self::Hierarchical(bucket) => bucket.tensors().collect(),
             Self::LowRank(bucket) => bucket.tensors(),
             Self::Vote(bucket) => bucket.tensors().collect(),
             Self::Unbiased(bucket) => bucket.tensors(),
@@ -47,7 +52,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.uses_slots(),
             Self::Sparse(bucket) => bucket.uses_slots(),
-            Self::LowRank(_) | Self::Unbiased(_) | Self::Gathered(_) => true,
+            Self::LowRank(_) | Self::Unbiased(_) | Self::Gathered(_) | Self::Hierarchical(_) => true,
             Self::Vote(_) => false,
         }
     }
@@ -57,6 +62,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.accumulate(tensor, gradient),
             Self::Sparse(bucket) => bucket.accumulate(tensor, gradient),
+            Self::Hierarchical(bucket) => bucket.accumulate(tensor, gradient),
             Self::LowRank(bucket) => bucket.accumulate(tensor, gradient),
             Self::Vote(bucket) => bucket.accumulate(tensor, gradient),
             Self::Unbiased(bucket) => bucket.accumulate(tensor, gradient),
@@ -69,6 +75,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.describe(),
             Self::Sparse(bucket) => bucket.describe(),
+            Self::Hierarchical(bucket) => bucket.describe(),
             Self::LowRank(bucket) => bucket.describe(),
             Self::Vote(bucket) => bucket.describe(),
             Self::Unbiased(bucket) => bucket.describe(),
@@ -81,6 +88,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.exchange(call, poisoned).await?,
             Self::Sparse(bucket) => bucket.exchange(call, poisoned).await?,
+            Self::Hierarchical(bucket) => bucket.exchange(call, poisoned).await?,
             Self::LowRank(bucket) => bucket.exchange(call, poisoned).await?,
             Self::Vote(bucket) => bucket.exchange(call, poisoned).await?,
             Self::Unbiased(bucket) => bucket.exchange(call, poisoned).await?,
@@ -95,6 +103,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.finish(ending, gradients, shares),
             Self::Sparse(bucket) => bucket.finish(ending, gradients, shares),
+            Self::Hierarchical(bucket) => bucket.finish(ending, gradients, shares),
             Self::LowRank(bucket) => bucket.finish(ending, gradients, shares),
             Self::Vote(bucket) => bucket.finish(ending, gradients),
             Self::Unbiased(bucket) => bucket.finish(ending, gradients, shares),
@@ -107,6 +116,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.travels(tensor),
             Self::Sparse(bucket) => bucket.travels(tensor),
+            Self::Hierarchical(bucket) => bucket.travels(tensor),
             Self::LowRank(bucket) => bucket.travels(tensor),
             Self::Vote(bucket) => bucket.travels(tensor),
             Self::Unbiased(bucket) => bucket.travels(tensor),
@@ -119,6 +129,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.keeps(tensor),
             Self::Sparse(bucket) => bucket.keeps(tensor),
+            Self::Hierarchical(bucket) => bucket.keeps(tensor),
             Self::LowRank(bucket) => bucket.keeps(tensor),
             Self::Vote(bucket) => bucket.holds(tensor).then(|| "vote of signs".into()),
             Self::Unbiased(bucket) => bucket.keeps(tensor),
@@ -126,12 +137,22 @@ impl Bucket {
         }
     }
 
-    /// The bucket of a sparse tensor, if it is this one.
-    pub(super) fn as_sparse_mut(&mut self, tensor: usize) -> Option<&mut SparseBucket> {
-        if let Self::Sparse(bucket) = self {
-            Some(&mut **bucket).filter(|bucket| bucket.holds(tensor))
-        } else {
-            None
+    /// Checks that there is memory for another density of a tensor, if it is a sparse one of this bucket.
+    pub(super) fn check_room(&self, tensor: usize, density: Density) -> Option<Result<(), Lacking>> {
+        match self {
+            Self::Sparse(bucket) if bucket.holds(tensor) => Some(bucket.check_room(tensor, density)),
+            Self::Hierarchical(bucket) if bucket.holds(tensor) => Some(bucket.check_room(tensor, density)),
+            _ => None,
+        }
+    }
+
+    /// Changes the density of a tensor, if it is a sparse one of this bucket, from the next step on. Returns
+    /// whether another number is selected.
+    pub(super) fn set_density(&mut self, tensor: usize, density: Density) -> bool {
+        match self {
+            Self::Sparse(bucket) => bucket.set_density(tensor, density),
+            Self::Hierarchical(bucket) => bucket.set_density(tensor, density),
+            _ => false,
         }
     }
 
@@ -154,7 +175,7 @@ impl Bucket {
         match self {
             Self::LowRank(bucket) => warm_starts.next().into_iter().for_each(|start| bucket.set_batch(start)),
             Self::Unbiased(bucket) => projections.next().into_iter().for_each(|step| bucket.resume(step)),
-            Self::Dense(_) | Self::Sparse(_) | Self::Vote(_) | Self::Gathered(_) => {}
+            Self::Dense(_) | Self::Sparse(_) | Self::Hierarchical(_) | Self::Vote(_) | Self::Gathered(_) => {}
         }
     }
 
@@ -163,6 +184,7 @@ impl Bucket {
         match self {
             Self::Dense(bucket) => bucket.residual_to(tensor, out),
             Self::Sparse(bucket) => bucket.residual_to(tensor, out),
+            Self::Hierarchical(bucket) => bucket.residual_to(tensor, out),
             Self::LowRank(bucket) => bucket.residual_to(tensor, out),
             Self::Vote(bucket) => bucket.residual_to(tensor, out),
             Self::Unbiased(bucket) => bucket.residual_to(tensor, out),
@@ -175,6 +197,7 @@ impl Bucket {
     pub(super) fn write_whole(&self, tensor: usize, contents: &mut Writer) {
         match self {
             Self::Dense(bucket) => bucket.write_state(tensor, contents),
+            Self::Hierarchical(bucket) => bucket.write_state(tensor, contents),
             Self::LowRank(bucket) => bucket.vectors().write_state(tensor, contents),
             Self::Vote(bucket) => bucket.write_state(tensor, contents),
             Self::Unbiased(bucket) => bucket.write_state(tensor, contents),
@@ -190,6 +213,7 @@ impl Bucket {
     ) -> Result<(), brevity_compress::Error> {
         match self {
             Self::Dense(bucket) => bucket.read_state(tensor, contents),
+            Self::Hierarchical(bucket) => bucket.read_state(tensor, contents),
             Self::LowRank(bucket) => bucket.vectors_mut().read_state(tensor, contents),
             Self::Vote(bucket) => bucket.read_state(tensor, contents),
             Self::Unbiased(bucket) => bucket.read_state(tensor, contents),

@@ -15,6 +15,7 @@ use super::course::Course;
 use super::dense::DenseBucket;
 use super::encoding::{Encoding, Shape};
 use super::gathered::GatheredBucket;
+use super::hierarchical::HierarchicalBucket;
 use super::low_rank::LowRankBucket;
 use super::parts::Parts;
 use super::post_momentum::PostMomentum;
@@ -181,14 +182,23 @@ impl ExchangeBuilder {
                 }
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
-                Resolved::Sparse { density, method, values, momentum, threshold, scope, dense_steps } => {
+                Resolved::Sparse {
+                    density,
+                    method,
+                    values,
+                    momentum,
+                    threshold,
+                    scope,
+                    dense_steps,
+                    hierarchical,
+                } => {
                     let seed = self.seed.wrapping_add(position as u64);
                     course.own[position] = Some(density);
                     course.dense_steps = course.dense_steps.max(dense_steps);
                     let k = method.selected(course.most(density), count);
                     let member = Member { tensor: position, count, k, momentum, seed };
                     let way = Way::new(method, values, threshold, position).by_scope(scope, dense_steps);
-                    plan.sparse.push((way, member));
+                    plan.sparse.push((Way { hierarchical, ..way }, member));
                 }
                 Resolved::SignNorm => {
                     plan.gathered.push((None, (position, Encoding::SignNorm { count })));
@@ -319,9 +329,13 @@ impl Plan {
         let others = in_buckets(others, count, most(BUCKET_BYTES).min(MOST_INDICES));
         for (way, members) in others.into_iter().chain(in_buckets(whole, count, MOST_INDICES)) {
             let of = || words("sparse", members.iter().map(|member| member.tensor), tensors);
-            let bucket =
-                SparseBucket::new(way, &members, world_size).map_err(|bytes| lacking(of(), bytes))?;
-            buckets.push(Bucket::Sparse(Box::new(bucket)));
+            let bucket = if way.hierarchical {
+                HierarchicalBucket::new(way, &members, world_size)
+                    .map(|bucket| Bucket::Hierarchical(Box::new(bucket)))
+            } else {
+                SparseBucket::new(way, &members, world_size).map(|bucket| Bucket::Sparse(Box::new(bucket)))
+            };
+            buckets.push(bucket.map_err(|bytes| lacking(of(), bytes))?);
         }
         buckets.sort_by_key(|bucket| Reverse(bucket.tensors().first().copied()));
         Ok(buckets)

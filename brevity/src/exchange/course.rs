@@ -47,13 +47,12 @@ impl Parts {
     }
 
     /// Checks that there is memory to select by these densities.
-    pub(super) fn check_room(&mut self, densities: &[Option<Density>]) -> Result<(), Error> {
-        let Self { tensors, buckets, .. } = self;
-        for (position, tensor) in tensors.iter().enumerate() {
-            let bucket = buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
-            let Some((bucket, density)) = bucket.zip(densities[position]) else { continue };
+    pub(super) fn check_room(&self, densities: &[Option<Density>]) -> Result<(), Error> {
+        for (position, tensor) in self.tensors.iter().enumerate() {
+            let Some(density) = densities[position] else { continue };
+            let room = self.buckets.iter().find_map(|bucket| bucket.check_room(position, density));
             let what = || format!("tensor {:?}", tensor.name);
-            bucket.check_room(position, density).map_err(|bytes| Error::Memory { what: what(), bytes })?;
+            room.unwrap_or(Ok(())).map_err(|bytes| Error::Memory { what: what(), bytes })?;
         }
         Ok(())
     }
@@ -64,8 +63,7 @@ impl Parts {
         let mut has_changed = false;
         for position in 0..tensors.len() {
             let Some(density) = course.density(position) else { continue };
-            let bucket = buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
-            has_changed |= bucket.is_some_and(|bucket| bucket.set_density(position, density));
+            has_changed |= buckets.iter_mut().any(|bucket| bucket.set_density(position, density));
         }
         for bucket in buckets {
             if let Bucket::Sparse(bucket) = bucket {

@@ -16,6 +16,7 @@ mod flight;
 mod gathered;
 mod going;
 mod gradient;
+mod hierarchical;
 mod kept;
 mod low_rank;
 mod participants;
@@ -217,7 +218,8 @@ impl GradientExchange {
             match bucket {
                 Bucket::LowRank(bucket) => bucket.restart(),
                 Bucket::Unbiased(bucket) => bucket.restart(),
-                Bucket::Sparse(_) | Bucket::Gathered(_) | Bucket::Dense(_) | Bucket::Vote(_) => {}
+                Bucket::Sparse(_) | Bucket::Hierarchical(_) | Bucket::Gathered(_) => {}
+                Bucket::Dense(_) | Bucket::Vote(_) => {}
             }
         }
         let momenta = self.parts.tensors.iter_mut().filter_map(|tensor| tensor.momentum.as_mut());
@@ -237,6 +239,7 @@ impl GradientExchange {
         for bucket in &mut self.parts.buckets {
             match bucket {
                 Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),
+                Bucket::Hierarchical(bucket) => bucket.rejoin(group.world_size()),
                 Bucket::Gathered(bucket) => bucket.rejoin(group.rank()),
                 Bucket::Dense(_) | Bucket::Vote(_) | Bucket::LowRank(_) | Bucket::Unbiased(_) => {}
             }
@@ -259,10 +262,9 @@ impl GradientExchange {
         let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
         let (position, _) = self.position(tensor)?;
         self.check_settled()?;
-        let bucket = self.parts.buckets.iter_mut().find_map(|bucket| bucket.as_sparse_mut(position));
-        let bucket =
-            bucket.ok_or_else(|| refused("a tensor whose policy is topk or gtopk, or another sparse one"))?;
-        let room = bucket.check_room(position, checked);
+        let room = self.parts.buckets.iter().find_map(|bucket| bucket.check_room(position, checked));
+        let room =
+            room.ok_or_else(|| refused("a tensor whose policy is topk or gtopk, or another sparse one"))?;
         room.map_err(|bytes| Error::Memory { what: format!("tensor {tensor:?}"), bytes })?;
         self.parts.course.own[position] = Some(checked);
         self.parts.follow_course();

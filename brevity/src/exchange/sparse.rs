@@ -34,15 +34,18 @@ pub(super) struct Way {
     pub(super) scope: Scope,
     /// The first steps, in which everything travels.
     pub(super) dense_steps: u64,
+    /// Whether hosts sum what their ranks have first.
+    pub(super) hierarchical: bool,
     /// The tensor, if it travels alone: where several values share a scale, it must be of one tensor.
-    alone: Option<usize>,
+    pub(super) alone: Option<usize>,
 }
 
 impl Way {
     /// That of each tensor's own threshold, from the first step on.
     pub(super) fn new(method: SparseMethod, values: Values, threshold: Threshold, tensor: usize) -> Self {
         let alone = has_scales(values).then_some(tensor);
-        Self { method, values, threshold, scope: Scope::Tensor, dense_steps: 0, alone }
+        let (scope, dense_steps, hierarchical) = (Scope::Tensor, 0, false);
+        Self { method, values, threshold, scope, dense_steps, hierarchical, alone }
     }
 
     /// With a threshold that tensors may have in common, after so many dense steps.

@@ -221,7 +221,7 @@ impl Policy {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(policy) => {
-                let SparsePolicy { density, method, values, momentum, .. } = policy;
+                let SparsePolicy { density, method, values, momentum, hierarchical, .. } = policy;
                 let (threshold, scope, dense_steps) = (policy.threshold(), policy.scope, policy.dense_steps);
                 let density =
                     Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
@@ -233,7 +233,16 @@ impl Policy {
                     let (tensor, policy) = (tensor.into(), method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                Ok(Resolved::Sparse { density, method, values, momentum, threshold, scope, dense_steps })
+                Ok(Resolved::Sparse {
+                    density,
+                    method,
+                    values,
+                    momentum,
+                    threshold,
+                    scope,
+                    dense_steps,
+                    hierarchical,
+                })
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
@@ -281,6 +290,7 @@ pub(crate) enum Resolved {
         threshold: Threshold,
         scope: Scope,
         dense_steps: u64,
+        hierarchical: bool,
     },
     LowRank {
         method: LowRankMethod,

@@ -34,8 +34,7 @@ impl fmt::Display for Policy {
             Kind::Auto { density: auto::DENSITY } => f.write_str("auto"),
             Kind::Auto { density } => write!(f, "auto:{density}"),
             Kind::Sparse(policy) => {
-                let SparsePolicy { density, method, values, momentum, threshold, scope, dense_steps } =
-                    policy;
+                let SparsePolicy { density, method, values, momentum, threshold, scope, .. } = policy;
                 write!(f, "{}:{density}", method.name())?;
                 if values != Values::default() {
                     write!(f, ",values={values}")?;
@@ -52,7 +51,11 @@ impl fmt::Display for Policy {
                 if scope != Scope::default() {
                     write!(f, ",scope={scope}")?;
                 }
+                if policy.hierarchical {
+                    f.write_str(",hierarchical=yes")?;
+                }
                 write!(f, "{momentum}")?;
+                let dense_steps = policy.dense_steps;
                 if dense_steps > 0 { write!(f, ",dense-steps={dense_steps}") } else { Ok(()) }
             }
             Kind::LowRank(LowRankPolicy { method, rank, min_compression, post_momentum }) => {
@@ -76,9 +79,9 @@ impl fmt::Display for Policy {
 /// | --- | --- | --- |
 /// | `dense` | none | none |
 /// | `auto` | none, or a [density](Policy::auto) | none |
-/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`scope`](Policy::scope): [`tensor`, `bucket`, `model`](Scope); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov): `yes`; [`dense-steps`](Policy::dense_steps): a number |
+/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`scope`](Policy::scope): [`tensor`, `bucket`, `model`](Scope); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov), [`hierarchical`](Policy::hierarchical): `yes`; [`dense-steps`](Policy::dense_steps): a number |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
-/// | `oktopk` | [density](Policy::oktopk) | those of `topk` |
+/// | `oktopk` | [density](Policy::oktopk) | those of `topk` but `hierarchical` |
 /// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum; `dense-steps` |
 /// | `block` | [density](Policy::block) | those of momentum; `dense-steps` |
 /// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor |
@@ -189,6 +192,9 @@ impl Policy {
                 let steps = value.parse().ok().map(|steps| self.dense_steps(steps));
                 steps.ok_or_else(|| "dense-steps=N, with a number of steps".into())
             }
+            (Kind::Sparse(SparsePolicy { method, .. }), "hierarchical") if method.has_leaders() => {
+                if value == "yes" { Ok(self.hierarchical()) } else { Err("hierarchical=yes".into()) }
+            }
             (
                 Kind::Sparse(SparsePolicy { momentum, .. }),
                 "momentum" | "nesterov" | "clip" | "samomentum",
@@ -207,7 +213,11 @@ impl Policy {
             }
             (kind, _) => Err(match kind {
                 Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }) => {
-                    "only values=FORMAT, put-back=RULE, threshold=T, scope=SCOPE, momentum=FACTOR, \
+                    "only values=FORMAT, put-back=RULE, threshold=T, scope=SCOPE, hierarchical=yes, \
+                     momentum=FACTOR, nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N"
+                }
+                Kind::Sparse(SparsePolicy { method, .. }) if method.has_leaders() => {
+                    "only values=FORMAT, threshold=T, scope=SCOPE, hierarchical=yes, momentum=FACTOR, \
                      nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N"
                 }
                 Kind::Sparse(SparsePolicy { method, .. }) if method.has_entries() => {
@@ -304,6 +314,14 @@ mod tests {
                 "gtopk:0.01,put-back=published,threshold=adaptive,momentum=0.9",
                 Policy::gtopk(0.01).put_back(PutBack::Published).threshold(Threshold::Adaptive).momentum(0.9),
             ),
+            (
+                "topk:0.01,values=bf16,hierarchical=yes",
+                Policy::topk(0.01).values(Values::Bf16).hierarchical(),
+            ),
+            (
+                "gtopk:0.5,put-back=published,hierarchical=yes",
+                Policy::gtopk(0.5).put_back(PutBack::Published).hierarchical(),
+            ),
             ("oktopk:0.01,threshold=exact", Policy::oktopk(0.01).threshold(Threshold::Exact)),
             ("topk:0.01,threshold=0.00025", Policy::topk(0.01).threshold(Threshold::Fixed(0.00025))),
             ("random-k:0.01", Policy::random_k(0.01)),
@@ -359,8 +377,9 @@ mod tests {
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             (
                 "gtopk:0.1,min=2",
-                "only values=FORMAT, put-back=RULE, threshold=T, scope=SCOPE, momentum=FACTOR, nesterov=yes, \
-                 clip=NORM, samomentum=FACTOR and dense-steps=N after the method",
+                "only values=FORMAT, put-back=RULE, threshold=T, scope=SCOPE, hierarchical=yes, \
+                 momentum=FACTOR, nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N after the \
+                 method",
             ),
             ("topk:0.1,momentum=1", "momentum=FACTOR, at least 0 and less than 1, without samomentum"),
             (
@@ -379,13 +398,19 @@ mod tests {
             ("gtopk:0.1,put-back=published,put-back=published", "put-back once"),
             (
                 "topk:0.1,put-back=published",
-                "only values=FORMAT, threshold=T, scope=SCOPE, momentum=FACTOR, nesterov=yes, clip=NORM, \
-                 samomentum=FACTOR and dense-steps=N after the method",
+                "only values=FORMAT, threshold=T, scope=SCOPE, hierarchical=yes, momentum=FACTOR, \
+                 nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N after the method",
             ),
             (
                 "topk:0.1,values=bf17",
                 "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
                  two-bit-mean, two-bit-min",
+            ),
+            ("topk:0.1,hierarchical=no", "hierarchical=yes"),
+            (
+                "oktopk:0.1,hierarchical=yes",
+                "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, clip=NORM and \
+                 samomentum=FACTOR after the method",
             ),
             ("topk:0.1,threshold=0", THRESHOLD),
             ("topk:0.1,threshold=inf", THRESHOLD),

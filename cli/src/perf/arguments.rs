@@ -44,10 +44,10 @@ const DEFAULT_DENSITY: f64 = 0.001;
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
     /// reducescatter, allgather, gather, scatter, alltoall, randomk-allreduce, randomblock-allreduce,
-    /// block-allreduce, sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce,
-    /// oktopk-allreduce, quantised-allreduce, vote-allreduce, or compress for the kernels of compression,
-    /// which need no ranks; or exchange, a step of a model's gradient exchange; or scaling, the time of sums
-    /// of 4, 8, .. up to --ranks simulated ranks
+    /// block-allreduce, hierarchical-allreduce, sparse-allgather, sparse-reducescatter, topk-allreduce,
+    /// gtopk-allreduce, oktopk-allreduce, quantised-allreduce, vote-allreduce, or compress for the kernels of
+    /// compression, which need no ranks; or exchange, a step of a model's gradient exchange; or scaling, the
+    /// time of sums of 4, 8, .. up to --ranks simulated ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]

@@ -25,7 +25,7 @@ const DENSITY: f64 = 0.001;
 const RANKS: u32 = 128;
 
 /// The most ranks of a simulation.
-const MOST_RANKS: u32 = 128;
+const MOST_RANKS: u32 = 1024;
 
 /// Elements of many ranks, and speed of their links, are divided by this.
 const PART: usize = 100;
@@ -125,9 +125,15 @@ impl Plan {
         refuse(arguments.density.len() > 1, || "--density: scaling takes one".into())?;
         let density = arguments.density.first().copied().unwrap_or(DENSITY);
         let elements = arguments.elements.map_or(ELEMENTS, |Size(elements)| elements);
-        let k = (elements as f64 * density) as usize;
+        let k = (elements as f64 * density).round() as usize;
         refuse(!(PART..=elements).contains(&k), || {
             format!("--density {density}: expected at least {PART} of {elements} elements, and at most all")
+        })?;
+        refuse(!elements.is_multiple_of(PART) || !k.is_multiple_of(PART), || {
+            format!(
+                "{k} entries of {elements} elements: expected multiples of {PART}, because a part of so many \
+                 stands for all; change --elements or --density"
+            )
         })?;
         let seconds = |option: &str, given: Option<f64>, default: f64| -> Result<f64> {
             let seconds = given.unwrap_or(default);
@@ -143,7 +149,7 @@ impl Plan {
 
     fn row(self, ranks: u32) -> Result<Row> {
         let way = |summing: Summing| {
-            let is_part = summing == Summing::DenseRing || summing.is_large() && ranks > WHOLE;
+            let is_part = summing.is_dense() || summing.is_large() && ranks > WHOLE;
             let part = if is_part { PART } else { 1 };
             let Self { elements, k, alpha, beta, .. } = self;
             let on = Simulation { world_size: ranks, alpha, beta: beta * part as f64 };
@@ -162,6 +168,7 @@ const COLOURS: [RGBColor; Summing::ALL.len()] = [
     RGBColor(0xcc, 0x79, 0xa7),
     RGBColor(0x00, 0x9e, 0x73),
     RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xe6, 0x9f, 0x00),
 ];
 
 fn svg(report: &Report<Row>) -> Result<String> {
@@ -224,7 +231,7 @@ mod tests {
     fn each_number_of_ranks_has_a_time_for_each_way() {
         let plan = plan("--elements 40000 --density 0.01 --ranks 8").unwrap();
         let rows: Vec<Row> = [4, 8].map(|ranks| plan.row(ranks).unwrap()).into();
-        assert!(rows.iter().all(|row| row.ways.len() == 5 && row.ways.iter().all(|way| way.ms > 0.4)));
+        assert!(rows.iter().all(|row| row.ways.len() == 6 && row.ways.iter().all(|way| way.ms > 0.4)));
         let report =
             Report { name: NAME.into(), transport: "sim", world_size: 8, dtype: "f32", version: "", rows };
         let drawing = svg(&report).unwrap();
@@ -235,7 +242,10 @@ mod tests {
     fn what_makes_no_sense_is_refused_in_one_line() {
         for (line, expected) in [
             ("--size 4:8", "--size does not go with scaling"),
-            ("--ranks 2", "from 4 to 128"),
+            ("--ranks 2", "from 4 to 1024"),
+            ("--ranks 1025", "from 4 to 1024"),
+            ("--elements 1000050 --density 0.01", "of 1000050 elements: expected multiples of 100"),
+            ("--elements 1000000 --density 0.00025", "250 entries of 1000000 elements"),
             ("--density 0.1,0.2", "takes one"),
             ("--density 1e-7", "expected at least 100 of"),
             ("--alpha 2000", "from 0 to 1000 seconds"),

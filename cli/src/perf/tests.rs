@@ -72,6 +72,7 @@ fn every_benchmark_measures_right_results() {
             "randomk-allreduce --elements 999 --density 0.01,0.7,1",
             "randomblock-allreduce --elements 999 --density 0.01,0.7,1",
             "block-allreduce --elements 9999 --density 0.01,0.5,1",
+            "hierarchical-allreduce --elements 999 --density 0.01,0.5,1",
             "quantised-allreduce --size 4:16K",
             "quantised-allreduce --size 4:16K --values eight-bit",
             "quantised-allreduce --size 4:16K --values one-bit-mean",

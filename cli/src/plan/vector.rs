@@ -218,6 +218,8 @@ mod tests {
             names
         };
         assert_eq!(names("").len(), 11, "dense, seven of entries, quantised, a vote and factors");
+        let of_hosts = names("--world-size 16 --hosts 4 --density 0.01");
+        assert!(of_hosts.contains(&"hierarchical all-reduce".to_owned()), "{of_hosts:?}");
         assert_eq!(names("--rank 2"), ["all-reduce", "low-rank all-reduce"]);
         assert_eq!(names("--values bf16"), ["all-reduce", "quantised all-reduce", "vote"]);
         let entries = ["ok-topk all-reduce", "random-k all-reduce", "sparse all-gather"];

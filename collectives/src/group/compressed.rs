@@ -11,8 +11,9 @@ use crate::low_rank::LowRankAllReduce;
 use crate::plan::{Planned, Summand, compare};
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
-    BlockAllReduce, Coder, Gtopk, GtopkAllReduce, OkTopk, OkTopkAllReduce, OkTopkSum, PutBack,
-    RandomKAllReduce, RandomPlaces, Scattered, SparseAllGather, SparseReduceScatter, TopK, TopkAllReduce,
+    BlockAllReduce, Coder, Gtopk, GtopkAllReduce, HierarchicalAllReduce, LeaderSum, OkTopk, OkTopkAllReduce,
+    OkTopkSum, PutBack, RandomKAllReduce, RandomPlaces, Scattered, SparseAllGather, SparseReduceScatter,
+    TopK, TopkAllReduce,
 };
 use crate::vote::VoteAllReduce;
 
@@ -259,6 +260,48 @@ impl Group {
         block: usize,
     ) -> Handle<(BlockAllReduce, Result<()>)> {
         self.start_compressed(BlockAllReduce { vector, block })
+    }
+
+    /// Sums the vectors of all ranks: densely to the first rank of each host, its leader, and sparsely
+    /// between leaders, of which each selects the `k` largest entries of its host's sum. The vector becomes
+    /// what is left for later steps: on leaders what was not delivered of their hosts' vectors, on other
+    /// ranks zeros. Returns the sum.
+    ///
+    /// ```
+    /// use brevity_collectives::Group;
+    /// use brevity_collectives::sparse::{Coder, LeaderSum, PutBack};
+    ///
+    /// let (group, mut vector) = (Group::solo(), [1.0, -4.0, 2.0]);
+    /// let by = LeaderSum::Gtopk(PutBack::Conserving);
+    /// let sum = group.hierarchical_all_reduce(&mut vector, 1, by, &mut Coder::pairs())?;
+    /// assert_eq!((sum.indices(), sum.values(), vector), (&[1][..], &[-4.0][..], [1.0, 0.0, 2.0]));
+    /// # Ok::<(), brevity_collectives::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NonFinite`](crate::Error::NonFinite) on all ranks if a
+    /// value or a sum is not finite, and [`Error::Overflow`](crate::Error::Overflow) for a sum of
+    /// [top-k](LeaderSum::Topk); [`Error::Compress`](crate::Error::Compress) for more than 2^32 elements. The
+    /// vector is unchanged then.
+    pub fn hierarchical_all_reduce(
+        &self,
+        vector: &mut [f32],
+        k: usize,
+        by: LeaderSum,
+        coder: &mut Coder,
+    ) -> Result<SparseVec> {
+        self.call_compressed(&mut HierarchicalAllReduce { vector, k, by, coder })
+    }
+
+    /// Starts a [`hierarchical_all_reduce`](Self::hierarchical_all_reduce).
+    pub fn start_hierarchical_all_reduce(
+        &self,
+        vector: Vec<f32>,
+        k: usize,
+        by: LeaderSum,
+        coder: Coder,
+    ) -> Handle<(HierarchicalAllReduce, Result<SparseVec>)> {
+        self.start_compressed(HierarchicalAllReduce { vector, k, by, coder })
     }
 
     /// Sums the vectors of all ranks in place, with values of this format on the wire. Returns what rounding

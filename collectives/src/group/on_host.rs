@@ -20,6 +20,13 @@ use crate::host::{Host, Inside, SlotTurn, Terms};
 use crate::plan::{Algorithm, Work};
 
 impl Group {
+    /// The host of each rank, by rank, as a number: ranks with equal ones are on one host.
+    #[must_use]
+    pub fn host_numbers(&self) -> Vec<u32> {
+        let Context { ranks, world, .. } = &*self.context;
+        ranks.members.iter().map(|member| world.host(*member)).collect()
+    }
+
     /// The right of a call's body to use the slots of this rank's host, if there are.
     pub(super) fn inside(&self, outer: Signature, spins: u32) -> Option<Inside> {
         self.context.ranks.host.as_ref().map(|host| Inside::new(host, outer, spins))

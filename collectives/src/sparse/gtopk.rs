@@ -44,7 +44,7 @@ pub enum PutBack {
 impl PutBack {
     /// The rule's number on the wire. Ranks with different rules would put some entries back twice and lose
     /// others.
-    const fn number(self) -> u8 {
+    pub(super) const fn number(self) -> u8 {
         match self {
             Self::Conserving => 1,
             Self::Published => 2,
@@ -66,7 +66,7 @@ pub struct Gtopk {
 type Added = std::result::Result<(), Compress>;
 
 /// The bits of a rule's number in a description; the wire's has those above.
-const RULE_BITS: u32 = 2;
+pub(super) const RULE_BITS: u32 = 2;
 
 /// What ranks of a gTop-k all-reduce must agree on.
 #[must_use]

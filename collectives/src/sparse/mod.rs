@@ -5,6 +5,7 @@ pub(crate) mod blocks;
 mod calls;
 mod doubling;
 pub(crate) mod gtopk;
+pub(crate) mod hierarchical;
 mod message;
 pub(crate) mod ok_topk;
 pub(crate) mod random_k;
@@ -19,6 +20,11 @@ pub use calls::{Entries, GtopkAllReduce, SparseAllGather, SparseReduceScatter, T
 pub(crate) use gtopk::names as names_of_gtopk;
 pub use gtopk::{
     Gtopk, PutBack, describe as describe_gtopk, gtopk_all_reduce, gtopk_all_reduce_with_feedback,
+};
+pub(crate) use hierarchical::names as names_of_hierarchical;
+pub use hierarchical::{
+    HierarchicalAllReduce, HierarchicalSum, LeaderSum, describe as describe_hierarchical,
+    hierarchical_all_reduce,
 };
 pub use ok_topk::{
     OkTopk, OkTopkAllReduce, OkTopkSum, Periods, describe as describe_ok_topk, ok_topk_all_reduce,

@@ -14,8 +14,9 @@
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use brevity::collectives::sparse::{Coder, LeaderSum};
 use brevity::collectives::{Error as Collective, Topology};
-use brevity::{Error, GradientExchange, Group, Join, Policy, ReduceOp, launch};
+use brevity::{Error, GradientExchange, Group, Join, Policy, PutBack, ReduceOp, launch};
 use brevity_tests::block_on;
 use brevity_tests::dense::check_placed;
 use brevity_tests::long::check_long;
@@ -81,7 +82,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs every dense collective by every algorithm, as a rank of the host that the argument has at its place.
+/// Runs every dense collective by every algorithm, and a hierarchical sum, as a rank of the host that the
+/// argument has at its place.
 fn levels() -> ExitCode {
     let hosts = std::env::args().nth(2).unwrap_or_default();
     let hosts: Vec<u32> = hosts.split(',').filter_map(|host| host.parse().ok()).collect();
@@ -92,6 +94,7 @@ fn levels() -> ExitCode {
     let checked = group.and_then(|group| {
         for count in [0, 1, 1000, 300_001] {
             block_on(check_placed(&group, topology, count, None))?;
+            check_hierarchical(&group, &hosts, count)?;
         }
         Ok(group.statistics().bytes_shared)
     });
@@ -103,6 +106,21 @@ fn levels() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A hierarchical sum of integers: nothing is lost, and what is left is on the first rank of each host.
+fn check_hierarchical(group: &Group, hosts: &[u32], count: usize) -> Result<(), Collective> {
+    let (rank, by) = (group.rank() as usize, LeaderSum::Gtopk(PutBack::Conserving));
+    let same = |numbers: &[u32]| -> Vec<_> { numbers.iter().map(|host| *host == numbers[rank]).collect() };
+    assert_eq!(same(&group.host_numbers()), same(hosts), "hosts have other ranks");
+    let mut left = oracle::vector(group.rank(), count);
+    let sum = group.hierarchical_all_reduce(&mut left, count / 10, by, &mut Coder::pairs())?;
+    let is_leader = !hosts[..rank].contains(&hosts[rank]);
+    assert!(is_leader || left.iter().all(|left| *left == 0.0), "something is left on rank {rank}");
+    group.all_reduce(&mut left, ReduceOp::Sum)?;
+    let given: Vec<_> = (0..group.world_size()).map(|rank| oracle::vector(rank, count)).collect();
+    assert!(oracle::sum(&[left, sum.to_dense()]) == oracle::sum(&given), "something is lost of {count}");
+    Ok(())
 }
 
 /// Launches ranks, prints their process ids, and waits.
@@ -201,13 +219,14 @@ fn exchange(group: &Group, last_step: Option<u32>) -> brevity::Result<()> {
         .tensor("weight", [300, 200], Policy::gtopk(0.01))
         .tensor("projection", [300, 200], Policy::low_rank(2))
         .tensor("bias", [300], Policy::dense())
+        .tensor("by hosts", [300, 200], Policy::gtopk(0.01).hierarchical())
         .build()?;
     for step in 0.. {
         if step == STEPS_TO_BE_READY {
             say_ready(group.rank());
         }
         let vector = |count| oracle::vector(group.rank() + step, count);
-        exchange.average(&mut [vector(60_000), vector(60_000), vector(300)])?;
+        exchange.average(&mut [vector(60_000), vector(60_000), vector(300), vector(60_000)])?;
         if group.rank() == 2 && Some(step + 1) == last_step {
             let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
         }

@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use super::*;
 
 /// Tensors of every kind, in several buckets each.
-const TENSORS: [(&str, [usize; 2], Policy); 13] = [
+const TENSORS: [(&str, [usize; 2], Policy); 15] = [
     ("first", [30, 20], Policy::gtopk(0.05)),
     ("bias", [1, 7], Policy::dense()),
     ("second", [16, 16], Policy::low_rank(2)),
@@ -20,6 +20,8 @@ const TENSORS: [(&str, [usize; 2], Policy); 13] = [
     ("random", [10, 40], Policy::random_k(0.1)),
     ("random too", [1, 9], Policy::random_block(0.5)),
     ("blocks", [30, 40], Policy::block(0.4)),
+    ("by hosts", [10, 40], Policy::gtopk(0.1).hierarchical()),
+    ("by hosts too", [20, 10], Policy::topk(0.1).hierarchical()),
 ];
 
 fn built(group: &Group, bytes: usize) -> GradientExchange {
