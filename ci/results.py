@@ -5,10 +5,13 @@
     ci/results.py show FOLDER             prints the tables
     ci/results.py run sync DATA FOLDER    the same of synchronous training, by 4 ranks
     ci/results.py show sync FOLDER
+    ci/results.py run rules DATA FOLDER   gTop-k's put-back rules, by 4, 8 and 16 ranks
+    ci/results.py show rules FOLDER
 
 DATA is the folder of the four MNIST files, or "digits" for the built-in ones. Asynchronous: three hidden
 layers of 1024, 5 epochs, batches of 40 of each worker (minutes a run); digits a layer of 128, 30 epochs,
-batches of 8 (seconds). Synchronous: two layers of 512, 3 epochs, batches of 32; the same digits.
+batches of 8 (seconds). Synchronous: two layers of 512, 3 epochs, batches of 32; the same digits. Rules: a
+layer of 128, 3 epochs, batches of 16, a density of 0.001; the same digits with 0.01.
 FOLDER keeps each run in a file of its own, so that the work can be stopped and goes on.
 """
 
@@ -53,6 +56,11 @@ SYNC_METHODS = [
     "random-k",
     "random-block",
 ]
+
+# Put-back rules of gTop-k, and their methods.
+RULES = {"conserving": "gtopk", "published": "gtopk-published", "merger keeps": "gtopk-merger-keeps"}
+RULE_RANKS = [4, 8, 16]
+RULE_MNIST = ["--hidden", "128", "--batch-size", "16", "--epochs", "3", "--density", "0.001"]
 
 # Name in the tables, and arguments. AdaGrad on one node is a worker alone, which sends everything.
 NODES = {
@@ -145,6 +153,50 @@ def run_sync(arguments):
             part.rename(file)
 
 
+def rules_file(folder, method, ranks, seed):
+    return folder / f"rules_{method}_{ranks}_{seed}.json"
+
+
+def run_rules(arguments):
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    network = DIGITS if arguments.data == "digits" else ["--data", arguments.data, *RULE_MNIST]
+    for seed in arguments.seed or SEEDS:
+        for ranks in RULE_RANKS:
+            for method in RULES.values():
+                file = rules_file(arguments.folder, method, ranks, seed)
+                if file.exists():
+                    continue
+                if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
+                    return
+                print(f"{method}, {ranks} ranks, seed {seed}", file=sys.stderr, flush=True)
+                part = file.with_suffix(".part")
+                command = [arguments.train, *network, "--method", method, "--ranks", str(ranks)]
+                command += ["--seed", str(seed), "--json", str(part)]
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=SYNC_ENVIRONMENT)
+                part.rename(file)
+
+
+def show_rules(arguments):
+    print("| rule | " + " | ".join(f"{ranks} ranks" for ranks in RULE_RANKS) + " |")
+    print("| --- |" + " --- |" * len(RULE_RANKS))
+    for rule, method in RULES.items():
+        cells = []
+        for ranks in RULE_RANKS:
+            files = [rules_file(arguments.folder, method, ranks, seed) for seed in SEEDS]
+            runs = [json.loads(file.read_text())["runs"][0] for file in files if file.exists()]
+            cells.append(accuracies(runs))
+        print(f"| {rule} | " + " | ".join(cells) + " |")
+
+
+def accuracies(runs):
+    """The mean of the accuracies of runs, and half their range."""
+    percent = [100 * run["test_accuracy"] for run in runs]
+    if not percent:
+        return "-"
+    spread = f" ± {(max(percent) - min(percent)) / 2:.2f}" if len(percent) > 1 else ""
+    return f"{statistics.mean(percent):.2f}{spread}"
+
+
 def show_sync(arguments):
     found = {}
     for method in SYNC_METHODS:
@@ -156,12 +208,10 @@ def show_sync(arguments):
     print("| method | test accuracy | bytes a step | compression | seconds | in communication | runs |")
     print("| --- |" + " --- |" * 6)
     for method, runs in found.items():
-        percent = [100 * run["test_accuracy"] for run in runs]
-        spread = f" ± {(max(percent) - min(percent)) / 2:.2f}" if len(percent) > 1 else ""
         count, seconds = mean(method, "bytes_per_rank_step"), mean(method, "seconds")
         times = f"{mean('dense', 'bytes_per_rank_step') / count:.1f}x" if "dense" in found else "-"
         share = mean(method, "communication_seconds") / seconds
-        row = [f"{statistics.mean(percent):.2f}{spread}", f"{count:,.0f}", times]
+        row = [accuracies(runs), f"{count:,.0f}", times]
         print(f"| {method} | " + " | ".join([*row, f"{seconds:.1f}", f"{share:.2f}", str(len(runs))]) + " |")
 
 
@@ -173,11 +223,7 @@ def show(arguments):
             found.setdefault((name, workers, speed), []).append(json.loads(file.read_text())["runs"][0])
 
     def accuracy(name, workers):
-        percent = [100 * run["test_accuracy"] for run in found.get((name, workers, 1), [])]
-        if not percent:
-            return "-"
-        spread = f" ± {(max(percent) - min(percent)) / 2:.2f}" if len(percent) > 1 else ""
-        return f"{statistics.mean(percent):.2f}{spread}"
+        return accuracies(found.get((name, workers, 1), []))
 
     print("| method | " + " | ".join(str(workers) for workers in WORKERS) + " |")
     print("| --- |" + " --- |" * len(WORKERS))
@@ -209,7 +255,7 @@ def main():
     running = actions.add_parser("run")
     showing = actions.add_parser("show")
     for action in [running, showing]:
-        action.add_argument("training", nargs="?", choices=["async", "sync"], default="async")
+        action.add_argument("training", nargs="?", choices=["async", "sync", "rules"], default="async")
     running.add_argument("data")
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--train", default="target/release/train")
@@ -217,12 +263,11 @@ def main():
     running.add_argument("--until", help="the time of day after which no run begins")
     showing.add_argument("folder", type=pathlib.Path)
     arguments = parser.parse_args()
-    if getattr(arguments, "data", None) in ["async", "sync"]:
-        parser.error("a folder is missing: run [async|sync] DATA FOLDER")
-    if arguments.training == "sync":
-        (run_sync if arguments.action == "run" else show_sync)(arguments)
-    else:
-        (run if arguments.action == "run" else show)(arguments)
+    if getattr(arguments, "data", None) in ["async", "sync", "rules"]:
+        parser.error("a folder is missing: run [async|sync|rules] DATA FOLDER")
+    works = {"async": (run, show), "sync": (run_sync, show_sync), "rules": (run_rules, show_rules)}
+    running, showing = works[arguments.training]
+    (running if arguments.action == "run" else showing)(arguments)
 
 
 main()

@@ -6,7 +6,7 @@ use crate::model::Model;
 use crate::rounded::Rounded;
 use crate::trainer::{BoxError, Exchange};
 use brevity::compress::quantise::{Magnitude, Values};
-use brevity::{GradientExchange, Group, Policy, ReduceOp};
+use brevity::{GradientExchange, Group, Policy, PutBack, ReduceOp};
 use brevity_bench::timeline::Timeline;
 
 /// The momentum of signum's votes, and that of DGC before it selects.
@@ -78,6 +78,8 @@ impl Way {
             _ if !is_matrix => Policy::dense(),
             Method::Topk => Policy::topk(self.density),
             Method::Gtopk => Policy::gtopk(self.density),
+            Method::GtopkPublished => Policy::gtopk(self.density).put_back(PutBack::Published),
+            Method::GtopkMergerKeeps => Policy::gtopk(self.density).put_back(PutBack::MergerKeeps),
             Method::Oktopk => Policy::oktopk(self.density),
             Method::RandomK => Policy::random_k(self.density),
             Method::RandomBlock => Policy::random_block(self.density),

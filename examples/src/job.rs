@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn every_method_gets_its_run() {
-        let all = "dense,topk,gtopk,oktopk,lowrank,dgc,signum,one-bit,two-bit,eight-bit,qsgd,terngrad,\
-                   random-k,random-block";
+        let all = "dense,topk,gtopk,gtopk-published,gtopk-merger-keeps,oktopk,lowrank,dgc,signum,one-bit,\
+                   two-bit,eight-bit,qsgd,terngrad,random-k,random-block";
         for ending in endings(&format!("--ranks 2 --epochs 1 --hidden 32 --method {all}")) {
             let runs = ending.unwrap();
             let methods: Vec<_> = runs.iter().map(|run| run.method.as_str()).collect();

@@ -12,6 +12,10 @@ pub enum Method {
     Topk,
     /// The largest entries of all ranks together.
     Gtopk,
+    /// The same with the published put-back rule, which loses what merges drop.
+    GtopkPublished,
+    /// The same where a merging rank keeps all that its merges drop.
+    GtopkMergerKeeps,
     /// Two thin factors a matrix (PowerSGD).
     Lowrank,
     /// Every element in 8 bits, with error feedback.
@@ -42,6 +46,8 @@ impl fmt::Display for Method {
             Self::Dense => "dense",
             Self::Topk => "topk",
             Self::Gtopk => "gtopk",
+            Self::GtopkPublished => "gtopk-published",
+            Self::GtopkMergerKeeps => "gtopk-merger-keeps",
             Self::Lowrank => "lowrank",
             Self::EightBit => "eight-bit",
             Self::TwoBit => "two-bit",
