@@ -18,10 +18,10 @@ use brevity::compress::quantise::{Magnitude, Values};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::LocalGroup;
 use brevity::transport::{Transport, local};
-use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
+use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Scope, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
 
-const POLICIES: [(&str, Policy); 18] = [
+const POLICIES: [(&str, Policy); 20] = [
     ("dense", Policy::dense()),
     ("topk", Policy::topk(0.05)),
     ("gtopk", Policy::gtopk(0.05)),
@@ -32,6 +32,8 @@ const POLICIES: [(&str, Policy); 18] = [
     ("random k", Policy::random_k(0.05)),
     ("random block", Policy::random_block(0.05)),
     ("block", Policy::block(0.3)),
+    ("topk of a bucket", Policy::topk(0.05).scope(Scope::Bucket)),
+    ("gtopk after dense steps", Policy::gtopk(0.05).dense_steps(2)),
     ("gtopk by hosts", Policy::gtopk(0.05).hierarchical()),
     ("topk bf16 by hosts", Policy::topk(0.05).values(Values::Bf16).hierarchical()),
     ("topk one bit", Policy::topk(0.05).values(Values::OneBit(Magnitude::Mean))),
@@ -110,7 +112,7 @@ fn what_is_not_sparse_goes_over_shared_memory() {
 
 #[test]
 fn mass_is_conserved_exactly_over_steps() {
-    for (name, policy) in &POLICIES[..12] {
+    for (name, policy) in &POLICIES[..14] {
         // Powers of two, so that the division by P is exact.
         for (world_size, between) in
             [1, 2, 4, 8].into_iter().flat_map(|size| BOTH.map(|between| (size, between)))

@@ -15,15 +15,15 @@ use brevity::compress::quantise::Values;
 use brevity::compress::select::{TopKScratch, top_k};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
-use brevity::{Error, GradientExchange, Group, Policy, PutBack, Settings, Threshold};
+use brevity::{Error, GradientExchange, Group, Policy, PutBack, Scope, Settings, Threshold};
 
 const STEPS: u32 = 3;
 pub(crate) const COUNT: usize = 60;
-pub(crate) const TENSORS: usize = 12;
+pub(crate) const TENSORS: usize = 15;
 /// The first ones, of which mass is counted.
-pub(crate) const EXACT: usize = 4;
+pub(crate) const EXACT: usize = 7;
 /// Those of low rank, of which gradients have rank 1: columns are drawn anew in each step.
-const MATRICES: std::ops::Range<usize> = 4..6;
+const MATRICES: std::ops::Range<usize> = 7..9;
 const DENSITY: f64 = 0.1;
 
 /// Networks of other latencies, here and in `ci/exhaustive.sh`.
@@ -84,6 +84,9 @@ pub(crate) fn exchange(group: &Group) -> GradientExchange {
         Policy::topk(DENSITY),
         Policy::gtopk(DENSITY),
         Policy::gtopk(DENSITY).put_back(PutBack::MergerKeeps),
+        Policy::gtopk(DENSITY).hierarchical(),
+        Policy::topk(DENSITY).scope(Scope::Bucket),
+        Policy::topk(DENSITY).dense_steps(2),
         Policy::low_rank(2).min_compression(1.0).post_momentum(0.5),
         Policy::unbiased_low_rank(2).min_compression(1.0),
         Policy::oktopk(DENSITY),

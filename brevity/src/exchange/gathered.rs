@@ -152,7 +152,7 @@ impl GatheredBucket {
             }
         }
         if let Ending::Done = ending {
-            self.step += 1;
+            self.step = self.step.wrapping_add(1);
         }
     }
 

@@ -188,7 +188,7 @@ impl Parts {
     /// Counts a step whose averages are there, and applies momenta to them.
     pub(super) fn deliver(&mut self, averages: &mut [GradientMut<'_>]) {
         post_momentum::apply(&mut self.tensors, averages);
-        self.delivered += 1;
+        self.delivered = self.delivered.saturating_add(1);
         self.count_step();
     }
 }

@@ -27,8 +27,9 @@ impl GradientExchange {
     /// Gives all ranks of `group` the model and the state of its rank `from`, and moves the exchange to the
     /// group: for ranks that come back after a loss, and for new ones. All ranks call it with the same
     /// `from`: those that have gone on with the exchange that they have, the others with one that they have
-    /// just built on `group`, by the same calls of the builder. Of several exchanges, ranks share the states
-    /// in the order in which the others build them. Blocks until done.
+    /// just built on `group`, by the same calls of the builder; with the policies that were
+    /// [chosen](Self::choice) in place of `auto`, which may choose otherwise there. Of several exchanges,
+    /// ranks share the states in the order in which the others build them. Blocks until done.
     ///
     /// Afterwards `parameters` have the bits of those of rank `from`. They are the tensors of the model, and
     /// of what else must be equal, as the state of an optimiser: on all ranks as many, of the same lengths
@@ -44,6 +45,9 @@ impl GradientExchange {
     /// # Errors
     /// [`Error::Order`] in the middle of a step, and for an exchange that must [`go_on`](Self::go_on) before;
     /// [`NoSuchRank`](Collective::NoSuchRank) for `from`; [`Error::Memory`]. Nothing was sent then.
+    ///
+    /// [`Error::Memory`] or [`Error::State`] if what has arrived can't be taken over: the group is closed, and
+    /// nothing has changed.
     ///
     /// [`Mismatch`](Collective::Mismatch) or [`Differs`](Collective::Differs) on all ranks if the exchanges
     /// were built differently, or if parameters or `from` differ. Nothing has changed.

@@ -173,7 +173,7 @@ impl UnbiasedBucket {
             }
         }
         if let Ending::Done = ending {
-            self.step += 1;
+            self.step = self.step.wrapping_add(1);
             self.is_drawn = false;
         }
         self.vectors.finish(ending, gradients, shares);

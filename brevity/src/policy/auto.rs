@@ -20,7 +20,7 @@ impl Policy {
     /// others. [`GradientExchange::choice`](crate::GradientExchange::choice) tells it, and why. The exchange
     /// keeps it in another group ([`rejoin`](crate::GradientExchange::rejoin),
     /// [`go_on`](crate::GradientExchange::go_on)): ranks that are new there give the chosen policies.
-    /// Saved state fits every choice.
+    /// Saved state fits every choice, of exchanges that are built with `auto`.
     #[must_use]
     pub const fn auto() -> Self {
         Self(Kind::Auto { density: DENSITY })

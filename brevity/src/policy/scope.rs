@@ -52,8 +52,8 @@ impl Policy {
     /// [`oktopk`](Self::oktopk) is common to: each has its own unless this says otherwise. `k` is then the
     /// sum of what the density makes of each tensor. Takes 4 bytes an element more. Selection waits for the
     /// last gradient of a bucket. Other sparse policies, and formats of values with scales (8 bits and less),
-    /// whose tensors travel alone, refuse it when the exchange is built; no effect on policies that are not
-    /// sparse.
+    /// whose tensors travel alone, refuse it when the exchange is built, and so does
+    /// [`hierarchical`](Self::hierarchical); no effect on policies that are not sparse.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         if let Kind::Sparse(SparsePolicy { scope: own, .. }) = &mut self.0 {

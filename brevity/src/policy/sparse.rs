@@ -183,11 +183,14 @@ impl Policy {
     /// largest of a host's sum. Inside a host, vectors go over shared memory where its ranks have some.
     ///
     /// After a step, what was not delivered is in the residual of each host's first rank, and other ranks
-    /// have none; after a step that has failed, each rank has its own gradient. Which ranks share a host
-    /// decides what is selected: the averages depend on it. A threshold other than
-    /// [`Exact`](Threshold::Exact), momentum and clipping are of one rank's gradient, and are refused when
-    /// the exchange is built, as are other sparse policies; no effect on policies that are not sparse. Takes
-    /// 8 bytes an element more during a step.
+    /// have none; after a step that has failed on all ranks, each has its own gradient. Where ranks may be
+    /// lost, build the exchange with [`keep_going`](crate::ExchangeBuilder::keep_going): otherwise, in a step
+    /// that has ended on some ranks only, what members of a host gave may be lost or count twice. Which ranks
+    /// share a host decides what is selected: the averages depend on it.
+    ///
+    /// A threshold other than [`Exact`](Threshold::Exact), a [scope](Self::scope), momentum, clipping and
+    /// [dense steps](Self::dense_steps) are refused when the exchange is built, as are other sparse policies;
+    /// no effect on policies that are not sparse. Takes 8 bytes an element more during a step.
     #[must_use]
     pub const fn hierarchical(mut self) -> Self {
         if let Kind::Sparse(SparsePolicy { hierarchical, .. }) = &mut self.0 {

@@ -409,8 +409,8 @@ mod tests {
             ("topk:0.1,hierarchical=no", "hierarchical=yes"),
             (
                 "oktopk:0.1,hierarchical=yes",
-                "only values=FORMAT, threshold=T, momentum=FACTOR, nesterov=yes, clip=NORM and \
-                 samomentum=FACTOR after the method",
+                "only values=FORMAT, threshold=T, scope=SCOPE, momentum=FACTOR, nesterov=yes, clip=NORM, \
+                 samomentum=FACTOR and dense-steps=N after the method",
             ),
             ("topk:0.1,threshold=0", THRESHOLD),
             ("topk:0.1,threshold=inf", THRESHOLD),

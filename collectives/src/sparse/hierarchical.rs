@@ -26,7 +26,7 @@ use ucx_sys_wrap::buffer::Chunk;
 use super::gtopk::{self, Gtopk, PutBack, gtopk_all_reduce_with_feedback};
 use super::message::{invalid, receive_parts};
 use super::tensors::Tensors;
-use super::topk::{self, TopK, topk_all_reduce_by};
+use super::topk::{self, TopK};
 use super::wire::{Coder, Wire};
 use crate::buffers::Memory;
 use crate::call::Call;
@@ -136,7 +136,7 @@ pub async fn hierarchical_all_reduce(
         vector.fill(0.0);
     }
     let (here, leaders) = levels(call);
-    let most = by.most(limit.min(dim), leaders.len());
+    let most = by.most(dim, limit, leaders.len());
     let inside = call.among(here);
     let tree = Binomial::new(inside.rank(), 0, inside.world_size());
     let sums = sum_inside(call, &inside, vector).await?;
@@ -163,9 +163,10 @@ pub async fn hierarchical_all_reduce(
 
 impl LeaderSum {
     /// The most entries of a result.
-    const fn most(self, limit: usize, hosts: usize) -> usize {
+    fn most(self, dim: usize, limit: usize, hosts: usize) -> usize {
+        let limit = limit.min(dim);
         match self {
-            Self::Topk => limit.saturating_mul(hosts),
+            Self::Topk => limit.saturating_mul(hosts).min(dim),
             Self::Gtopk(_) => limit,
         }
     }
@@ -237,17 +238,17 @@ impl Leaders<'_, '_, '_> {
             SparseVec::new(sums.len())
         };
         selected.indices().iter().for_each(|index| sums[*index as usize] = 0.0);
+        // Asked before the messages that tell all leaders how the call ends.
+        let room =
+            |entries: SparseView<'_>| entries.iter().try_for_each(|entry| sum_with(&sums, entry).map(drop));
         let (told, back) = match self.by {
             LeaderSum::Gtopk(rule) => {
-                let room = |entries: SparseView<'_>| {
-                    entries.iter().try_for_each(|entry| sum_with(&sums, entry).map(drop))
-                };
                 let (local, tensors) = (selected.view(), *tensors);
                 let summed = gtopk_all_reduce_with_feedback(call, local, *limit, rule, coder, tensors, room);
                 let Gtopk { result, put_back } = summed.await?;
                 (Told::Sum(result), put_back)
             }
-            LeaderSum::Topk => self.topk(selected.view(), coder).await?,
+            LeaderSum::Topk => self.topk(selected.view(), coder, room).await?,
         };
         // What is left of a call that is left out is of no use.
         if call.poison().is_none() && matches!(told, Told::Sum(_)) {
@@ -261,11 +262,16 @@ impl Leaders<'_, '_, '_> {
     }
 
     /// Sums the entries by top-k. Returns also what rounding has taken away.
-    async fn topk(&self, local: SparseView<'_>, coder: &mut Coder) -> Result<(Told, SparseVec)> {
+    async fn topk(
+        &self,
+        local: SparseView<'_>,
+        coder: &mut Coder,
+        room: impl FnOnce(SparseView<'_>) -> std::result::Result<(), Compress>,
+    ) -> Result<(Told, SparseVec)> {
         let plan = self.plan.plan().across().unwrap_or_else(|| self.plan.plan());
         let work = topk::work(local.dim(), self.limit, coder.wire());
         let algorithm = plan.choose(Operation::TOPK_ALL_REDUCE, topk::ROWS, &work);
-        match topk_all_reduce_by(&self.call, algorithm, local, self.limit, coder, self.tensors).await {
+        match topk::reduce(&self.call, algorithm, local, self.limit, coder, self.tensors, room).await {
             Ok(TopK { sum, kept }) => Ok((Told::Sum(sum), kept)),
             // Of all leaders; their hosts must hear of it.
             Err(Error::Overflow { tensor }) => Ok((Told::Overflow(tensor), SparseVec::new(local.dim()))),

@@ -144,7 +144,8 @@ pub async fn topk_all_reduce_by(
     reduce(call, algorithm, local, limit, coder, tensors.into(), |_| Ok(())).await
 }
 
-async fn reduce(
+/// Both.
+pub(super) async fn reduce(
     call: &Call<'_, '_>,
     algorithm: Algorithm,
     local: SparseView<'_>,

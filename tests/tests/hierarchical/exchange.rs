@@ -3,7 +3,7 @@
 use brevity::collectives::Error as Collective;
 use brevity::compress::Density;
 use brevity::compress::schedule::Schedule;
-use brevity::{Error, ExchangeBuilder, GradientExchange, Policy, Threshold};
+use brevity::{Error, ExchangeBuilder, GradientExchange, Policy, Scope, Threshold};
 use brevity_tests::on_local;
 
 use super::*;
@@ -268,6 +268,8 @@ fn settings_that_leaders_do_not_take_are_refused() {
         (Policy::topk(0.1).momentum(0.9), "momentum in the hierarchical form"),
         (Policy::gtopk(0.1).clip(1.0), "momentum in the hierarchical form"),
         (Policy::topk(0.1).threshold(Threshold::Sampled), "a threshold in the hierarchical form"),
+        (Policy::topk(0.1).scope(Scope::Bucket), "the scope of a threshold in the hierarchical form"),
+        (Policy::topk(0.1).dense_steps(1), "dense steps in the hierarchical form"),
     ];
     for (policy, told) in refused {
         let builder = GradientExchange::builder(&Group::solo());
