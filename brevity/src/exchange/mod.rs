@@ -288,8 +288,8 @@ impl GradientExchange {
 
     /// Sets how many steps the exchange has made, and so its place in its
     /// [schedule](ExchangeBuilder::schedule). After a failure, ranks may be a step apart: those that
-    /// [rejoin](Self::rejoin) while the density changes or dense steps end, and those that are new, set the same number before
-    /// their next step. Otherwise the first step with other densities is a mismatch.
+    /// [rejoin](Self::rejoin) while the density changes or dense steps end, and those that are new, set the
+    /// same number before their next step. Otherwise the first step with other densities is a mismatch.
     ///
     /// # Errors
     /// [`Error::Order`] in the middle of a step.

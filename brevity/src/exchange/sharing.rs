@@ -46,8 +46,8 @@ impl GradientExchange {
     /// [`Error::Order`] in the middle of a step, and for an exchange that must [`go_on`](Self::go_on) before;
     /// [`NoSuchRank`](Collective::NoSuchRank) for `from`; [`Error::Memory`]. Nothing was sent then.
     ///
-    /// [`Error::Memory`] or [`Error::State`] if what has arrived can't be taken over: the group is closed, and
-    /// nothing has changed.
+    /// [`Error::Memory`] or [`Error::State`] if what has arrived can't be taken over: the group is closed,
+    /// and nothing has changed.
     ///
     /// [`Mismatch`](Collective::Mismatch) or [`Differs`](Collective::Differs) on all ranks if the exchanges
     /// were built differently, or if parameters or `from` differ. Nothing has changed.
