@@ -459,20 +459,22 @@ brv_status brv_group_shrink(brv_group *group, brv_group **left, const brv_option
 brv_status brv_group_shrink_any(brv_group *group, brv_group **left, const brv_options *options);
 
 /* Makes a group of this one's ranks and of those lost ranks of the job that come back within wait seconds;
- * ends as soon as all are there. All ranks of an open group call this, as a rule of one that has shrunk; only
- * the wait of the lowest rank counts. Stores it in *grown; NULL after a failure. If nobody comes, it is
- * another handle of the same group.
+ * ends as soon as all are there. All ranks that are left call this, on an open group of them all, which has
+ * shrunk as a rule; only the wait of the lowest rank counts (0 looks once, INFINITY is no limit). Stores it
+ * in *grown; NULL after a failure. If nobody comes, it is another handle of the same group.
  *
  * Ranks that come back are new processes with the rank, world size, key and name of the lost ones, and an
- * incarnation (see brv_config): `brevity run --restart` starts them so. Their brv_init or brv_group_join ends
- * when they are taken back. They meet the lowest rank of this group at the place of return.
+ * incarnation (see brv_config): `brevity run --restart` starts them so. Their brv_group_join ends when they
+ * are taken back. They meet the lowest rank of this group at the place of return. A lost rank whose process
+ * is still there is not waited for.
  *
  * The new group has connections and memory of its own, and its ranks are in the order that they had when the
- * job began. The old group must still be freed; its connections close when all that was made of it is.
+ * job began. It may be closed already, if a rank that has come back is lost at once: shrink it as after any
+ * loss. The old group must still be freed; its connections close when all that was made of it is.
  *
- * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen or ranks have not joined in time;
- * otherwise errors are as for brv_all_reduce. After an error the old group is as before, and this can be
- * called again, after brv_group_shrink if it was closed. */
+ * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen: the group is as before. Otherwise
+ * errors are as for brv_all_reduce, if another rank is lost meanwhile: call brv_group_shrink, and this again.
+ * */
 brv_status brv_group_grow(brv_group *group, double wait, brv_group **grown, const brv_options *options);
 
 /* 1 if a rank of the group has come back by the brv_group_grow that has made its connections, and so has no
@@ -1326,9 +1328,10 @@ brv_status brv_exchange_go_on(brv_exchange *exchange, brv_group *group, float *c
  * what else must be equal: parameters has count pointers, each to separate memory of as many elements as
  * lengths says, all of one type; on all ranks as many, of the same lengths and type. count may be 0. They
  * must be set on rank from only. All exchanges have from's number of steps, densities and warm start of
- * low-rank tensors, also where they had others. What is a rank's own stays as it is: residuals, momentum, and
- * that of BRV_SIGNUM. A new exchange has none. So nothing is lost, and nothing counts twice. options.timeout
- * is that of each of its collectives.
+ * low-rank tensors, projections of unbiased ones and momenta after aggregation, also where they had others;
+ * thresholds and draws begin anew. What is a rank's own stays as it is: residuals, momentum before selection,
+ * and that of BRV_SIGNUM. A new exchange has none. So nothing is lost, and nothing counts twice.
+ * options.timeout is that of each of its collectives.
  *
  * BRV_ERR_ARGUMENT, also in the middle of a step and before brv_exchange_go_on: nothing was sent.
  * BRV_ERR_MISMATCH on all ranks if lists, settings, parameters or from differ: nothing has changed. Other

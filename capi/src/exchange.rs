@@ -392,7 +392,8 @@ impl Plan {
         }
         let mut exchange = builder.build()?;
         for tensor in &self.tensors {
-            if let Some(density) = tensor.density {
+            // One of an automatic policy may have been chosen otherwise.
+            if let (Some(density), Some(_)) = (tensor.density, exchange.density(&tensor.name)) {
                 exchange.set_density(&tensor.name, density)?;
             }
         }

@@ -22,7 +22,9 @@ pub unsafe extern "C" fn brv_group_grow(
         let group = unsafe { group_of(group) }?;
         let wait = timeout(wait, "wait")?.unwrap_or_default();
         let next = options.on(group.group()).grow(wait)?;
-        Ok(Some(if next.is_same(group.group()) { group.part(next) } else { brv_group::new(next) }))
+        // The same group without the timeout of this call.
+        let is_same = next.is_same(group.group());
+        Ok(Some(if is_same { group.part(group.group().clone()) } else { brv_group::new(next) }))
     };
     // SAFETY: the caller in C guarantees what `hand_out` and `read` demand.
     guard(|| unsafe { hand_out(grown, "grown", || with_options(options, make)) })

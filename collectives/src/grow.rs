@@ -4,16 +4,16 @@
 //! ([`ucx_sys_wrap::bootstrap::Reception`]). It tells the others who has come, by two broadcasts, and then
 //! all of them join a new world.
 //!
-//! Whether it counts is agreed on in the old group: by an all-reduce of who has not joined, and if a loss
-//! ends it, by another one in the group that is left. A rank that goes to the new world has seen that all had
-//! joined; so whoever asks again later finds the same. If somebody has not joined, the new world is left
-//! again, those who are left wait for the rest of the time, and those who have come back call once more.
+//! Those who are left then tell each other on the old group whether all have joined, and meet those who have
+//! come back in a barrier of the new one. Who passes it goes on there. A rank that has failed before does not
+//! come to it, so nobody passes it; then all are in the old group as before, those who have come back call
+//! once more, and after a loss those who are left shrink the old group.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::bootstrap::{Cancel, Identity, Invitation, MAX_BLOB_BYTES, Member, Reception};
@@ -92,11 +92,12 @@ impl Group {
     /// The new group is of a world of its own, with connections and memory of its own. Its ranks are in the
     /// order that they had when the job began: if all are back, each has the number that it had. Drop this
     /// group, and what was made of it, to close the old connections. [`returned`](Self::returned) says who
-    /// is new. If a rank is lost while all join, the result may be the group that is left of this one, or a
-    /// new group that is closed already: shrink it as after any loss.
+    /// is new. The new group may be closed already, if a rank that has come back is lost at once: shrink it
+    /// as after any loss.
     ///
     /// Blocks the thread. Only the `wait` of the lowest rank counts. It should be half a second at least: who
-    /// comes back calls four times a second.
+    /// comes back calls four times a second. A lost rank whose process is still there is not waited for.
+    /// Joining the new world may take a quarter of the timeout of joining.
     ///
     /// # Errors
     /// [`Error::NotGrown`] if the lowest rank can't listen, or if the group's ranks have not joined a job:
@@ -104,16 +105,12 @@ impl Group {
     /// group can be shrunk, and grown then.
     pub fn grow(&self, wait: Duration) -> Result<Self> {
         self.check_process()?;
-        let (start, mut group) = (Instant::now(), self.clone());
+        let start = Instant::now();
         loop {
-            let left = wait.saturating_sub(start.elapsed());
-            match group.take_back(left) {
-                Ok(Grown::Next(next)) => return Ok(next),
-                Ok(Grown::Nobody) => return Ok(group),
-                Ok(Grown::Left(left)) => group = left,
-                // Nobody else knows the groups in between.
-                Err(error) if is_loss(&error) && !group.is_same(self) => group = group.shrink()?,
-                Err(error) => return Err(error),
+            match self.take_back(wait.saturating_sub(start.elapsed()))? {
+                Grown::Next(next) => return Ok(next),
+                Grown::Nobody => return Ok(self.clone()),
+                Grown::NotAll => {}
             }
         }
     }
@@ -172,10 +169,12 @@ impl Group {
         let leader = self.members().iter().position(|member| *member == lowest).unwrap_or_default() as u32;
         let mut millis = [u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)];
         self.broadcast(&mut millis, leader)?;
-        let mut told = Vec::new();
-        if self.own() == lowest {
-            told = self.receive(origin, wait).encode();
-        }
+        let own = (self.own() == lowest).then(|| self.receive(origin, wait));
+        let _reserved = match &own {
+            Some(Told::Invited(invitation)) => Some(Forgotten(invitation)),
+            _ => None,
+        };
+        let mut told = own.as_ref().map_or_else(Vec::new, Told::encode);
         let mut length = [told.len() as u64];
         // Name service, a port that is still taken, and the answers of those who come take time too.
         let patience = Duration::from_millis(millis[0]).saturating_add(origin.identity.join_timeout);
@@ -195,16 +194,19 @@ impl Group {
     /// Waits for lost ranks, and invites those that come. Gives up if this group is closed meanwhile.
     fn receive(&self, origin: &Origin, wait: Duration) -> Told {
         let (left, lost) = origin.parted(self.members());
+        let port = self.context.port();
         // One that was left behind alive is not back before it has gone.
-        let (port, own_lost) = (self.context.port(), self.context.port().lost());
-        let is_there = |lost: &Member| {
-            let rank = origin.members.iter().position(|(member, _)| member.rank == lost.rank);
-            let rank = rank.map(|rank| Rank(rank as u32));
-            rank.is_some_and(|rank| !own_lost.contains(&rank) && !port.watch(rank))
+        let awaited = || {
+            let own_lost = port.lost();
+            let is_there = |lost: &&Member| {
+                let place = origin.members.iter().position(|(member, _)| member.rank == lost.rank);
+                let rank = place.map(|place| Rank(place as u32));
+                rank.is_some_and(|rank| !own_lost.contains(&rank) && !port.watch(rank))
+            };
+            lost.iter().filter(|lost| !is_there(lost)).copied().collect::<Vec<Member>>()
         };
-        let awaited: Vec<Member> = lost.iter().filter(|lost| !is_there(lost)).copied().collect();
         let received = Reception::open(&origin.identity).and_then(|mut reception| {
-            reception.wait(&awaited, wait, || self.failure().is_some());
+            reception.wait(awaited, wait, || self.failure().is_some());
             if self.failure().is_some() { Ok(None) } else { reception.invite(&left, &lost) }
         });
         match received {
@@ -216,17 +218,17 @@ impl Group {
 
     /// Joins the new world, unless this group is closed meanwhile.
     fn join_invited(&self, origin: &Origin, invitation: &Invitation) -> Result<Self> {
+        let _forgotten = Forgotten(invitation);
         let mut identity = origin.identity.clone();
         identity.rank = origin.member(self.own()).map_or(identity.rank, |member| member.rank);
         let (accepted, origin) = Origin::invited(&identity, invitation)?;
         // The costs are known, if the first rank is one that is left.
         let machine = Some(*self.context.ranks.plan().machine());
         let settings = Settings { machine, timeout: self.timeout(), ..*self.settings() };
-        let (cancel, has_ended) = (Cancel::default(), AtomicBool::new(false));
-        let _forgotten = Forgotten(invitation);
+        let (cancel, end) = (Cancel::default(), AtomicBool::new(false));
         thread::scope(|threads| {
             let watch = || {
-                while !has_ended.load(Ordering::Relaxed) {
+                while !end.load(Ordering::Relaxed) {
                     if self.failure().is_some() {
                         return cancel.cancel();
                     }
@@ -234,45 +236,34 @@ impl Group {
                 }
             };
             let watcher = thread::Builder::new().name("brevity grow".into()).spawn_scoped(threads, watch);
+            // Also if joining panics. Without a watcher it has its deadline.
+            let watcher = watcher.ok();
+            let _ended = Ended(&end, watcher.as_ref().map(|watcher| watcher.thread()));
             let join = Join::invited(accepted.clone(), settings);
-            let joined = cancel.during(|| join.enter(&accepted, Some(origin)));
-            has_ended.store(true, Ordering::Relaxed);
-            // Without a watcher it has its deadline.
-            watcher.iter().for_each(|watcher| watcher.thread().unpark());
-            joined
+            cancel.during(|| join.enter(&accepted, Some(origin)))
         })
     }
 
-    /// Agrees with the others that are left whether all have joined.
+    /// Tells the others that are left whether this rank has joined, and meets all in the new group.
     fn confirm(&self, joined: Result<Self>, longest: Duration) -> Result<Grown> {
-        let mut group = self.clone();
-        let has_joined = joined.is_ok();
-        loop {
-            let patient = group.with_timeout(longest.saturating_add(self.timeout()));
-            let mut failures = [u32::from(!has_joined)];
-            match patient.all_reduce(&mut failures, ReduceOp::Max) {
-                Ok(()) if failures == [0] => break,
-                Ok(()) => {
-                    let error =
-                        joined.err().map_or_else(|| "others have not".into(), |error| error.to_string());
-                    tracing::warn!(error, "not all ranks have joined the group that grows");
-                    return Ok(Grown::Left(group));
-                }
-                Err(error) if is_loss(&error) => match group.shrink() {
-                    Ok(left) => group = left,
-                    // The others may have gone to the new one.
-                    Err(_) if has_joined => break,
-                    Err(error) => return Err(error),
-                },
-                Err(error) => return Err(error),
-            }
+        let mut failures = [u32::from(joined.is_err())];
+        let patient = self.with_timeout(longest.saturating_add(self.timeout()));
+        patient.all_reduce(&mut failures, ReduceOp::Max)?;
+        if failures != [0] {
+            let error = joined.err().map_or_else(|| "others have not".into(), |error| error.to_string());
+            tracing::warn!(error, "not all ranks have joined the group that grows");
+            return Ok(Grown::NotAll);
         }
         let next = joined?;
-        // Those who have come back wait for it. A loss closes the group, and its next call tells.
-        if let Err(error) = next.barrier() {
-            tracing::warn!(%error, "a rank was lost as soon as the group had grown");
+        match (next.barrier(), self.failure()) {
+            // One that has failed above has not come to the barrier, so nobody has passed it.
+            (Err(_), Some(loss)) => Err(loss),
+            (Err(error), None) => {
+                tracing::warn!(%error, "a rank was lost as soon as it had come back");
+                Ok(Grown::Next(next))
+            }
+            (Ok(()), _) => Ok(Grown::Next(next)),
         }
-        Ok(Grown::Next(next))
     }
 
     /// This rank's number in the world.
@@ -302,8 +293,8 @@ impl Future for Growing {
 enum Grown {
     Next(Group),
     Nobody,
-    /// Those that are left, if not all have joined.
-    Left(Group),
+    /// Not all have joined.
+    NotAll,
 }
 
 /// Gives up the port of an invitation, if this process has reserved it and has not joined with it.
@@ -315,9 +306,14 @@ impl Drop for Forgotten<'_> {
     }
 }
 
-/// A death, or what others do because of it.
-fn is_loss(error: &Error) -> bool {
-    matches!(error, Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. })
+/// Ends the watch of a join.
+struct Ended<'a>(&'a AtomicBool, Option<&'a Thread>);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.into_iter().for_each(Thread::unpark);
+    }
 }
 
 /// What the lowest rank tells the others.

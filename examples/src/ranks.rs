@@ -65,7 +65,7 @@ fn launched(change: impl FnOnce(Launch) -> Launch, processes: usize, ranks: usiz
     })?;
     let program = env::current_exe().map_err(|error| Error::Exchange(error.into()))?;
     let mut launch =
-        Launch::new(program, env::args_os().skip(1)).ranks(processes as u32).transport(transport()?);
+        Launch::new(&program, env::args_os().skip(1)).ranks(processes as u32).transport(transport()?);
     launch = change(launch);
     if env::var_os(THREADS).is_none() {
         launch = launch.env(THREADS, threads_per_rank(ranks).to_string());
@@ -77,7 +77,8 @@ fn launched(change: impl FnOnce(Launch) -> Launch, processes: usize, ranks: usiz
     let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
     if let (Some(launch::Ending::Killed(_)), Some(report)) = (first, outcome.report()) {
         // A rank that was killed could not tell of it.
-        eprintln!("train: {report}");
+        let program = program.file_name().unwrap_or_default().to_string_lossy();
+        eprintln!("{program}: {report}");
     }
     Ok(outcome.exit_status())
 }

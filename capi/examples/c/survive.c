@@ -154,8 +154,8 @@ int main(int argc, char **argv)
         if (status != BRV_OK && (!is_loss(status) || go_on() != BRV_OK))
             return failed("can't go on");
     }
-    while (is_loss(brv_barrier(group, NULL)))
-        if (go_on() != BRV_OK)
+    while ((status = brv_barrier(group, NULL)) != BRV_OK)
+        if (!is_loss(status) || go_on() != BRV_OK)
             return failed("can't end");
 
     size = brv_group_size(group);

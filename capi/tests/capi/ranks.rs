@@ -15,6 +15,9 @@ use crate::stage::{DEADLINE, Stage, source};
 /// Sends the output of each rank to a separate file.
 const REDIRECTED: &str = r#"exec "$0" "$@" >"$OUTPUT.$BREVITY_RANK" 2>&1"#;
 
+/// The same where ranks are started again, whose processes the test does not know.
+const LIMITED: &str = r#"exec timeout -s KILL 120 "$0" "$@" >"$OUTPUT.$BREVITY_RANK" 2>&1"#;
+
 /// Runs a program on `world_size` ranks; all must succeed. Returns what each printed.
 fn launch(stage: &Stage, program: &Path, arguments: &[&str], world_size: u32) -> Vec<String> {
     launch_over(Choice::Tcp, stage, program, arguments, world_size)
@@ -66,7 +69,8 @@ pub fn endings_of(
     world_size: u32,
 ) -> (Vec<Ending>, Vec<String>) {
     let output = stage.path().join("output");
-    let mut words: Vec<OsString> = vec!["-c".into(), REDIRECTED.into(), program.into()];
+    let script = if restarts > 0 { LIMITED } else { REDIRECTED };
+    let mut words: Vec<OsString> = vec!["-c".into(), script.into(), program.into()];
     words.extend(arguments.iter().map(OsString::from));
     let launch = Launch::new("sh", words).ranks(world_size).transport(transport).grace(DEADLINE);
     let launch = launch.env("BREVITY_TIMEOUT", "60");
@@ -77,7 +81,7 @@ pub fn endings_of(
     let waiter = std::thread::spawn(move || job.wait().unwrap());
     let start = Instant::now();
     while !waiter.is_finished() {
-        if start.elapsed() > DEADLINE {
+        if start.elapsed() > DEADLINE && restarts == 0 {
             // When they end, the job ends and is reported as failed.
             Command::new("kill").arg("-9").args(processes.iter().map(u32::to_string)).status().unwrap();
             break;

@@ -22,6 +22,8 @@ const HEADER_BYTES: usize = MAGIC.len() + 9;
 
 const PLACE: &str = "the all-gather";
 
+const BY_JOIN: &str = "0 beside an all-gather, which others do not call: come back by join";
+
 const ORDER: &str = "are parts in the order of ranks?";
 
 pub(super) fn join<E: Display>(
@@ -30,6 +32,10 @@ pub(super) fn join<E: Display>(
 ) -> Result<Group> {
     if join.identity.world_size == 1 {
         return join.join();
+    }
+    if join.identity.incarnation > 0 {
+        let (variable, found) = ("BREVITY_INCARNATION", join.identity.incarnation.to_string());
+        return Err(join.told()(Transport::Environment { variable, found, expected: BY_JOIN }));
     }
     join.choose_place(PLACE);
     let made = make_id(&join);

@@ -247,7 +247,8 @@ impl Join {
 
     /// How often this rank was started again. A rank with a number above 0 does not join at the beginning: it
     /// comes back to a job that goes on, whose ranks that are left call [`grow`](Group::grow). Rank, world
-    /// size, key and job are those with which the job began.
+    /// size, key and job are those with which the job began. The group may be closed already, if another rank
+    /// is lost meanwhile: [shrink](Group::shrink) it then, as the others do.
     pub fn incarnation(mut self, number: u32) -> Self {
         self.identity.incarnation = number;
         self
@@ -339,8 +340,15 @@ impl Join {
             invitation.forget();
             let confirmed = entered.and_then(|group| match group.barrier() {
                 Ok(()) => Ok(group),
-                // If the others have gone on in it, they shrink it too.
-                Err(error) => group.shrink().map_err(|_| error),
+                Err(error) => match group.shrink() {
+                    // Ranks that were left have gone on in it, and have shrunk it too. Its first call fails
+                    // everywhere, so that all of them shrink it next.
+                    Ok(left) if left.returned().len() < left.members().len() => {
+                        left.abort();
+                        Ok(left)
+                    }
+                    _ => Err(error),
+                },
             });
             match confirmed {
                 Err(error) if start.elapsed() < whole => {

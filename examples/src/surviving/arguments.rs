@@ -66,7 +66,7 @@ impl Arguments {
     }
 
     fn check(&self) -> Result<(), Error> {
-        in_range("--ranks", self.ranks, self.ranks >= 2, "at least 2: one of them goes on")?;
+        in_range("--ranks", self.ranks, self.ranks >= 3, "at least 3: a majority goes on")?;
         in_range("--rank", self.rank, self.rank > 0, "at least 1")?;
         let density = self.density;
         in_range("--density", density, density > 0.0 && density <= 1.0, "above 0 and at most 1")?;

@@ -38,12 +38,15 @@ impl Invitation {
         &self.members
     }
 
-    /// How a member joins the new world, in the order of the members; `None` for a rank that is no member.
+    /// How a member joins the new world, in the order of the members, within a quarter of the time of
+    /// joining: if another one does not, there is time for another attempt. `None` for a rank that is no
+    /// member.
     #[must_use]
     pub fn accept(&self, identity: &Identity, own: Rank) -> Option<Identity> {
         let place = self.members.iter().position(|(member, _)| member.rank == own)?;
         let mut accepted = identity.elsewhere();
         (accepted.rank, accepted.world_size) = (Rank(place as u32), self.members.len() as u32);
+        accepted.join_timeout /= 4;
         accepted.introduction = Introduction::Id(self.id.clone());
         Some(accepted)
     }

@@ -41,6 +41,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const HERE: &str = "host:port on this host, whose rank is the lowest that is left";
 
+/// The pause of a rank that was hung up on.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest sleep of a listener.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Where lost ranks come back: the listener of the lowest rank that is left.
@@ -80,15 +84,16 @@ impl Reception {
         Ok(Self { identity: identity.clone(), acceptor, party, arrivals, turned_away })
     }
 
-    /// Waits until all of these lost ranks have come back, at most so long, or `is_over`, which is asked at
+    /// Waits until all `lost` ranks have come back, at most so long, or until `is_over`. Both are asked at
     /// least ten times a second. Strangers can't lengthen it.
-    pub fn wait(&mut self, lost: &[Member], longest: Duration, is_over: impl Fn() -> bool) {
+    pub fn wait(&mut self, lost: impl Fn() -> Vec<Member>, longest: Duration, is_over: impl Fn() -> bool) {
         let deadline = Deadline::after(longest);
         loop {
             for (opening, channel) in self.acceptor.turn() {
                 self.admit(&opening, channel);
             }
-            self.listen(lost);
+            let lost = lost();
+            self.listen(&lost);
             let is_known = |arrival: &&Arrival| arrival.incarnation.is_some();
             if self.arrivals.values().filter(is_known).count() >= lost.len() || deadline.passed() || is_over()
             {
@@ -251,7 +256,7 @@ pub fn come_back(identity: &Identity) -> Result<(Identity, Invitation)> {
             Received::Failed(error) => return Err(error),
             // It has died, or has ended its waiting: another may listen later.
             Received::Gone if deadline.passed() => return Err(not_taken_back(&identity, &deadline, master)),
-            Received::Gone => {}
+            Received::Gone => std::thread::sleep(PAUSE.min(deadline.remaining())),
         }
     }
 }
@@ -376,7 +381,7 @@ mod tests {
                     .collect();
                 let mut reception = Reception::open(&identity(left[0], 0)).unwrap();
                 let members = |ranks: &[u32]| ranks.iter().map(|&rank| member(rank, 0)).collect::<Vec<_>>();
-                reception.wait(&members(&lost), Duration::from_secs(20), || false);
+                reception.wait(|| members(&lost), Duration::from_secs(20), || false);
                 let invitation = reception.invite(&members(&left), &members(&lost)).unwrap().unwrap();
                 let expected: Vec<_> = (0..WORLD_SIZE)
                     .map(|rank| {
@@ -407,9 +412,10 @@ mod tests {
             });
             let mut reception = Reception::open(&identity(0, 0)).unwrap();
             let lost = [member(2, 3), member(3, 0)];
-            reception.wait(&lost, Duration::from_secs(1), || false);
+            reception.wait(|| lost.to_vec(), Duration::from_secs(1), || false);
             let start = Instant::now();
-            reception.wait(&lost, Duration::from_secs(60), || start.elapsed() > Duration::from_millis(10));
+            let is_over = || start.elapsed() > Duration::from_millis(10);
+            reception.wait(|| lost.to_vec(), Duration::from_secs(60), is_over);
             assert!(start.elapsed() < Duration::from_secs(5), "it is over");
             assert_eq!(reception.invite(&[member(0, 0), member(1, 0)], &lost).unwrap(), None);
             let [present, old] = refused.map(|refused| refused.join().unwrap());
