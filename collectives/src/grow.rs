@@ -222,8 +222,9 @@ impl Group {
         let mut identity = origin.identity.clone();
         identity.rank = origin.member(self.own()).map_or(identity.rank, |member| member.rank);
         let (accepted, origin) = Origin::invited(&identity, invitation)?;
-        // The costs are known, if the first rank is one that is left.
-        let machine = Some(*self.context.ranks.plan().machine());
+        // The costs are known, if the first rank is one that is left: they are that rank's.
+        let is_left = invitation.members().first().is_some_and(|(_, is_new)| !is_new);
+        let machine = is_left.then(|| *self.context.ranks.plan().machine());
         let settings = Settings { machine, timeout: self.timeout(), ..*self.settings() };
         let (cancel, end) = (Cancel::default(), AtomicBool::new(false));
         thread::scope(|threads| {

@@ -123,7 +123,7 @@ fn a_batch_must_fit_its_shard() {
 #[test]
 fn words_that_mean_nothing_are_refused() {
     let line = refusal("--method dense,zip");
-    assert!(line.contains("'zip'") && line.contains("gtopk, lowrank"), "{line}");
+    assert!(line.contains("'zip'") && line.contains("gtopk, gtopk-published"), "{line}");
     assert!(refusal("--ranks many").contains("'many'"));
     for flag in ["--ranks", "--epochs", "--batch-size", "--hidden", "--seed", "--servers", "--staleness"] {
         let line = refusal(&format!("--async dgs {flag} -1"));

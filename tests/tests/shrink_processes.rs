@@ -20,7 +20,7 @@ fn kill_two(wire: Wire) {
     if wire == Wire::UcxShared {
         return;
     }
-    let job = Job::launch(env!("CARGO_BIN_EXE_survive"), &["2"], WORLD_SIZE, wire, &[]);
+    let job = Job::launch(env!("CARGO_BIN_EXE_shrink"), &["2"], WORLD_SIZE, wire, &[]);
     job.await_ready();
     let mut killed = Vec::new();
     for (loss, victim) in [(1, 2_u32), (2, 0)] {
@@ -50,7 +50,7 @@ fn stop_one(wire: Wire) {
         return;
     }
     let timeout = [("BREVITY_TIMEOUT", "1")];
-    let job = Job::launch(env!("CARGO_BIN_EXE_survive"), &["1"], WORLD_SIZE, wire, &timeout);
+    let job = Job::launch(env!("CARGO_BIN_EXE_shrink"), &["1"], WORLD_SIZE, wire, &timeout);
     job.await_ready();
     let stopped = 0;
     job.ranks()[stopped as usize].signal("STOP");

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { COUNT = 1000, STEPS = 300 };
+enum { COUNT = 1000, STEPS = 600 };
 
 static const double WAIT = 30; /* seconds for lost ranks to come back */
 
@@ -39,7 +39,7 @@ static void apply(void)
     int i;
 
     for (i = 0; i < COUNT; i++)
-        model[i] -= 0.1f * gradient[i];
+        model[i] -= 0.02f * gradient[i];
     step++;
 }
 
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
 {
     int32_t losses = argc > 1 ? atoi(argv[1]) : 0, has_returned, size, rank, i;
     size_t shape[1] = {COUNT};
-    brv_policy policy = BRV_POLICY_GTOPK(0.1);
+    brv_policy policy = BRV_POLICY_GTOPK(0.5);
     double expected, largest = 0;
     brv_status status;
 

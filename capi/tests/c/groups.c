@@ -303,7 +303,9 @@ static void exchange_goes_on(brv_group *group)
     CHECK(brv_exchange_keep_going(exchange) == BRV_OK);
     CHECK(brv_exchange_average(exchange, gradients_of, 1, NULL) == BRV_OK && ones[0] == 1);
     CHECK_FAILS(brv_exchange_keep_going(exchange), BRV_ERR_ARGUMENT, "in use");
-    CHECK(brv_barrier(group, NULL) == BRV_OK && brv_group_abort(group) == BRV_OK);
+    /* Another one may have aborted it already. */
+    brv_barrier(group, NULL);
+    CHECK(brv_group_abort(group) == BRV_OK);
     CHECK(brv_exchange_average(exchange, gradients_of, 1, NULL) != BRV_OK && ones[COUNT - 1] == 1);
     CHECK(brv_group_shrink(group, &left, NULL) == BRV_OK && brv_group_size(left) == 3);
     CHECK_FAILS(brv_exchange_go_on(exchange, left, nothing, 1, NULL, NULL), BRV_ERR_ARGUMENT,

@@ -256,7 +256,8 @@ static void wrong_form(void)
     WRONG(config.magic++, BRV_ERR_ARGUMENT, "config.magic is 0x62727664");
     WRONG(config.version = 1, BRV_ERR_ARGUMENT,
           "config.version is 1, expected 2: begin with BRV_CONFIG_INIT");
-    WRONG(config.reserved[7] = 1, BRV_ERR_ARGUMENT, "reserved");
+    WRONG(config.reserved[5] = 1, BRV_ERR_ARGUMENT, "reserved");
+    WRONG(config.reserved_32 = 1, BRV_ERR_ARGUMENT, "reserved");
     WRONG(memset(&config, 0, sizeof config), BRV_ERR_ARGUMENT, "BRV_CONFIG_INIT");
 }
 
@@ -291,6 +292,7 @@ static void wrong_fields(void)
     WRONG_FIELD(config.job = LONG, "config.job is a name of 65 bytes");
     WRONG_FIELD(config.transport = "tpc", "config.transport is \"tpc\"");
     WRONG_FIELD(config.announce = "", "config.announce is \"\"");
+    WRONG_FIELD(config.place_of_return = "nowhere", "config.place_of_return is \"nowhere\"");
     WRONG_FIELD(config.host_id = "", "config.host_id is a name of 0 bytes");
     WRONG_FIELD(config.join_timeout = 0, "config.join_timeout is 0");
     WRONG_FIELD(config.join_timeout = (double)NAN, "config.join_timeout is NaN");

@@ -64,7 +64,7 @@ fn the_example_survives_and_takes_ranks_back() {
         assert_eq!(endings, [Ending::Exited(0); 4], "over {transport:?}: {outputs:#?}");
         for (rank, output) in outputs.iter().enumerate() {
             let last = output.lines().last().unwrap_or_default();
-            assert!(last.starts_with(&format!("rank {rank} of 4 at step 300: at most 0.0")), "{outputs:#?}");
+            assert!(last.starts_with(&format!("rank {rank} of 4 at step 600: at most 0.0")), "{outputs:#?}");
             assert_eq!(last.ends_with("has come back"), rank < 2, "{outputs:#?}");
         }
     }

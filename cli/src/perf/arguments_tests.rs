@@ -95,7 +95,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         ("allreduce --iterations 0", "at least 1"),
         (
             "allreduce --density 0.1",
-            "goes with randomk-allreduce, randomblock-allreduce, block-allreduce, sparse-allgather, ",
+            "goes with randomk-allreduce, randomblock-allreduce, block-allreduce, hierarchical-allreduce, ",
         ),
         (
             "allreduce --values bf16",

@@ -1,4 +1,4 @@
-//! One rank of a job that goes on without the ranks that the test kills or stops: `survive LOSSES`.
+//! One rank of a job that goes on without the ranks that the test kills or stops: `shrink LOSSES`.
 //!
 //! It makes calls until it has lost so many, and says after each loss that it goes on (`on-1`, `on-2`). The
 //! end is reported as `later` if it can't go on.
