@@ -1,6 +1,6 @@
 //! Training that loses ranks, goes on without them, and takes them back.
 //!
-//! What a program has to do for that is in [`Training::go_on`]: after an error it shrinks its group, has the
+//! What a program has to do for that is in `Training::go_on`: after an error it shrinks its group, has the
 //! exchange settle the last step, lets lost ranks come back, and gives them the model and what else is equal
 //! on all ranks.
 
