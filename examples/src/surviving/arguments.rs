@@ -29,13 +29,13 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     pub restarts: Option<u32>,
     /// How many seconds to wait for a lost rank to come back.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, allow_negative_numbers = true)]
     pub wait: f64,
     /// How gradients are averaged.
     #[arg(long, default_value = "gtopk")]
     pub method: Method,
     /// The share of entries that sparse methods keep, above 0 and at most 1.
-    #[arg(long, value_name = "D", default_value_t = 0.01)]
+    #[arg(long, value_name = "D", default_value_t = 0.01, allow_negative_numbers = true)]
     pub density: f64,
     /// The rank of lowrank's factors.
     #[arg(long, value_name = "R", default_value_t = 2, value_parser = whole)]
