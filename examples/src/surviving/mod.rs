@@ -32,7 +32,7 @@ pub struct Survived {
     pub ranks: u32,
     /// See `ranks`.
     pub is_lowest: bool,
-    /// How often ranks were lost, as this rank has seen it, and how often some came back.
+    /// How often ranks were lost, and how often some came back.
     pub losses: u32,
     /// See `losses`.
     pub returns: u32,
@@ -223,11 +223,13 @@ impl<'a> Training<'a> {
         let from = from as u32;
         let mut parameters = self.model.values()?;
         self.exchange.share_state(&self.group, from, &mut parameters).map_err(failed)?;
-        let mut step = [self.step as u64];
-        self.group.broadcast(&mut step, from).map_err(failed)?;
+        let mut counts = [self.step as u64, self.losses.into(), self.returns.into()];
+        self.group.broadcast(&mut counts, from).map_err(failed)?;
         self.model.set(&parameters)?;
-        self.step = step[0] as usize;
+        let [step, losses, returns] = counts;
+        self.step = step as usize;
         if !self.is_current {
+            (self.losses, self.returns) = (losses as u32, returns as u32);
             (self.is_current, self.came_at) = (true, Some(self.step));
         }
         Ok(())
