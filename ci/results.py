@@ -17,6 +17,7 @@ FOLDER keeps each run in a file of its own, so that the work can be stopped and 
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -135,22 +136,29 @@ def sync_file(folder, method, seed):
     return folder / f"sync_{method}_{seed}.json"
 
 
-def run_sync(arguments):
+def run_ranks(arguments, of_mnist, runs):
+    """Trains by each method with so many ranks, for each seed, into its file."""
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    network = DIGITS if arguments.data == "digits" else ["--data", arguments.data, *SYNC_MNIST]
+    network = DIGITS if arguments.data == "digits" else ["--data", arguments.data, *of_mnist]
     for seed in arguments.seed or SEEDS:
-        for method in SYNC_METHODS:
-            file = sync_file(arguments.folder, method, seed)
+        for method, ranks, file_of in runs:
+            file = file_of(seed)
             if file.exists():
                 continue
             if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
                 return
-            print(f"{method}, {SYNC_RANKS} ranks, seed {seed}", file=sys.stderr, flush=True)
+            print(f"{method}, {ranks} ranks, seed {seed}", file=sys.stderr, flush=True)
             part = file.with_suffix(".part")
-            command = [arguments.train, *network, "--method", method, "--ranks", str(SYNC_RANKS)]
+            command = [arguments.train, *network, "--method", method, "--ranks", str(ranks)]
             command += ["--seed", str(seed), "--json", str(part)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=SYNC_ENVIRONMENT)
             part.rename(file)
+
+
+def run_sync(arguments):
+    file = functools.partial(sync_file, arguments.folder)
+    runs = [(method, SYNC_RANKS, functools.partial(file, method)) for method in SYNC_METHODS]
+    run_ranks(arguments, SYNC_MNIST, runs)
 
 
 def rules_file(folder, method, ranks, seed):
@@ -158,22 +166,9 @@ def rules_file(folder, method, ranks, seed):
 
 
 def run_rules(arguments):
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    network = DIGITS if arguments.data == "digits" else ["--data", arguments.data, *RULE_MNIST]
-    for seed in arguments.seed or SEEDS:
-        for ranks in RULE_RANKS:
-            for method in RULES.values():
-                file = rules_file(arguments.folder, method, ranks, seed)
-                if file.exists():
-                    continue
-                if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
-                    return
-                print(f"{method}, {ranks} ranks, seed {seed}", file=sys.stderr, flush=True)
-                part = file.with_suffix(".part")
-                command = [arguments.train, *network, "--method", method, "--ranks", str(ranks)]
-                command += ["--seed", str(seed), "--json", str(part)]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=SYNC_ENVIRONMENT)
-                part.rename(file)
+    file = functools.partial(rules_file, arguments.folder)
+    pairs = [(method, ranks) for ranks in RULE_RANKS for method in RULES.values()]
+    run_ranks(arguments, RULE_MNIST, [(*pair, functools.partial(file, *pair)) for pair in pairs])
 
 
 def show_rules(arguments):
