@@ -11,7 +11,7 @@ use crate::trainer::Settings;
 use brevity_bench::output::{Output, Outputs, svg_file};
 use clap::Parser;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How many times a run evaluates the test examples.
 const EVALUATIONS: usize = 10;
@@ -102,11 +102,18 @@ pub struct Arguments {
 }
 
 /// The defaults of a run. Measured to give full accuracy with every method on each data set.
-struct Defaults {
-    epochs: usize,
-    batch_size: usize,
-    hidden: &'static [usize],
-    learning_rate: f64,
+pub(crate) struct Defaults {
+    pub(crate) epochs: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) hidden: &'static [usize],
+    pub(crate) learning_rate: f64,
+}
+
+impl Defaults {
+    /// Those of the data in a folder, or of the digits.
+    pub(crate) fn of(data: Option<&Path>) -> Self {
+        if data.is_some() { MNIST } else { DIGITS }
+    }
 }
 
 const MNIST: Defaults = Defaults { epochs: 3, batch_size: 32, hidden: &[512, 512], learning_rate: 0.3 };
@@ -119,12 +126,7 @@ impl Arguments {
     /// # Errors
     /// [`Error::CommandLine`] or [`Error::Argument`], in one line.
     pub fn from_words<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, Error> {
-        let arguments = Self::try_parse_from(words).map_err(|error| {
-            if !error.use_stderr() {
-                error.exit();
-            }
-            Error::CommandLine { line: one_line(&error.to_string()) }
-        })?;
+        let arguments: Self = parse(words)?;
         arguments.check()?;
         Ok(arguments)
     }
@@ -139,7 +141,7 @@ impl Arguments {
     /// # Errors
     /// The data errors of [`idx::load`].
     pub fn dataset(&self) -> Result<Dataset, Error> {
-        self.data.as_deref().map_or_else(|| Ok(digits::load()), idx::load)
+        dataset(self.data.as_deref())
     }
 
     /// The settings of the training loop, with defaults that fit `dataset`.
@@ -147,7 +149,7 @@ impl Arguments {
     /// # Errors
     /// [`Error::Argument`] if one step would need more examples than there are.
     pub fn settings(&self, dataset: &Dataset) -> Result<Settings, Error> {
-        let defaults = if self.data.is_some() { MNIST } else { DIGITS };
+        let defaults = Defaults::of(self.data.as_deref());
         let batch_size = self.batch_size.unwrap_or(defaults.batch_size);
         self.asynchronous.check_ranks(self.ranks)?;
         let workers = self.asynchronous.workers(self.ranks);
@@ -231,11 +233,33 @@ impl Arguments {
         let needs_momentum = self.asynchronous.methods.contains(&AsyncMethod::Dgs);
         in_range("--momentum", momentum, momentum > 0.0 || !needs_momentum, "above 0 for dgs")?;
         self.asynchronous.check()?;
-        match &self.data {
-            Some(folder) if !folder.is_dir() => Err(Error::MissingFolder { folder: folder.clone() }),
-            _ => Ok(()),
-        }
+        check_folder(self.data.as_deref())
     }
+}
+
+/// Parses a command line, whose first word is the program. Prints and exits for help and version.
+pub(crate) fn parse<A: Parser, W: Into<OsString> + Clone>(
+    words: impl IntoIterator<Item = W>,
+) -> Result<A, Error> {
+    A::try_parse_from(words).map_err(|error| {
+        if !error.use_stderr() {
+            error.exit();
+        }
+        Error::CommandLine { line: one_line(&error.to_string()) }
+    })
+}
+
+/// Refuses a folder that is not there.
+pub(crate) fn check_folder(data: Option<&Path>) -> Result<(), Error> {
+    match data {
+        Some(folder) if !folder.is_dir() => Err(Error::MissingFolder { folder: folder.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// MNIST from a folder, or the built-in digits.
+pub(crate) fn dataset(data: Option<&Path>) -> Result<Dataset, Error> {
+    data.map_or_else(|| Ok(digits::load()), idx::load)
 }
 
 /// A whole number. That it is large enough is checked with everything else.
@@ -264,7 +288,7 @@ pub(crate) fn in_range(
 }
 
 /// The parser's message has several lines; this keeps one.
-pub(crate) fn one_line(message: &str) -> String {
+fn one_line(message: &str) -> String {
     let parts: Vec<&str> = message
         .lines()
         .map(str::trim)

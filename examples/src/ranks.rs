@@ -40,11 +40,8 @@ pub fn join() -> Result<Group, Error> {
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] if a rank can't be
 /// started.
 pub fn start((processes, ranks): (usize, usize), grace: f64) -> Result<u8, Error> {
-    launched(
-        |launch| launch.grace(Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX)),
-        processes,
-        ranks,
-    )
+    let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
+    start_by(|launch| launch.grace(grace), processes, ranks)
 }
 
 /// Likewise, for ranks that go on without those that are lost, which are started again so many times in all.
@@ -52,10 +49,10 @@ pub fn start((processes, ranks): (usize, usize), grace: f64) -> Result<u8, Error
 /// # Errors
 /// As for [`start`].
 pub fn start_again(ranks: usize, restarts: u32) -> Result<u8, Error> {
-    launched(|launch| launch.keep_going(true).restart(restarts), ranks, ranks)
+    start_by(|launch| launch.restart(restarts), ranks, ranks)
 }
 
-fn launched(change: impl FnOnce(Launch) -> Launch, processes: usize, ranks: usize) -> Result<u8, Error> {
+fn start_by(change: impl FnOnce(Launch) -> Launch, processes: usize, ranks: usize) -> Result<u8, Error> {
     // Warns where a launcher that is not understood has started this process.
     Identity::from_env().map_err(of_launch)?;
     // Checked once here, because every rank would refuse the same; the launch checks the rest.

@@ -1,8 +1,8 @@
 //! The arguments of `survive`, and their checks.
 
 use crate::Error;
-use crate::arguments::{in_range, one_line, seed, whole};
-use crate::data::{Dataset, digits, idx};
+use crate::arguments::{Defaults, check_folder, dataset, in_range, parse, seed, whole};
+use crate::data::Dataset;
 use crate::exchange::Way;
 use crate::method::Method;
 use crate::trainer::Settings;
@@ -55,12 +55,7 @@ impl Arguments {
     /// # Errors
     /// [`Error::CommandLine`] or [`Error::Argument`], in one line.
     pub fn from_words<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, Error> {
-        let arguments = Self::try_parse_from(words).map_err(|error| {
-            if !error.use_stderr() {
-                error.exit();
-            }
-            Error::CommandLine { line: one_line(&error.to_string()) }
-        })?;
+        let arguments: Self = parse(words)?;
         arguments.check()?;
         Ok(arguments)
     }
@@ -79,18 +74,15 @@ impl Arguments {
         )?;
         let is_time = Duration::try_from_secs_f64(self.wait).is_ok();
         in_range("--wait", self.wait, is_time, "a number of seconds")?;
-        match &self.data {
-            Some(folder) if !folder.is_dir() => Err(Error::MissingFolder { folder: folder.clone() }),
-            _ => Ok(()),
-        }
+        check_folder(self.data.as_deref())
     }
 
     /// The data set that the arguments name.
     ///
     /// # Errors
-    /// The data errors of [`idx::load`].
+    /// The data errors of [`idx::load`](crate::data::idx::load).
     pub fn dataset(&self) -> Result<Dataset, Error> {
-        self.data.as_deref().map_or_else(|| Ok(digits::load()), idx::load)
+        dataset(self.data.as_deref())
     }
 
     /// The settings of the training, and how often ranks are lost in it.
@@ -98,12 +90,16 @@ impl Arguments {
     /// # Errors
     /// [`Error::Argument`] if there are fewer steps than losses, or too few examples.
     pub fn settings(&self, dataset: &Dataset, world_size: usize) -> Result<Settings, Error> {
-        let (epochs, batch_size, hidden, learning_rate) =
-            if self.data.is_some() { (3, 32, vec![512, 512], 0.3) } else { (30, 8, vec![128], 0.2) };
-        let epochs = self.epochs.unwrap_or(epochs);
-        let seed = self.seed;
-        let settings =
-            Settings { epochs, batch_size, hidden, learning_rate, momentum: 0.0, seed, evaluations: 1 };
+        let Defaults { epochs, batch_size, hidden, learning_rate } = Defaults::of(self.data.as_deref());
+        let settings = Settings {
+            epochs: self.epochs.unwrap_or(epochs),
+            batch_size,
+            hidden: hidden.to_vec(),
+            learning_rate,
+            momentum: 0.0,
+            seed: self.seed,
+            evaluations: 1,
+        };
         let steps = settings.steps(dataset, world_size);
         in_range(
             "--losses",

@@ -20,21 +20,18 @@ use rustix::process::{Signal, getpid, kill_process};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// When a rank kills itself: in this step, by the number that it had when the job began.
-type Deaths = Vec<(usize, u32)>;
-
 /// What a run has come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Survived {
     /// The share of test examples that the trained network classifies correctly, 0 to 1.
     pub test_accuracy: f64,
-    /// The ranks at the end, and whether this is the lowest of them.
+    /// The ranks at the end.
     pub ranks: u32,
-    /// See `ranks`.
+    /// Whether this is the lowest of them.
     pub is_lowest: bool,
-    /// How often ranks were lost, and how often some came back.
+    /// How often ranks were lost.
     pub losses: u32,
-    /// See `losses`.
+    /// How often lost ranks came back.
     pub returns: u32,
 }
 
@@ -49,7 +46,11 @@ pub struct Training<'a> {
     group: Group,
     exchange: GradientExchange,
     model: Model,
+    steps: usize,
+    /// The next one.
     step: usize,
+    /// This rank's examples of an epoch.
+    shard: Option<(usize, Shard)>,
     gradients: Vec<Vec<f32>>,
     /// Whether model, exchange and step are those of the job: one that has come back has none yet.
     is_current: bool,
@@ -59,8 +60,9 @@ pub struct Training<'a> {
     returns: u32,
 }
 
-/// When ranks are killed: at random steps between the first and the last tenth, one at a time.
-pub fn deaths(losses: usize, steps: usize, world_size: u32, seed: u64) -> Deaths {
+/// The steps in which ranks kill themselves, and which, by the numbers that they had when the job began: at
+/// random between the first and the last tenth of the steps.
+pub fn deaths(losses: usize, steps: usize, world_size: u32, seed: u64) -> Vec<(usize, u32)> {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
     let (first, span) = (steps / 10, steps * 8 / 10);
     let death = |place: usize| {
@@ -91,7 +93,7 @@ impl<'a> Training<'a> {
         let exchange = builder.build().map_err(failed)?;
         let gradients = model.gradient_buffers();
         let is_current = !group.returned().contains(&group.rank());
-        let (step, losses, returns) = (0, 0, 0);
+        let (steps, step) = (settings.steps(dataset, world_size), 0);
         let mut training = Self {
             dataset,
             settings,
@@ -100,12 +102,14 @@ impl<'a> Training<'a> {
             group,
             exchange,
             model,
+            steps,
             step,
+            shard: None,
             gradients,
             is_current,
             came_at: None,
-            losses,
-            returns,
+            losses: 0,
+            returns: 0,
         };
         // If another rank is lost now, the group is shrunk like any other.
         match training.share() {
@@ -120,16 +124,15 @@ impl<'a> Training<'a> {
     /// # Errors
     /// Those of the network, and of the library if no majority of the ranks is left.
     pub fn run(mut self, deaths: &[(usize, u32)]) -> Result<Survived, Error> {
-        let steps = self.settings.steps(self.dataset, self.world_size);
         let mut last = Duration::from_millis(1);
-        while self.step < steps {
-            let own = self.group.first_ranks()[self.group.rank() as usize].0;
+        while self.step < self.steps {
+            let own = self.own();
             // One that has died in this step has come back to it.
             if deaths.contains(&(self.step, own)) && self.came_at != Some(self.step) {
                 die_within(last);
             }
             let start = Instant::now();
-            match self.take_step(steps) {
+            match self.take_step() {
                 Err(error) if is_of_a_loss(&error) => self.go_on()?,
                 taken => taken?,
             }
@@ -153,23 +156,30 @@ impl<'a> Training<'a> {
         Ok(survived)
     }
 
-    fn take_step(&mut self, steps: usize) -> Result<(), Error> {
-        let batches = steps / self.settings.epochs;
+    /// The number that this rank had when the job began.
+    fn own(&self) -> u32 {
+        self.group.first_ranks()[self.group.rank() as usize].0
+    }
+
+    fn take_step(&mut self) -> Result<(), Error> {
+        let batches = self.steps / self.settings.epochs;
         let (epoch, place) = (self.step / batches, self.step % batches);
-        let own = self.group.first_ranks()[self.group.rank() as usize].0 as usize;
-        let train = &self.dataset.train;
-        let order = (self.settings.seed, epoch);
-        let shard = Shard::new(train.len(), self.settings.batch_size, (own, self.world_size), order);
-        let indices = shard.batches().nth(place).unwrap_or_default();
-        self.model.forward_backward(train.batch(indices), &mut self.gradients)?;
+        let (train, own) = (&self.dataset.train, self.own() as usize);
+        let shard = self.shard.take().filter(|(of, _)| *of == epoch).map(|(_, shard)| shard);
+        let shard = shard.unwrap_or_else(|| {
+            let order = (self.settings.seed, epoch);
+            Shard::new(train.len(), self.settings.batch_size, (own, self.world_size), order)
+        });
+        let batch = train.batch(shard.batches().nth(place).unwrap_or_default());
+        self.shard = Some((epoch, shard));
+        self.model.forward_backward(batch, &mut self.gradients)?;
         self.exchange.average(&mut self.gradients).map_err(failed)?;
         self.apply()
     }
 
     /// Takes the step that was delivered.
     fn apply(&mut self) -> Result<(), Error> {
-        let steps = self.settings.steps(self.dataset, self.world_size);
-        let schedule = Schedule { peak: self.settings.learning_rate, steps };
+        let schedule = Schedule { peak: self.settings.learning_rate, steps: self.steps };
         self.model.apply(&self.gradients, schedule.rate(self.step) as f32)?;
         self.step += 1;
         Ok(())
