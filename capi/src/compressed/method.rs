@@ -47,31 +47,29 @@ pub(super) enum Method {
     MinMax(MinMax),
 }
 
+/// The quantiser of any method, shared or not.
+macro_rules! any {
+    ($of:expr) => {
+        match $of {
+            Method::Plain(method) => method,
+            Method::Half(method) => method,
+            Method::Sign(method) => method,
+            Method::Columns(method) => method,
+            Method::TwoBit(method) => method,
+            Method::Ternary(method) => method,
+            Method::Qsgd(method) => method,
+            Method::MinMax(method) => method,
+        }
+    };
+}
+
 impl Method {
     fn inner(&self) -> &dyn Quantiser {
-        match self {
-            Self::Plain(method) => method,
-            Self::Half(method) => method,
-            Self::Sign(method) => method,
-            Self::Columns(method) => method,
-            Self::TwoBit(method) => method,
-            Self::Ternary(method) => method,
-            Self::Qsgd(method) => method,
-            Self::MinMax(method) => method,
-        }
+        any!(self)
     }
 
     fn inner_mut(&mut self) -> &mut dyn Quantiser {
-        match self {
-            Self::Plain(method) => method,
-            Self::Half(method) => method,
-            Self::Sign(method) => method,
-            Self::Columns(method) => method,
-            Self::TwoBit(method) => method,
-            Self::Ternary(method) => method,
-            Self::Qsgd(method) => method,
-            Self::MinMax(method) => method,
-        }
+        any!(self)
     }
 
     /// What it keeps from message to message.
