@@ -1,8 +1,8 @@
 //! Taking lost ranks back.
 //!
 //! Ranks that were started again meet the lowest rank that is left at the place of return
-//! ([`ucx_sys_wrap::bootstrap::Reception`]). It tells the others who has come, by two broadcasts, and then
-//! all of them join a new world.
+//! ([`ucx_sys_wrap::bootstrap::Reception`]). It tells the others who has come, and then all of them
+//! join a new world.
 //!
 //! Those who are left then tell each other on the old group whether all have joined, and meet those who have
 //! come back in a barrier of the new one. Who passes it goes on there. A rank that has failed before does not
@@ -218,7 +218,6 @@ impl Group {
 
     /// Joins the new world, unless this group is closed meanwhile.
     fn join_invited(&self, origin: &Origin, invitation: &Invitation) -> Result<Self> {
-        let _forgotten = Forgotten(invitation);
         let mut identity = origin.identity.clone();
         identity.rank = origin.member(self.own()).map_or(identity.rank, |member| member.rank);
         let (accepted, origin) = Origin::invited(&identity, invitation)?;
@@ -240,8 +239,7 @@ impl Group {
             // Also if joining panics. Without a watcher it has its deadline.
             let watcher = watcher.ok();
             let _ended = Ended(&end, watcher.as_ref().map(|watcher| watcher.thread()));
-            let join = Join::invited(accepted.clone(), settings);
-            cancel.during(|| join.enter(&accepted, Some(origin)))
+            cancel.during(|| Join::invited(accepted, settings).enter(Some(origin)))
         })
     }
 

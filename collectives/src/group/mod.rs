@@ -94,12 +94,14 @@ impl Group {
             .planned(settings.machine)
     }
 
-    /// Like [`opened`](Self::opened), but a [plan](Self::planned) is yet to be made.
+    /// Like [`opened`](Self::opened), but a [plan](Self::planned) is yet to be made. Its job began with this
+    /// world, unless `origin` says otherwise.
     ///
     /// # Errors
     /// When the system has no thread or descriptor left.
     pub(crate) fn try_opened(opened: Opened, origin: Option<Origin>, settings: Settings) -> Result<Self> {
-        let Opened { transport, local_group, is_crowded, is_encrypted, hosts, .. } = opened;
+        let Opened { transport, local_group, is_crowded, is_encrypted, hosts, identity, .. } = opened;
+        let origin = origin.or_else(|| identity.map(|identity| Origin::of(*identity)));
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), local_group.clone(), is_crowded);
         // A single rank has no peer to tell of an abort, and a simulated network allows no other thread.

@@ -292,16 +292,15 @@ impl Join {
     pub fn join(self) -> Result<Group> {
         self.validate(false).map_err(self.told())?;
         let comes_back = self.identity.incarnation > 0 && self.identity.world_size > 1;
-        if comes_back { self.come_back() } else { self.enter(&self.identity, None) }
+        if comes_back { self.come_back() } else { self.enter(None) }
     }
 
-    /// Joins the world that `identity` names; its origin is that world itself, unless it is given.
-    pub(crate) fn enter(&self, identity: &Identity, origin: Option<Origin>) -> Result<Group> {
+    /// Joins the world; how its job began is given if it is not the first one.
+    pub(crate) fn enter(&self, origin: Option<Origin>) -> Result<Group> {
         let own = Terms::of(&self.settings);
-        let mut identity = identity.clone();
+        let mut identity = self.identity.clone();
         identity.greeting = own.encode();
         let opened = open(&identity).map_err(self.told())?;
-        let origin = origin.or_else(|| opened.identity.as_deref().cloned().map(Origin::of));
         let mut settings = self.settings;
         if !opened.greeting.is_empty() {
             let what = || Transport::Protocol { rank: Rank(0), what: "invalid settings".into() };
@@ -336,7 +335,7 @@ impl Join {
             let (mut identity, invitation) = called.map_err(self.told())?;
             identity.join_timeout = whole;
             let entered = Origin::invited(&identity, &invitation)
-                .and_then(|(accepted, origin)| self.enter(&accepted, Some(origin)));
+                .and_then(|(identity, origin)| Self { identity, ..self.clone() }.enter(Some(origin)));
             invitation.forget();
             let confirmed = entered.and_then(|group| match group.barrier() {
                 Ok(()) => Ok(group),

@@ -144,7 +144,7 @@ pub async fn topk_all_reduce_by(
     reduce(call, algorithm, local, limit, coder, tensors.into(), |_| Ok(())).await
 }
 
-/// Both.
+/// [`topk_all_reduce_by`]; by direct sums it poisons the call unless there is room for what comes back.
 pub(super) async fn reduce(
     call: &Call<'_, '_>,
     algorithm: Algorithm,

@@ -199,12 +199,13 @@ impl Reception {
         members.sort();
         let is_absent = |lost: &&Member| !self.arrivals.contains_key(&lost.rank.0);
         let invitation = Invitation::new(id, members, lost.iter().filter(is_absent).copied().collect());
-        if invitation.encode().len() > MAX_BLOB_BYTES {
+        let told = invitation.encode();
+        if told.len() > MAX_BLOB_BYTES {
             invitation.forget();
-            let (sent, capacity) = (invitation.encode().len() as u64, MAX_BLOB_BYTES);
+            let (sent, capacity) = (told.len() as u64, MAX_BLOB_BYTES);
             return Err(Error::TooLong { rank: Rank(self.party.rank), part: 0, sent, capacity });
         }
-        let frame = Frame::Gathered(invitation.encode()).encode();
+        let frame = Frame::Gathered(told).encode();
         let invited = self.arrivals.into_values().map(|Arrival { mut channel, .. }| {
             channel.queue(Arc::clone(&frame));
             channel
