@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char};
 use brevity::Group;
 use brevity::compress::Density;
 use brevity_collectives::sparse::Wire;
-use brevity_collectives::{Ground, Machine, Planned, Summand, Topology, compare};
+use brevity_collectives::{Ground, Machine, Planned, Summand, Topology, compare, recommend};
 
 use crate::boundary::{check, free, guard, guard_value, hand_out, object};
 use crate::exchange::text;
@@ -79,7 +79,12 @@ pub unsafe extern "C" fn brv_plan_new(
             Own::default()
         } else {
             // SAFETY: the caller in C guarantees a live group.
-            Own::of(unsafe { group_of(group) }?.group())
+            let group = unsafe { group_of(group) }?.group();
+            let is_own = summand.ranks == 0 && summand.hosts == 0 && summand.machine.is_null();
+            if is_own {
+                return Ok(Some(brv_plan::of(group.compare(&of_rust(&summand)?))));
+            }
+            Own::of(group)
         };
         // SAFETY: the caller in C guarantees text.
         let ground = unsafe { ground(&summand, &own) }?;
@@ -271,12 +276,12 @@ fn refused(field: &str, found: impl std::fmt::Debug, expected: &str) -> Failure 
 
 impl brv_plan {
     fn of(ways: Vec<Planned>) -> Self {
-        let (choice, reason) = choose(&ways);
+        let (choice, reason) = recommend(&ways);
         // None of the texts has a zero.
         let text = |text: String| CString::new(text).unwrap_or_default();
         let row = |way: Planned| Row {
             collective: text(way.operation.to_string()),
-            algorithm: text(algorithm(&way).to_owned()),
+            algorithm: text(way.algorithm_name().to_owned()),
             way,
         };
         Self { rows: ways.into_iter().map(row).collect(), choice: text(choice), reason: text(reason) }
@@ -297,45 +302,6 @@ impl From<&Row> for brv_plan_row {
             reserved: [0; 4],
         }
     }
-}
-
-/// The fastest way to sum, and why it is taken.
-fn choose(ways: &[Planned]) -> (String, String) {
-    let fastest = |is_dense: bool| ways.iter().find(|way| way.is_sum && way.is_dense() == is_dense);
-    let microseconds = |way: &Planned| way.seconds() * 1e6;
-    match (fastest(true), fastest(false)) {
-        (Some(dense), Some(compressed)) if compressed.seconds() < dense.seconds() => {
-            let ratio = dense.seconds() / compressed.seconds();
-            let (ours, theirs) = (microseconds(compressed), microseconds(dense));
-            let than = name(dense);
-            (
-                name(compressed),
-                format!("{ours:.1} us, {ratio:.1} times as fast as the {than} ({theirs:.1} us)"),
-            )
-        }
-        (Some(dense), Some(compressed)) => {
-            let reason = format!(
-                "compression does not pay: the {} takes {:.1} us, the {} {:.1} us, of which a rank \
-                 compresses and writes the sum for {:.1} us",
-                name(dense),
-                microseconds(dense),
-                name(compressed),
-                microseconds(compressed),
-                compressed.own_seconds * 1e6
-            );
-            ("dense".into(), reason)
-        }
-        _ => ("dense".into(), "nothing else was asked for".into()),
-    }
-}
-
-fn name(way: &Planned) -> String {
-    let link = if way.algorithm.is_some() { "by" } else { "over" };
-    format!("{} {link} {}", way.operation, algorithm(way))
-}
-
-fn algorithm(way: &Planned) -> &'static str {
-    way.algorithm.map_or("shared memory", |by| by.name())
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub use join::{Join, Joining};
 pub use messages::Message;
 pub use plan::{
     Algorithm, Estimate, Ground, Link, Machine, Planned, Row, Summand, Topology, UnknownMachine, UnknownWish,
-    Wishes, Work, compare, compressed_estimates, estimates,
+    Wishes, Work, compare, compressed_estimates, estimates, recommend,
 };
 pub use poison::Poison;
 pub use ucx_sys_wrap::buffer::Chunk;

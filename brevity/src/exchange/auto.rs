@@ -32,20 +32,12 @@ pub struct Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, elements, dense, compressed } = self;
-        let way = |f: &mut fmt::Formatter<'_>, way: &Planned| {
-            match way.algorithm {
-                Some(by) => write!(f, "{} by {by}", way.operation),
-                None => write!(f, "{} over shared memory", way.operation),
-            }?;
-            write!(f, " is estimated to take {:.1} us", way.seconds() * 1e6)
-        };
-        write!(f, "{policy}: of {elements} elements, the ")?;
-        way(f, dense)?;
+        let takes = |way: &Planned| format!("the {way} is estimated to take {:.1} us", way.seconds() * 1e6);
+        write!(f, "{policy}: of {elements} elements, {}", takes(dense))?;
         let Some(compressed) = compressed else { return Ok(()) };
-        f.write_str(", and the ")?;
-        way(f, compressed)?;
         let own = compressed.own_seconds * 1e6;
-        write!(f, ", of which a rank compresses and writes the sum for {own:.1} us")
+        let takes = takes(compressed);
+        write!(f, ", and {takes}, of which a rank compresses and writes the sum for {own:.1} us")
     }
 }
 

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::mem::take;
 
 use brevity_collectives::Group;
+use brevity_compress::Density;
 use brevity_compress::Error as Compress;
 use brevity_compress::low_rank::{LowRank, UnbiasedLowRank};
 use brevity_compress::quantise::Values;
@@ -26,7 +27,7 @@ use super::vectors::{Vector, with_matrices};
 use super::vote::VoteBucket;
 use super::{GradientExchange, Tensor, sharing};
 use crate::error::{Error, Result};
-use crate::policy::{LowRankMethod, Momentum, Policy, Resolved, Scope, elements};
+use crate::policy::{LowRankMethod, Policy, Resolved, Scope, SparsePolicy, elements};
 
 /// The gradients of a bucket, in bytes, unless the caller says otherwise: of tensors of which all values
 /// travel, and of the others.
@@ -182,23 +183,8 @@ impl ExchangeBuilder {
                 }
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
-                Resolved::Sparse {
-                    density,
-                    method,
-                    values,
-                    momentum,
-                    threshold,
-                    scope,
-                    dense_steps,
-                    hierarchical,
-                } => {
-                    let seed = self.seed.wrapping_add(position as u64);
-                    course.own[position] = Some(density);
-                    course.dense_steps = course.dense_steps.max(dense_steps);
-                    let k = method.selected(course.most(density), count);
-                    let member = Member { tensor: position, count, k, momentum, seed };
-                    let way = Way::new(method, values, threshold, position).by_scope(scope, dense_steps);
-                    plan.sparse.push((Way { hierarchical, ..way }, member));
+                Resolved::Sparse(density, policy) => {
+                    plan.add_sparse(&policy, density, (position, count), &mut course, self.seed);
                 }
                 Resolved::SignNorm => {
                     plan.gathered.push((None, (position, Encoding::SignNorm { count })));
@@ -259,19 +245,31 @@ impl Plan {
         let most = (bytes.unwrap_or(BUCKET_BYTES) / size_of::<f32>()).min(MOST_INDICES);
         for (candidate, choice) in auto::choose(group, take(&mut self.auto), most) {
             let Candidate { tensor, count, density } = candidate;
-            match choice.policy.sparse_method() {
+            match choice.policy.as_sparse() {
                 None => self.dense.push((None, (tensor, count))),
-                Some(method) => {
-                    course.own[tensor] = Some(density);
-                    let k = method.selected(course.most(density), count);
-                    let (momentum, seed) = (Momentum::None, seed.wrapping_add(tensor as u64));
-                    let way = Way::new(method, Values::F32, method.own_threshold(), tensor);
-                    self.sparse.push((way, Member { tensor, count, k, momentum, seed }));
-                }
+                Some(policy) => self.add_sparse(policy, density, (tensor, count), course, seed),
             }
             tracing::debug!(tensor = %tensors[tensor].name, "{choice}");
             tensors[tensor].choice = Some(choice);
         }
+    }
+
+    /// Adds a sparse tensor.
+    fn add_sparse(
+        &mut self,
+        policy: &SparsePolicy,
+        density: Density,
+        (tensor, count): (usize, usize),
+        course: &mut Course,
+        seed: u64,
+    ) {
+        course.own[tensor] = Some(density);
+        course.dense_steps = course.dense_steps.max(policy.dense_steps);
+        let k = policy.method.selected(course.most(density), count);
+        // Each draws its own random numbers.
+        let seed = seed.wrapping_add(tensor as u64);
+        let member = Member { tensor, count, k, momentum: policy.momentum, seed };
+        self.sparse.push((Way::of(policy, tensor), member));
     }
 
     /// Adds a matrix of rows, columns and a rank.

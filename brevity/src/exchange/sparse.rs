@@ -20,7 +20,7 @@ use super::participants::Shares;
 use super::room::Lacking;
 use super::select::{Scratch, Selector};
 use super::{Ending, room};
-use crate::policy::{Momentum, Scope, SparseMethod, Threshold, has_scales};
+use crate::policy::{Momentum, Scope, SparseMethod, SparsePolicy, Threshold, has_scales};
 use method::{Delivered, Method};
 use part::{Part, take};
 use whole::Whole;
@@ -41,16 +41,11 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// That of each tensor's own threshold, from the first step on.
-    pub(super) fn new(method: SparseMethod, values: Values, threshold: Threshold, tensor: usize) -> Self {
-        let alone = has_scales(values).then_some(tensor);
-        let (scope, dense_steps, hierarchical) = (Scope::Tensor, 0, false);
+    /// That of a tensor with this policy.
+    pub(super) fn of(policy: &SparsePolicy, tensor: usize) -> Self {
+        let SparsePolicy { method, values, scope, dense_steps, hierarchical, .. } = *policy;
+        let (threshold, alone) = (policy.threshold(), has_scales(values).then_some(tensor));
         Self { method, values, threshold, scope, dense_steps, hierarchical, alone }
-    }
-
-    /// With a threshold that tensors may have in common, after so many dense steps.
-    pub(super) fn by_scope(self, scope: Scope, dense_steps: u64) -> Self {
-        Self { scope, dense_steps, ..self }
     }
 }
 

@@ -38,9 +38,9 @@ impl Policy {
         self
     }
 
-    /// The method of a sparse policy.
-    pub(crate) const fn sparse_method(self) -> Option<SparseMethod> {
-        if let Kind::Sparse(SparsePolicy { method, .. }) = self.0 { Some(method) } else { None }
+    /// What it says, if it is sparse.
+    pub(crate) const fn as_sparse(&self) -> Option<&SparsePolicy> {
+        if let Kind::Sparse(policy) = &self.0 { Some(policy) } else { None }
     }
 
     /// The policies that [`auto`](Self::auto) chooses from, by their collective.

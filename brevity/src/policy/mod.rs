@@ -221,28 +221,18 @@ impl Policy {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(policy) => {
-                let SparsePolicy { density, method, values, momentum, hierarchical, .. } = policy;
-                let (threshold, scope, dense_steps) = (policy.threshold(), policy.scope, policy.dense_steps);
-                let density =
-                    Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
-                momentum.check().map_err(|(name, found, expected)| out_of_range(name, found, expected))?;
-                if let Some(found) = threshold.out_of_range() {
+                let density = Density::new(policy.density)
+                    .map_err(|_| out_of_range("density", policy.density, DENSITIES))?;
+                let wrong = |(name, found, expected)| out_of_range(name, found, expected);
+                policy.momentum.check().map_err(wrong)?;
+                if let Some(found) = policy.threshold().out_of_range() {
                     return Err(out_of_range("threshold", found.into(), THRESHOLDS));
                 }
                 if let Some((setting, reason)) = policy.refused() {
-                    let (tensor, policy) = (tensor.into(), method.name());
+                    let (tensor, policy) = (tensor.into(), policy.method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                Ok(Resolved::Sparse {
-                    density,
-                    method,
-                    values,
-                    momentum,
-                    threshold,
-                    scope,
-                    dense_steps,
-                    hierarchical,
-                })
+                Ok(Resolved::Sparse(density, policy))
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
@@ -282,16 +272,8 @@ pub(crate) enum Resolved {
     Auto {
         density: Density,
     },
-    Sparse {
-        density: Density,
-        method: SparseMethod,
-        values: Values,
-        momentum: Momentum,
-        threshold: Threshold,
-        scope: Scope,
-        dense_steps: u64,
-        hierarchical: bool,
-    },
+    /// With the policy's density, checked.
+    Sparse(Density, SparsePolicy),
     LowRank {
         method: LowRankMethod,
         rows: usize,
@@ -349,7 +331,7 @@ mod tests {
     #[test]
     fn values_are_those_of_sparse_policies() {
         let values = |policy: Policy| match policy.resolve("t", &[10]).unwrap() {
-            Resolved::Sparse { values, .. } => values,
+            Resolved::Sparse(_, policy) => policy.values,
             other => panic!("{other:?}"),
         };
         for policy in [Policy::topk(0.5), Policy::gtopk(0.5)] {
@@ -400,7 +382,7 @@ mod tests {
     #[test]
     fn settings_that_a_method_does_not_take_are_refused() {
         for policy in [Policy::random_k(0.5), Policy::random_block(0.5), Policy::block(0.5)] {
-            assert!(matches!(policy.resolve("t", &[8]), Ok(Resolved::Sparse { .. })), "{policy}");
+            assert!(matches!(policy.resolve("t", &[8]), Ok(Resolved::Sparse(..))), "{policy}");
             let refused = policy.threshold(Threshold::Exact).resolve("t", &[8]);
             assert!(
                 matches!(refused, Err(Error::PolicySetting { setting: "a threshold", .. })),
@@ -427,7 +409,7 @@ mod tests {
     #[test]
     fn a_density_is_one_of_entries_or_of_blocks() {
         let k = |policy: Policy, count| match policy.resolve("t", &[count]).unwrap() {
-            Resolved::Sparse { density, method, .. } => method.selected(density, count),
+            Resolved::Sparse(density, policy) => policy.method.selected(density, count),
             other => panic!("{other:?}"),
         };
         for policy in [Policy::oktopk(0.1), Policy::random_k(0.1), Policy::random_block(0.1)] {
@@ -440,7 +422,7 @@ mod tests {
     #[test]
     fn at_least_one_entry_is_kept() {
         let resolved = Policy::gtopk(0.001).resolve("t", &[10]).unwrap();
-        let Resolved::Sparse { density, method, .. } = resolved else { panic!("{resolved:?}") };
-        assert_eq!(method.selected(density, 10), 1);
+        let Resolved::Sparse(density, policy) = resolved else { panic!("{resolved:?}") };
+        assert_eq!(policy.method.selected(density, 10), 1);
     }
 }

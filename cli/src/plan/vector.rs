@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use brevity::collectives::sparse::Wire;
-use brevity::collectives::{Ground, Planned, Summand, compare};
+use brevity::collectives::{Ground, Planned, Summand, compare, recommend};
 use brevity::compress::Density;
 use brevity::compress::quantise::Values;
 use brevity_bench::size::Size;
@@ -95,10 +95,10 @@ impl Compared {
     /// Compares all ways to sum.
     pub fn new(summand: &Summand, ground: &Ground) -> Self {
         let ways = compare(summand, ground);
-        let (choice, reason) = choose(&ways);
+        let (choice, reason) = recommend(&ways);
         let row = |way: &Planned| Row {
             collective: way.operation.to_string(),
-            algorithm: algorithm(way),
+            algorithm: way.algorithm_name(),
             rounds: way.estimate.rounds,
             bytes_per_rank: way.estimate.bytes,
             seconds: way.seconds(),
@@ -141,48 +141,6 @@ impl Compared {
         let _ = writeln!(text, "\n{choice}: {reason}");
         text
     }
-}
-
-/// The fastest way to sum, and why it is taken.
-fn choose(ways: &[Planned]) -> (String, String) {
-    let fastest = |is_dense: bool| ways.iter().find(|way| way.is_sum && way.is_dense() == is_dense);
-    let microseconds = |way: &Planned| way.seconds() * 1e6;
-    match (fastest(true), fastest(false)) {
-        (Some(dense), Some(compressed)) if compressed.seconds() < dense.seconds() => {
-            let ratio = dense.seconds() / compressed.seconds();
-            let reason = format!(
-                "{:.1} us, {ratio:.1} times as fast as the {} ({:.1} us)",
-                microseconds(compressed),
-                name(dense),
-                microseconds(dense)
-            );
-            (name(compressed), reason)
-        }
-        (Some(dense), Some(compressed)) => {
-            let reason = format!(
-                "compression does not pay. The {} takes {:.1} us; the fastest that compresses, the {}, {:.1} \
-                 us, of which a rank compresses and writes the sum for {:.1} us",
-                name(dense),
-                microseconds(dense),
-                name(compressed),
-                microseconds(compressed),
-                compressed.own_seconds * 1e6
-            );
-            ("dense".into(), reason)
-        }
-        _ => ("dense".into(), "nothing else was asked for".into()),
-    }
-}
-
-fn name(way: &Planned) -> String {
-    match way.algorithm {
-        Some(by) => format!("{} by {by}", way.operation),
-        None => format!("{} over {}", way.operation, algorithm(way)),
-    }
-}
-
-fn algorithm(way: &Planned) -> &'static str {
-    way.algorithm.map_or("shared memory", |by| by.name())
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! rank's own work takes is derived from the speed of its dense sums, to which it is about proportional: both
 //! move the vector through memory.
 
+use std::fmt;
+
 use brevity_compress::in_standard_float_mode;
 use brevity_compress::quantise::Values;
 
@@ -57,6 +59,47 @@ impl Planned {
     pub fn is_dense(&self) -> bool {
         self.operation == Operation::ALL_REDUCE
     }
+
+    /// The name of its algorithm, or "shared memory".
+    #[must_use]
+    pub fn algorithm_name(&self) -> &'static str {
+        self.algorithm.map_or("shared memory", |by| by.name())
+    }
+}
+
+/// As "all-reduce by ring", or "all-reduce over shared memory".
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let link = if self.algorithm.is_some() { "by" } else { "over" };
+        write!(f, "{} {link} {}", self.operation, self.algorithm_name())
+    }
+}
+
+/// The fastest sum that [`compare`] gives, or "dense" if compression does not pay; and why, in words.
+#[must_use]
+pub fn recommend(ways: &[Planned]) -> (String, String) {
+    let fastest = |is_dense: bool| ways.iter().find(|way| way.is_sum && way.is_dense() == is_dense);
+    let (Some(dense), Some(compressed)) = (fastest(true), fastest(false)) else {
+        return ("dense".into(), "nothing else was asked for".into());
+    };
+    let [of_dense, of_compressed] = [dense, compressed].map(Planned::seconds);
+    if of_compressed < of_dense {
+        let reason = format!(
+            "{:.1} us, {:.1} times as fast as the {dense} ({:.1} us)",
+            of_compressed * 1e6,
+            of_dense / of_compressed,
+            of_dense * 1e6
+        );
+        return (compressed.to_string(), reason);
+    }
+    let reason = format!(
+        "compression does not pay: the {dense} takes {:.1} us, and the fastest that compresses, the \
+         {compressed}, {:.1} us, of which a rank compresses and writes the sum for {:.1} us",
+        of_dense * 1e6,
+        of_compressed * 1e6,
+        compressed.own_seconds * 1e6
+    );
+    ("dense".into(), reason)
 }
 
 /// A compressed collective, as [`compare`] sees it.

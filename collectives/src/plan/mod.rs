@@ -16,7 +16,7 @@ mod wishes;
 use brevity_compress::in_standard_float_mode;
 
 pub use algorithm::Algorithm;
-pub use compression::{Planned, Summand, compare};
+pub use compression::{Planned, Summand, compare, recommend};
 pub(crate) use estimate::Cut;
 pub use estimate::Estimate;
 pub use machine::{Link, Machine, UnknownMachine};
