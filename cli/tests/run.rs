@@ -56,7 +56,7 @@ fn a_job_that_keeps_going_succeeds_if_one_rank_does() {
         let output = brevity(&["run", "-n", "3", "--keep-going", "--grace", "0", "--", "sh", "-c", script]);
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
-    // Without a grace period the first success ends the job: rank 2 succeeds long after the others have failed.
+    // Without a grace period the first success ends the job: rank 2 succeeds long after the others fail.
     let (status, stdout, stderr) = run("case $BREVITY_RANK in 0) kill -9 $$;; 1) sleep 0.5; exit 7;; \
                                         *) sleep 3; echo $BREVITY_RANK;; esac");
     assert_eq!((status, &*stdout), (Some(0), "2\n"), "{stderr}");
