@@ -135,6 +135,18 @@ fn compressed_collectives_agree_with_serial_sums() {
     in_both_ways("compressed_low_rank.c");
 }
 
+/// On so many ranks of hosts that have as many, the last one maybe fewer.
+#[test]
+fn hierarchical_sums_agree_with_serial_ones() {
+    let stage = Stage::new();
+    let program = stage.compile("compressed_hosts.c");
+    for (ranks, world_size) in [("1", 1), ("2", 2), ("2", 3), ("2", 5), ("3", 6), ("1", 3)] {
+        launch(&stage, &program, &[ranks], world_size);
+    }
+    let variables = [("BREVITY_SHARED_MEMORY", "0")];
+    launch_with(&variables, Choice::Tcp, &stage, &program, &["1"], 4);
+}
+
 #[test]
 fn compressed_collectives_refuse_what_makes_no_sense() {
     in_both_ways("compressed_refused.c");
@@ -146,6 +158,7 @@ fn compressed_collectives_run_under_valgrind() {
     under_valgrind("compressed_refused.c", &[], 2);
     under_valgrind("compressed_sums.c", &[], 2);
     under_valgrind("compressed_low_rank.c", &[], 2);
+    under_valgrind("compressed_hosts.c", &["2"], 3);
 }
 
 #[test]
