@@ -1287,6 +1287,15 @@ brv_status brv_exchange_report(brv_exchange *exchange, size_t bucket, brv_bucket
  * there is no such tensor: nothing has changed then. Sends nothing. */
 brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
 
+/* Tells what was chosen for the tensor of that name, which has the policy "auto" (brv_exchange_add_text).
+ * *policy points to the policy by which it travels, as text, such as "dense" or "gtopk:0.001"; *reason says
+ * why, in one line with the estimates that were compared. Both are NULL for a tensor with another policy.
+ * reason may be NULL. The texts are valid until the next such call for the tensor, or until exchange is
+ * freed. They are the same on all ranks that have added the tensor so. BRV_ERR_ARGUMENT if there is no such
+ * tensor. Sends nothing. */
+brv_status brv_exchange_choice(brv_exchange *exchange, const char *name, const char **policy,
+                               const char **reason);
+
 /* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is
  * the tensor's length. A dense tensor's residual is 0 except after a failure, that of BRV_SIGNUM always.
  * BRV_ERR_ARGUMENT if n differs, or if there is no such tensor. Sends nothing. */
@@ -1496,6 +1505,13 @@ typedef enum brv_draw {
     BRV_DRAW_MAX = BRV_ENUM_MAX
 } brv_draw;
 
+/* How leaders of hosts sum the entries that they have selected. */
+typedef enum brv_leader_sum {
+    BRV_LEADER_SUM_TOPK = 1,  /* all are delivered: at most k for each host */
+    BRV_LEADER_SUM_GTOPK = 2, /* the k of largest magnitude of the sum */
+    BRV_LEADER_SUM_MAX = BRV_ENUM_MAX
+} brv_leader_sum;
+
 /* From here on made from capi/tests/capi/list_compressed.rs. */
 
 /* Sums the sparse vectors of all ranks and keeps the k entries of largest magnitude, of equal ones those with
@@ -1505,13 +1521,6 @@ typedef enum brv_draw {
  *
  * Costs 2 ceil(log2 P) rounds of at most 8 k bytes each. kept must not be NULL.
  *
-/* How leaders of hosts sum the entries that they have selected. */
-typedef enum brv_leader_sum {
-    BRV_LEADER_SUM_TOPK = 1,  /* all are delivered: at most k for each host */
-    BRV_LEADER_SUM_GTOPK = 2, /* the k of largest magnitude of the sum */
-    BRV_LEADER_SUM_MAX = BRV_ENUM_MAX
-} brv_leader_sum;
-
  * BRV_ERR_NON_FINITE if a value, or a sum of two ranks that merge, is not finite. */
 brv_status brv_gtopk_all_reduce(brv_group *group, const uint32_t *indices, const float *values, size_t count,
                                 size_t dim, size_t k, brv_put_back put_back, brv_values format,
@@ -1584,15 +1593,6 @@ brv_status brv_iok_topk_all_reduce(brv_group *group, const uint32_t *indices, co
                                    brv_sparse *sum, brv_sparse *kept, brv_request **request,
                                    const brv_options *options);
 
-/* Sums the vectors of all ranks at k places, or all if there are fewer, which all ranks draw alike, by the
- * seed and the number of the step: only the values travel, by a dense all-reduce of k elements (random K and
- * random block: Vogels et al., NeurIPS 2019). sum gets an entry for each place. in is unchanged: what a rank
- * keeps for later steps is in with zeros at the indices of sum (brv_sparse_clear_in). n is at most 2^32; n,
- * k, draw, seed and step are the same on all ranks.
- *
- * BRV_ERR_NON_FINITE if a value, at one of the places or not, or a sum is not finite. */
-brv_status brv_random_k_all_reduce(brv_group *group, const float *in, size_t n, size_t k, brv_draw draw,
-                                   uint64_t seed, uint64_t step, brv_sparse *sum, const brv_options *options);
 /* Sums the vectors of all ranks, densely inside the hosts and sparsely between them: the ranks of a host sum
  * their n elements at in to the first of them, the leader. Each leader selects the k entries of largest
  * magnitude of its host's sum, of equal ones those with lower indices. Leaders sum these as leader_sum says,
@@ -1614,6 +1614,15 @@ brv_status brv_ihierarchical_all_reduce(brv_group *group, const float *in, float
                                         brv_leader_sum leader_sum, brv_put_back put_back, brv_values format,
                                         brv_sparse *sum, brv_request **request, const brv_options *options);
 
+/* Sums the vectors of all ranks at k places, or all if there are fewer, which all ranks draw alike, by the
+ * seed and the number of the step: only the values travel, by a dense all-reduce of k elements (random K and
+ * random block: Vogels et al., NeurIPS 2019). sum gets an entry for each place. in is unchanged: what a rank
+ * keeps for later steps is in with zeros at the indices of sum (brv_sparse_clear_in). n is at most 2^32; n,
+ * k, draw, seed and step are the same on all ranks.
+ *
+ * BRV_ERR_NON_FINITE if a value, at one of the places or not, or a sum is not finite. */
+brv_status brv_random_k_all_reduce(brv_group *group, const float *in, size_t n, size_t k, brv_draw draw,
+                                   uint64_t seed, uint64_t step, brv_sparse *sum, const brv_options *options);
 brv_status brv_irandom_k_all_reduce(brv_group *group, const float *in, size_t n, size_t k, brv_draw draw,
                                     uint64_t seed, uint64_t step, brv_sparse *sum, brv_request **request,
                                     const brv_options *options);

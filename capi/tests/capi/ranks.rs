@@ -258,6 +258,22 @@ fn plans_say_whether_compression_pays() {
     succeeds("plan.c", &[1, 3], &[]);
 }
 
+/// On networks where messages cost much, or bytes do, or processors are slow.
+#[test]
+fn automatic_policies_tell_what_was_chosen() {
+    let stage = Stage::new();
+    let program = stage.compile("choices.c");
+    for (link, work, policy) in
+        [("1000,0,1", "", "topk"), ("1,0,1000", "", "oktopk"), ("1,0,0.001", ";reduce:10;copy:10", "dense")]
+    {
+        let machine = format!("inside:{link};between:{link}{work}");
+        let variables = [("BREVITY_MACHINE", &machine[..]), ("BREVITY_SHARED_MEMORY", "0")];
+        launch_with(&variables, Choice::Tcp, &stage, &program, &[policy], 4);
+    }
+    launch(&stage, &program, &[], 2);
+    launch(&stage, &program, &["dense"], 1);
+}
+
 #[test]
 fn residuals_lose_nothing() {
     succeeds("residual.c", &[1, 2, 3], &[]);
