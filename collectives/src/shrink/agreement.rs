@@ -178,7 +178,13 @@ impl Agreement {
                     self.rests_until = now.saturating_add(self.patience);
                 }
             }
-            Message::Decided(value) => self.outcome = Some(Outcome::Decided(value)),
+            Message::Decided(value) => {
+                if self.candidacy.take().is_some() {
+                    // Members wait for this candidate, and not for who has told it.
+                    self.send_to_others(&Message::Decided(value.clone()), now);
+                }
+                self.outcome = Some(Outcome::Decided(value));
+            }
             Message::Here => {
                 if let Some(Outcome::Decided(value)) = self.outcome.clone() {
                     self.send(from, Message::Decided(value), now);

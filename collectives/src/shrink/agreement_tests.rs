@@ -201,6 +201,31 @@ fn a_silent_member_is_out_after_the_patience_and_learns_of_it() {
     }
 }
 
+/// The first candidate has died while it told its decision, and the next one asks those who know it.
+#[test]
+fn a_candidate_that_learns_of_a_decision_tells_those_that_wait_for_it() {
+    let rule = (Quorum::Majority, PATIENCE);
+    let new = |own| Agreement::new((own, 4), rule, vec![(7, 1)], Promises::default(), Duration::ZERO);
+    let (mut next, mut waiting) = (new(1), new(2));
+    [&mut next, &mut waiting].into_iter().for_each(|member| {
+        member.lose(0);
+        member.look(Duration::ZERO);
+    });
+    while let Some((to, message)) = next.next_message() {
+        if to == 2 {
+            waiting.receive(1, message, Duration::ZERO);
+        }
+    }
+    let value = Value { number: 7, epoch: 1, members: vec![0, 1, 2, 3] };
+    next.receive(3, Message::Decided(value.clone()), Duration::ZERO);
+    while let Some((to, message)) = next.next_message() {
+        if to == 2 {
+            waiting.receive(1, message, Duration::ZERO);
+        }
+    }
+    assert_eq!(waiting.outcome(), Some(&Outcome::Decided(value)));
+}
+
 #[test]
 fn what_was_accepted_in_a_call_that_gave_up_binds_the_next_one() {
     let mut first = Agreement::new(
