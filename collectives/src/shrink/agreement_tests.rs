@@ -137,6 +137,31 @@ fn never_two_values_whoever_dies_and_however_late_messages_are() {
     }
 }
 
+/// Members that decide to go, some of which know that they may; fewer than half of them die.
+#[test]
+fn all_members_go_or_nobody_does() {
+    for seed in 0..6_000 {
+        let size = 1 + (seed % 6) as u32;
+        let mut net = Net::new(size, Quorum::Majority, seed);
+        let knowing = net.random(1 << size) as u32;
+        for own in 0..size {
+            let offers = if knowing >> own & 1 == 1 { vec![(9, 0)] } else { Vec::new() };
+            let rule = (Quorum::Majority, PATIENCE);
+            let member = Agreement::new((own, size), rule, offers, Promises::default(), Duration::ZERO);
+            net.members[own as usize] = Some(member.taking_any());
+        }
+        let kills = net.random(size.div_ceil(2) as usize);
+        net.run(kills, false);
+        let living = net.members.iter().flatten();
+        let ends: Vec<bool> =
+            living.map(|member| matches!(member.outcome(), Some(Outcome::Decided(_)))).collect();
+        assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{seed}: {knowing:b}, {:?}", net.ended);
+        let all = (1 << size) - 1;
+        assert!(ends[0] || knowing != all, "{seed}: all know it, and stay: {:?}", net.ended);
+        assert!(!ends[0] || knowing != 0, "{seed}: nobody knows it, and they go: {:?}", net.ended);
+    }
+}
+
 #[test]
 fn a_minority_gives_up_and_half_needs_rank_0() {
     for (dead, goes_on) in [(vec![1, 2], true), (vec![0, 1], false), (vec![0, 1, 2], false), (vec![0], true)]
