@@ -290,7 +290,8 @@ fn nobody_goes_if_one_that_is_left_has_not_joined() {
 
 #[test]
 fn a_second_death_leaves_one_group_too() {
-    let deaths: usize = Plan::all(3).map(|plan| plan.kill_twice()).sum();
+    let plans = Plan::all(3).chain([Plan::new(4, 1)]);
+    let deaths: usize = plans.map(|plan| plan.kill_twice()).sum();
     println!("{deaths} second deaths");
 }
 
