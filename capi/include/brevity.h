@@ -469,12 +469,13 @@ brv_status brv_group_shrink_any(brv_group *group, brv_group **left, const brv_op
  * is still there is not waited for.
  *
  * The new group has connections and memory of its own, and its ranks are in the order that they had when the
- * job began. It may be closed already, if a rank that has come back is lost at once: shrink it as after any
- * loss. The old group must still be freed; its connections close when all that was made of it is.
+ * job began. It may be closed already, if a rank is lost at once: shrink it as after any loss. Either all
+ * ranks that are left get it, or none does, whoever is lost meanwhile. The old group must still be freed; its
+ * connections close when all that was made of it is.
  *
- * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen: the group is as before. Otherwise
- * errors are as for brv_all_reduce, if another rank is lost meanwhile: call brv_group_shrink, and this again.
- * */
+ * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen: the group is as before;
+ * BRV_ERR_NO_MAJORITY if too few ranks are left to know which group goes on. Otherwise errors are as for
+ * brv_all_reduce, if another rank is lost meanwhile: call brv_group_shrink, and this again. */
 brv_status brv_group_grow(brv_group *group, double wait, brv_group **grown, const brv_options *options);
 
 /* 1 if a rank of the group has come back by the brv_group_grow that has made its connections, and so has no
