@@ -1,9 +1,9 @@
 //! How ranks go from their group to a new world: all that are left do, or none.
 //!
-//! Each of those who are left has joined the new world, or has failed to, as if a member is lost at once. Then
+//! Each of those who are left has joined the new world, or has failed to, as if a member is lost at once.
 //!
-//! 1. they tell each other on the old group whether all have joined. A rank *knows* that all have if this call
-//!    succeeds there. If one is lost meanwhile, some ranks may know it and others not.
+//! 1. They tell each other on the old group whether all have joined. A rank *knows* that all have if this
+//!    call succeeds there. If one is lost meanwhile, some ranks may know it and others not.
 //! 2. Those who have joined decide by a majority of the old group to go ([`Group::start_decision`]): if any
 //!    that answers knows that all have joined.
 //! 3. Who has learned that they go meets those who have come back in a barrier of the new world, and goes on
@@ -16,10 +16,10 @@
 //!   one of them knows that all have joined or has accepted, and stay if that died with the others.
 //! - Afterwards every candidate finds a member that has accepted. A majority of them may have learned the
 //!   decision and answer no more, if the candidate died while it told them. But nobody passes the barrier
-//!   without the others, and it fails at the latest when the dead candidate is noticed. Those who have learned
-//!   the decision shrink the new group then, and answer those who have not.
-//! - In the barrier all know the decision. Some may pass it and others fail: all are in the new group, find it
-//!   closed, and shrink it.
+//!   without the others, and it fails at the latest when the dead candidate is noticed. Those who have
+//!   learned the decision shrink the new group then, and answer those who have not.
+//! - In the barrier all know the decision. Some may pass it and others fail: all are in the new group, find
+//!   it closed, and shrink it.
 //! - Those who have come back decide nothing. If their barrier fails they shrink the new group. Those who are
 //!   left come to that only if they have decided to go; if none comes, those who have come back call again.
 //!

@@ -1,5 +1,5 @@
-//! The decision of those who are left of a group to go to another world that they have joined: all of them, or
-//! nobody.
+//! The decision of those who are left of a group to go to another world that they have joined: all of them,
+//! or nobody.
 //!
 //! An agreement among the members of the old group, in messages of the new world. It has one value, to go. A
 //! candidate proposes it if any member that has answered knows that all have joined, or has accepted it for
