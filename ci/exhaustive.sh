@@ -23,6 +23,7 @@ ranks groups_sim:: --ignored --nocapture --test-threads=2
 ranks group_kills:: --ignored --nocapture --test-threads=1
 ranks shrink:: --ignored --nocapture --test-threads=2
 ranks going_on:: --ignored --nocapture --test-threads=2
+ranks grow_sim:: --ignored --nocapture --test-threads=2
 BREVITY_CYCLES=100 ranks grow_processes::the_killed_come_back --nocapture --test-threads=1
 BREVITY_VOLUME_RANKS=128 ranks ok_topk::volume:: --nocapture --test-threads=1
 BREVITY_TABLE_RANKS=128 ranks gtopk_paper:: --skip dense --nocapture --test-threads=1

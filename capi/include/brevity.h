@@ -469,12 +469,13 @@ brv_status brv_group_shrink_any(brv_group *group, brv_group **left, const brv_op
  * is still there is not waited for.
  *
  * The new group has connections and memory of its own, and its ranks are in the order that they had when the
- * job began. It may be closed already, if a rank that has come back is lost at once: shrink it as after any
- * loss. The old group must still be freed; its connections close when all that was made of it is.
+ * job began. It may be closed already, if a rank is lost at once: shrink it as after any loss. Either all
+ * ranks that are left get it, or none does, whoever is lost meanwhile. The old group must still be freed; its
+ * connections close when all that was made of it is.
  *
- * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen: the group is as before. Otherwise
- * errors are as for brv_all_reduce, if another rank is lost meanwhile: call brv_group_shrink, and this again.
- * */
+ * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen: the group is as before;
+ * BRV_ERR_NO_MAJORITY if too few ranks are left to know which group goes on. Otherwise errors are as for
+ * brv_all_reduce, if another rank is lost meanwhile: call brv_group_shrink, and this again. */
 brv_status brv_group_grow(brv_group *group, double wait, brv_group **grown, const brv_options *options);
 
 /* 1 if a rank of the group has come back by the brv_group_grow that has made its connections, and so has no
@@ -1287,6 +1288,15 @@ brv_status brv_exchange_report(brv_exchange *exchange, size_t bucket, brv_bucket
  * there is no such tensor: nothing has changed then. Sends nothing. */
 brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
 
+/* Tells what was chosen for the tensor of that name, which has the policy "auto" (brv_exchange_add_text).
+ * *policy points to the policy by which it travels, as text, such as "dense" or "gtopk:0.001"; *reason says
+ * why, in one line with the estimates that were compared. Both are NULL for a tensor with another policy.
+ * reason may be NULL. The texts are valid until the next such call for the tensor, or until exchange is
+ * freed. They are the same on all ranks that have added the tensor so. BRV_ERR_ARGUMENT if there is no such
+ * tensor. Sends nothing. */
+brv_status brv_exchange_choice(brv_exchange *exchange, const char *name, const char **policy,
+                               const char **reason);
+
 /* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is
  * the tensor's length. A dense tensor's residual is 0 except after a failure, that of BRV_SIGNUM always.
  * BRV_ERR_ARGUMENT if n differs, or if there is no such tensor. Sends nothing. */
@@ -1391,7 +1401,8 @@ brv_status brv_exchange_go_on_typed(brv_exchange *exchange, brv_group *group, vo
  *
  * Nothing is lost of what is handed in, up to the rounding of sums, except by BRV_PUT_BACK_PUBLISHED and in a
  * vote: what is not in the result is in kept of a rank, which adds it to its residual (brv_sparse_add_to).
- * kept may be NULL where format is exact (BRV_VALUES_F32, BRV_VALUES_F32_PACKED), but not in gTop-k.
+ * kept may be NULL where format is exact (BRV_VALUES_F32, BRV_VALUES_F32_PACKED), but not where entries are
+ * selected again on the way: in gTop-k, Ok-Topk and hierarchical sums.
  *
  * A value that is not finite ends the call on all ranks with BRV_ERR_NON_FINITE, and the group stays usable.
  */
@@ -1495,6 +1506,13 @@ typedef enum brv_draw {
     BRV_DRAW_MAX = BRV_ENUM_MAX
 } brv_draw;
 
+/* How leaders of hosts sum the entries that they have selected. */
+typedef enum brv_leader_sum {
+    BRV_LEADER_SUM_TOPK = 1,  /* all are delivered: at most k for each host */
+    BRV_LEADER_SUM_GTOPK = 2, /* the k of largest magnitude of the sum */
+    BRV_LEADER_SUM_MAX = BRV_ENUM_MAX
+} brv_leader_sum;
+
 /* From here on made from capi/tests/capi/list_compressed.rs. */
 
 /* Sums the sparse vectors of all ranks and keeps the k entries of largest magnitude, of equal ones those with
@@ -1575,6 +1593,27 @@ brv_status brv_iok_topk_all_reduce(brv_group *group, const uint32_t *indices, co
                                    size_t count, size_t dim, brv_ok_topk *ok_topk, brv_values format,
                                    brv_sparse *sum, brv_sparse *kept, brv_request **request,
                                    const brv_options *options);
+
+/* Sums the vectors of all ranks, densely inside the hosts and sparsely between them: the ranks of a host sum
+ * their n elements at in to the first of them, the leader. Each leader selects the k entries of largest
+ * magnitude of its host's sum, of equal ones those with lower indices. Leaders sum these as leader_sum says,
+ * with values in this format, and hand the result to their hosts: sum gets it on every rank. kept gets n
+ * elements: on leaders what was not delivered of the vectors of their hosts, on other ranks zeros. In place:
+ * in == kept, which an error leaves as it is; so the vector is a residual, to which each step adds its
+ * gradient. n is at most 2^32; n, k, leader_sum, put_back and format are the same on all ranks. put_back is
+ * the rule of gTop-k.
+ *
+ * The result depends on which ranks share a host, but not on whether they share memory. With H hosts of at
+ * most L ranks it costs 2 ceil(log2 L) rounds inside the hosts, of 4 n bytes to the leader and of at most 8 k
+ * bytes back (8 k H with top-k), and between leaders what gTop-k or top-k cost among H ranks.
+ *
+ * BRV_ERR_NON_FINITE if a value or a sum is not finite. */
+brv_status brv_hierarchical_all_reduce(brv_group *group, const float *in, float *kept, size_t n, size_t k,
+                                       brv_leader_sum leader_sum, brv_put_back put_back, brv_values format,
+                                       brv_sparse *sum, const brv_options *options);
+brv_status brv_ihierarchical_all_reduce(brv_group *group, const float *in, float *kept, size_t n, size_t k,
+                                        brv_leader_sum leader_sum, brv_put_back put_back, brv_values format,
+                                        brv_sparse *sum, brv_request **request, const brv_options *options);
 
 /* Sums the vectors of all ranks at k places, or all if there are fewer, which all ranks draw alike, by the
  * seed and the number of the step: only the values travel, by a dense all-reduce of k elements (random K and

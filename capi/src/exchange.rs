@@ -9,6 +9,7 @@ use brevity::{GradientExchange, Policy, StepReport};
 use crate::averages_started::{Away, Sent};
 use crate::boundary::{check, free, guard, hand_out, object};
 use crate::element::OfGradients;
+use crate::exchange_choice::Told;
 use crate::failure::Failure;
 use crate::feedback::copy_residual;
 use crate::group::{Shared, brv_group, group_of};
@@ -48,6 +49,8 @@ struct Tensor {
     policy: Policy,
     /// The density, if it has been changed since.
     density: Option<f64>,
+    /// What was chosen for it, when the program has asked last.
+    told: Option<Told>,
 }
 
 /// Makes an exchange without tensors.
@@ -271,6 +274,16 @@ impl Plan {
         }
     }
 
+    /// What was chosen for a tensor, if that has an automatic policy.
+    pub(crate) fn tell_choice(&mut self, name: &str) -> Result<Option<&Told>, Failure> {
+        let told = self.exchange()?.choice(name)?.map(Told::of);
+        let tensor = self.tensors.iter_mut().find(|tensor| tensor.name == name);
+        Ok(tensor.and_then(|tensor| {
+            tensor.told = told;
+            tensor.told.as_ref()
+        }))
+    }
+
     /// Takes the exchange back from a started call that has ended.
     fn come_back(&mut self) -> Result<(), Failure> {
         if let Some(away) = &self.away {
@@ -308,7 +321,7 @@ impl Plan {
         }
         let count = policy.check(name, shape)?;
         let (name, shape) = (name.to_owned(), shape.to_vec());
-        self.tensors.push(Tensor { name, shape, count, policy, density: None });
+        self.tensors.push(Tensor { name, shape, count, policy, density: None, told: None });
         Ok(())
     }
 

@@ -18,6 +18,7 @@ mod dense;
 mod element;
 mod exchange;
 mod exchange_add;
+mod exchange_choice;
 mod exchange_course;
 mod exchange_going;
 mod exchange_state;
@@ -60,6 +61,7 @@ pub use exchange::{
     brv_exchange_set_density,
 };
 pub use exchange_add::{brv_exchange_add, brv_exchange_add_by_rules, brv_exchange_add_text};
+pub use exchange_choice::brv_exchange_choice;
 pub use exchange_course::{
     brv_exchange_set_schedule, brv_exchange_set_seed, brv_exchange_set_steps, brv_exchange_steps,
 };

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use brevity::collectives::Algorithm;
+use brevity::collectives::{Algorithm, Topology};
 use brevity::transport::sim::Passage;
 use brevity_bench::collective::{Collective, measured};
-use brevity_bench::perf::{Simulation, passages};
+use brevity_bench::perf::{Simulation, hierarchical_passages, passages};
 use brevity_bench::size::Size;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -17,6 +17,8 @@ use crate::plan;
 ///
 /// A line for each rank, and an arrow for each message: it begins when the first byte leaves the sender, and
 /// ends when the last one has come. The darker it is, the more bytes it has.
+/// In a hierarchical-all-reduce, for which hosts must have several ranks, leaders select a hundredth of the
+/// vector.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DrawArguments {
     /// One collective, as all-reduce [default: all]
@@ -57,9 +59,10 @@ pub fn draw(arguments: &DrawArguments) -> brevity_bench::Result<()> {
     fs::create_dir_all(&arguments.output).map_err(written)?;
     let DrawArguments { ranks, hosts, alpha, beta, .. } = *arguments;
     let placed = plan::placed(ranks, hosts)?;
-    for (name, collective, algorithm) in asked {
+    for (name, call) in asked {
         let simulation = Simulation { world_size: ranks, alpha, beta };
-        let messages = passages((simulation, &placed), collective, Some(algorithm), arguments.size.0)?;
+        let messages = call.passages((simulation, &placed), arguments.size.0)?;
+        let algorithm = call.algorithm();
         let title = format!("{name}, {algorithm}: {ranks} ranks, {} messages", messages.len());
         let drawing = svg(&title, ranks, &messages)
             .map_err(|error| brevity_bench::Error::contestant("the drawing", error.to_string()))?;
@@ -68,8 +71,36 @@ pub fn draw(arguments: &DrawArguments) -> brevity_bench::Result<()> {
     Ok(())
 }
 
-/// What to draw: the name of a collective, and an algorithm that it has.
-type Asked = (String, Collective, Algorithm);
+/// A call whose messages are drawn.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    /// Of a dense collective.
+    Dense(Collective, Algorithm),
+    /// Of a sum that is dense inside hosts and sparse between them.
+    Hierarchical,
+}
+
+impl Call {
+    const fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Dense(_, algorithm) => algorithm,
+            Self::Hierarchical => Algorithm::Hosts,
+        }
+    }
+
+    fn passages(self, on: (Simulation, &[u32]), bytes: usize) -> brevity_bench::Result<Vec<Passage>> {
+        match self {
+            Self::Dense(collective, algorithm) => passages(on, collective, Some(algorithm), bytes),
+            Self::Hierarchical => {
+                let k = (bytes / size_of::<f32>()).div_ceil(100);
+                hierarchical_passages(on, bytes, k)
+            }
+        }
+    }
+}
+
+/// What to draw: the name of a collective, and a call of it.
+type Asked = (String, Call);
 
 fn asked(arguments: &DrawArguments) -> brevity_bench::Result<Vec<Asked>> {
     let mut all: Vec<Asked> = Vec::new();
@@ -77,12 +108,16 @@ fn asked(arguments: &DrawArguments) -> brevity_bench::Result<Vec<Asked>> {
     for (name, algorithms) in plan::algorithms(&placed, arguments.size.0) {
         let plain = name.replace('-', "");
         let Some(collective) = measured().find(|collective| collective.name() == plain) else { continue };
-        all.extend(algorithms.into_iter().map(|algorithm| (name.clone(), collective, algorithm)));
+        let calls = algorithms.into_iter().map(|algorithm| Call::Dense(collective, algorithm));
+        all.extend(calls.map(|call| (name.clone(), call)));
+    }
+    if Topology::of(&placed).has_levels() {
+        all.push(("hierarchical-all-reduce".to_owned(), Call::Hierarchical));
     }
     let mut found = all.clone();
-    found.retain(|(name, _, algorithm)| {
+    found.retain(|(name, call)| {
         let wants = |wish: &Option<String>, name: &str| wish.as_ref().is_none_or(|wish| wish == name);
-        wants(&arguments.name, name) && wants(&arguments.algorithm, algorithm.name())
+        wants(&arguments.name, name) && wants(&arguments.algorithm, call.algorithm().name())
     });
     if found.is_empty() {
         let mut names: Vec<_> = all.iter().map(|(name, ..)| &name[..]).collect();
@@ -182,9 +217,12 @@ mod tests {
         assert_eq!(count("all-reduce"), 4);
         assert_eq!(count("--algorithm ring"), 3);
         assert_eq!(count("barrier"), 1);
-        assert_eq!(count("--algorithm hosts -n 8 --hosts 2"), 6);
+        assert_eq!(count("--algorithm hosts -n 8 --hosts 2"), 7);
+        assert_eq!(count("hierarchical-all-reduce -n 8 --hosts 2"), 1);
         assert!(count("") > 20);
-        for wrong in ["all-reductions", "all-reduce --algorithm bruck", "--algorithm hosts"] {
+        for wrong in
+            ["all-reductions", "all-reduce --algorithm bruck", "--algorithm hosts", "hierarchical-all-reduce"]
+        {
             let error = asked(&arguments(wrong)).unwrap_err().to_string();
             assert!(error.contains("all-reduce") && error.contains("barrier"), "{error}");
         }
@@ -199,6 +237,20 @@ mod tests {
         let drawing = svg("a ring", 6, &messages).unwrap();
         assert_eq!(drawing.matches("<polygon").count(), messages.len());
         assert!(drawing.contains("a ring") && drawing.contains("rank 5"));
+    }
+
+    /// In trees of two rounds: to each leader, between the two, and back.
+    #[test]
+    fn a_hierarchical_sum_sends_little_between_hosts() {
+        let simulation = Simulation { world_size: 8, alpha: 20e-6, beta: 8e-9 };
+        let hosts = [0, 0, 0, 0, 1, 1, 1, 1];
+        let messages = Call::Hierarchical.passages((simulation, &hosts), 12 << 10).unwrap();
+        let (inside, between): (Vec<&Passage>, Vec<&Passage>) = messages
+            .iter()
+            .partition(|message| hosts[message.from.0 as usize] == hosts[message.to.0 as usize]);
+        assert_eq!(inside.iter().filter(|message| message.bytes >= 12 << 10).count(), 6);
+        assert_eq!(between.len(), 2);
+        assert!(between.iter().all(|message| message.bytes < 12 << 8));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Contexts: the ranks of a group, the numbers of its calls, and what it shares with nobody else.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) tried: Tried,
     /// The context in which this one was made after a loss: the members agree on that one.
     pub(crate) born_of: OnceLock<Arc<Ranks>>,
+    /// Whether this rank has accepted to leave for another world, and does not know whether it was decided.
+    pub(crate) is_bound: AtomicBool,
 }
 
 /// The ranks of a context: what its calls need.
@@ -105,6 +107,7 @@ impl Context {
             objects: AtomicU32::new(0),
             tried: Tried::default(),
             born_of: OnceLock::new(),
+            is_bound: AtomicBool::new(false),
         }
     }
 
@@ -152,7 +155,11 @@ impl Context {
 impl Ranks {
     /// All ranks, in the context of messages about other contexts, which is open as long as the world is.
     pub(crate) fn control(world: &World) -> Self {
-        let members: Arc<[Rank]> = Rank::all(world.port().world_size()).collect();
+        Self::beside(world, Rank::all(world.port().world_size()).collect(), world.port().rank().0)
+    }
+
+    /// Some ranks that tell each other something in that context, of which this one has number `own`.
+    pub(crate) fn beside(world: &World, members: Arc<[Rank]>, own: u32) -> Self {
         Self {
             owner: world.owner,
             engine: Arc::downgrade(&world.engine),
@@ -160,7 +167,7 @@ impl Ranks {
             number: CONTROL,
             epoch: 0,
             members,
-            own: world.port().rank().0,
+            own,
             host: None,
             difference: Difference::default(),
             messages: Messages::default(),

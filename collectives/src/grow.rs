@@ -4,10 +4,9 @@
 //! ([`ucx_sys_wrap::bootstrap::Reception`]). It tells the others who has come, and then all of them
 //! join a new world.
 //!
-//! Those who are left then tell each other on the old group whether all have joined, and meet those who have
-//! come back in a barrier of the new one. Who passes it goes on there. A rank that has failed before does not
-//! come to it, so nobody passes it; then all are in the old group as before, those who have come back call
-//! once more, and after a loss those who are left shrink the old group.
+//! Those who are left go there together, or stay in the old group ([`confirm`]).
+
+mod confirm;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +18,6 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::bootstrap::{Cancel, Identity, Invitation, MAX_BLOB_BYTES, Member, Reception};
 use ucx_sys_wrap::{Error as Transport, Rank};
 
-use crate::data::ReduceOp;
 use crate::elsewhere::Elsewhere;
 use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
@@ -66,6 +64,15 @@ impl Origin {
         self.members.get(rank.index()).map(|(member, _)| *member)
     }
 
+    /// The numbers of these ranks of the world in one that they are invited to, all of them.
+    fn places(&self, ranks: &[Rank], invitation: &Invitation) -> Option<Vec<u32>> {
+        let place = |rank: &Rank| {
+            let own = (self.member(*rank)?, false);
+            invitation.members().iter().position(|invited| *invited == own).map(|place| place as u32)
+        };
+        ranks.iter().map(place).collect()
+    }
+
     /// Those of these ranks of the world, and all others of the job, in the order of their numbers.
     fn parted(&self, ranks: &[Rank]) -> (Vec<Member>, Vec<Member>) {
         let mut left: Vec<Member> = ranks.iter().filter_map(|rank| self.member(*rank)).collect();
@@ -92,8 +99,10 @@ impl Group {
     /// The new group is of a world of its own, with connections and memory of its own. Its ranks are in the
     /// order that they had when the job began: if all are back, each has the number that it had. Drop this
     /// group, and what was made of it, to close the old connections. [`returned`](Self::returned) says who
-    /// is new. The new group may be closed already, if a rank that has come back is lost at once: shrink it
-    /// as after any loss.
+    /// is new. The new group may be closed already, if a rank is lost at once: shrink it as after any loss.
+    ///
+    /// Either all ranks that are left get the new group, or all get an error and stay in this one, whoever is
+    /// lost meanwhile; as in [`shrink`](Self::shrink), a majority of them must be left.
     ///
     /// Blocks the thread. Only the `wait` of the lowest rank counts. It should be half a second at least: who
     /// comes back calls four times a second. A lost rank whose process is still there is not waited for.
@@ -102,7 +111,8 @@ impl Group {
     /// # Errors
     /// [`Error::NotGrown`] if the lowest rank can't listen, or if the group's ranks have not joined a job:
     /// the group is as before. Those of an all-reduce, for instance if another rank is lost meanwhile: the
-    /// group can be shrunk, and grown then.
+    /// group can be shrunk, and grown then. [`Error::NoMajority`] if too few ranks are left to know which
+    /// group goes on.
     pub fn grow(&self, wait: Duration) -> Result<Self> {
         self.check_process()?;
         let start = Instant::now();
@@ -187,8 +197,13 @@ impl Group {
             Some(Told::Invited(invitation)) => invitation,
             None => return Err(Error::Payload { rank: lowest, what: "no invitation".into() }),
         };
-        let joined = self.join_invited(origin, &invitation);
-        self.confirm(joined, origin.identity.join_timeout)
+        let left = origin.places(self.members(), &invitation);
+        let left = left.ok_or_else(|| Error::Payload { rank: lowest, what: "no invitation".into() })?;
+        let joined = self.join_invited(origin, &invitation).map_err(|error| {
+            tracing::warn!(%error, "can't join the group that grows");
+        });
+        let next = self.confirm(joined.ok(), &left, origin.identity.join_timeout)?;
+        Ok(next.map_or(Grown::NotAll, Grown::Next))
     }
 
     /// Waits for lost ranks, and invites those that come. Gives up if this group is closed meanwhile.
@@ -243,28 +258,6 @@ impl Group {
         })
     }
 
-    /// Tells the others that are left whether this rank has joined, and meets all in the new group.
-    fn confirm(&self, joined: Result<Self>, longest: Duration) -> Result<Grown> {
-        let mut failures = [u32::from(joined.is_err())];
-        let patient = self.with_timeout(longest.saturating_add(self.timeout()));
-        patient.all_reduce(&mut failures, ReduceOp::Max)?;
-        if failures != [0] {
-            let error = joined.err().map_or_else(|| "others have not".into(), |error| error.to_string());
-            tracing::warn!(error, "not all ranks have joined the group that grows");
-            return Ok(Grown::NotAll);
-        }
-        let next = joined?;
-        match (next.barrier(), self.failure()) {
-            // One that has failed above has not come to the barrier, so nobody has passed it.
-            (Err(_), Some(loss)) => Err(loss),
-            (Err(error), None) => {
-                tracing::warn!(%error, "a rank was lost as soon as it had come back");
-                Ok(Grown::Next(next))
-            }
-            (Ok(()), _) => Ok(Grown::Next(next)),
-        }
-    }
-
     /// This rank's number in the world.
     fn own(&self) -> Rank {
         self.members().get(self.rank() as usize).copied().unwrap_or_default()
@@ -292,7 +285,7 @@ impl Future for Growing {
 enum Grown {
     Next(Group),
     Nobody,
-    /// Not all have joined.
+    /// All that are left stay, as not all have joined.
     NotAll,
 }
 

@@ -30,6 +30,7 @@ mod groups;
 mod groups_sim;
 mod grow;
 mod grow_processes;
+mod grow_sim;
 mod gtopk_paper;
 mod handles;
 mod hierarchical;

@@ -15,10 +15,10 @@ use brevity::{Group, Settings};
 use brevity_tests::started::Collective;
 
 /// When all ranks have done everything: long after anything that may still happen.
-const END: Duration = Duration::from_secs(4000);
+pub(crate) const END: Duration = Duration::from_secs(4000);
 
 /// The timeout of calls. Silent ranks are out after it.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A world, and what its ranks do on each group: they begin again on the one that is left after a loss.
 #[derive(Clone, Copy, Debug)]
@@ -174,7 +174,7 @@ impl Plan {
 }
 
 /// Whether the group stays open so long.
-async fn is_open_until(time: Duration, group: &Group, cluster: &Cluster) -> bool {
+pub(crate) async fn is_open_until(time: Duration, group: &Group, cluster: &Cluster) -> bool {
     poll_fn(|_| {
         if group.failure().is_some() {
             return Poll::Ready(false);
@@ -184,7 +184,7 @@ async fn is_open_until(time: Duration, group: &Group, cluster: &Cluster) -> bool
     .await
 }
 
-async fn until_end(group: &Group, cluster: &Cluster) {
+pub(crate) async fn until_end(group: &Group, cluster: &Cluster) {
     poll_fn(|_| {
         group.progress();
         if cluster.now() >= END { Poll::Ready(()) } else { Poll::Pending }

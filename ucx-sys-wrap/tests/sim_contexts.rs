@@ -1,6 +1,7 @@
 //! Contexts on the simulated network: a rank is killed after each of its messages.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -283,6 +284,53 @@ fn a_rank_dies_when_it_has_posted_its_last_message() {
         });
         let (none, all) = (Duration::ZERO, Some(Failure::PeerLost(Rank(0))));
         assert_eq!(results.unwrap(), [(count, none, all), (count, Duration::from_micros(100), all)]);
+    }
+}
+
+/// Ranks 0 and 2 are one process, and 1 and 3: it posts in both worlds by turns, and dies in both.
+#[test]
+fn twins_die_together_after_the_messages_of_both() {
+    for count in 0..=5u64 {
+        let kill = Fault::KillAfter { rank: Rank(0), messages: count };
+        let cluster = Cluster::new(4, links()).with_twins().with_faults([kill]);
+        let ports = RefCell::new(Vec::new());
+        let results = run(cluster.clone(), |transport| {
+            let own = transport.rank();
+            ports.borrow_mut().push(Port::new(transport));
+            let ports = &ports;
+            async move {
+                let mut ended = 0;
+                while own.0 < 2 && ended < 4 {
+                    let place = own.0 + ended as u32 % 2 * 2;
+                    let port = Arc::clone(&ports.borrow()[place as usize]);
+                    let mut task = Task::new(&port, (), |comm, ()| {
+                        Box::pin(async move {
+                            let source = Rank(comm.port().rank().0 & 2);
+                            let envelope = envelope(0, 0, source, 0);
+                            match comm.port().rank() {
+                                own if own == source => {
+                                    comm.send(Rank(own.0 + 1), envelope, ()).await.map(|_| ())
+                                }
+                                _ => comm.recv(source, envelope, ()).await.map(|_| ()),
+                            }
+                        })
+                    });
+                    let ((), result) = poll_fn(|context| {
+                        port.progress();
+                        task.poll(context)
+                    })
+                    .await;
+                    if result.is_err() {
+                        assert!(is_lost(&result, Rank(place & 2)), "{result:?}");
+                        break;
+                    }
+                    ended += 1;
+                }
+                ended
+            }
+        });
+        assert_eq!(results.unwrap(), [count.min(4), count.min(4), 0, 0]);
+        assert_eq!(cluster.messages_sent(Rank(2)), count.min(4));
     }
 }
 

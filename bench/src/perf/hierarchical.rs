@@ -2,10 +2,17 @@
 
 use brevity::collectives::sparse::{Coder, LeaderSum};
 use brevity::compress::{Density, SparseVec};
-use brevity::{Group, PutBack, collectives};
+use brevity::transport::bootstrap::Opened;
+use brevity::transport::sim::{Passage, run};
+use brevity::{Group, Machine, PutBack, Settings, collectives};
 
+use super::SentPart;
+use super::simulated::{Simulation, TIMEOUT, in_order};
 use super::workload::{Difference, Workload};
-use crate::oracle;
+use crate::{Error, Result, oracle};
+
+/// How leaders sum.
+const BY: LeaderSum = LeaderSum::Gtopk(PutBack::Conserving);
 
 /// This rank's part, with the expected result.
 pub struct InHosts {
@@ -20,7 +27,12 @@ pub struct InHosts {
 impl InHosts {
     /// This rank's vector of `count` elements, of whose sums leaders select this share.
     pub fn new(group: &Group, count: usize, density: Density) -> Self {
-        let (k, hosts) = (density.entries(count), group.host_numbers());
+        Self::selecting(group, count, density.entries(count))
+    }
+
+    /// Likewise, of whose sums leaders select `k` entries.
+    fn selecting(group: &Group, count: usize, k: usize) -> Self {
+        let hosts = group.host_numbers();
         let given = by_host(&hosts).into_iter().map(|ranks| {
             // Integers: a sum has the same bits in any order.
             let mut sum = vec![0.0; count];
@@ -58,14 +70,40 @@ fn by_host(hosts: &[u32]) -> Vec<Vec<u32>> {
     all.into_iter().map(|(_, ranks)| ranks).collect()
 }
 
+/// The messages of one call between ranks on these hosts, in the order in which they have begun. Vectors have
+/// so many bytes, and leaders select `k` entries. The result is checked.
+///
+/// # Errors
+/// If the result is wrong.
+pub fn hierarchical_passages(
+    (simulation, hosts): (Simulation, &[u32]),
+    bytes: usize,
+    k: usize,
+) -> Result<Vec<Passage>> {
+    let cluster = simulation.cluster().with_passages();
+    let machine = Some(Machine::uniform(simulation.alpha, simulation.beta));
+    let settings = Settings { timeout: TIMEOUT, machine, ..Settings::default() };
+    let ranks = run(cluster.clone(), |transport| {
+        let group = Group::opened(Opened::in_process(transport, None).with_hosts(hosts), settings);
+        async move {
+            let mut part = InHosts::selecting(&group, bytes / size_of::<f32>(), k);
+            let vector = part.before.clone();
+            part.last = group.start_hierarchical_all_reduce(vector, part.k, BY, Coder::pairs()).await.1?;
+            part.check().map_err(|wrong| wrong.of(group.rank(), SentPart::Hosts.name(), bytes))
+        }
+    });
+    let ranks = ranks.map_err(|stuck| Error::contestant("the simulation", stuck.to_string()))?;
+    ranks.into_iter().collect::<Result<()>>()?;
+    Ok(in_order(&cluster))
+}
+
 impl Workload for InHosts {
     fn prepare(&mut self) {
         self.vector.copy_from_slice(&self.before);
     }
 
     fn run(&mut self, group: &Group) -> collectives::Result<()> {
-        let by = LeaderSum::Gtopk(PutBack::Conserving);
-        self.last = group.hierarchical_all_reduce(&mut self.vector, self.k, by, &mut self.coder)?;
+        self.last = group.hierarchical_all_reduce(&mut self.vector, self.k, BY, &mut self.coder)?;
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub use blocks::InBlocks;
 pub use dense::Dense;
 pub(crate) use exchange::check_alike;
 pub use exchange::{Stepped, measure_exchange};
-pub use hierarchical::InHosts;
+pub use hierarchical::{InHosts, hierarchical_passages};
 pub(crate) use overlap::multiply_for;
 pub use overlap::{Overlapped, measure_overlap};
 pub use parts::{InParts, SentPart};

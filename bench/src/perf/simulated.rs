@@ -13,7 +13,7 @@ use crate::collective::{Collective, Number, Place, ROOT};
 use crate::{Error, Result};
 
 /// No call takes this long, in virtual time.
-const TIMEOUT: Duration = Duration::from_secs(100_000);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(100_000);
 
 /// A network of equal links, as [`sim`](brevity::transport::sim) defines them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,9 +54,14 @@ pub fn passages(
     let case = Case { bytes, density: None, iterations: 1, warmup: 0 };
     let cluster = simulation.cluster().with_passages();
     simulate_on::<f32>((simulation, &cluster), (collective, algorithm), hosts, case)?;
+    Ok(in_order(&cluster))
+}
+
+/// The messages that have arrived, in the order in which they have begun.
+pub(super) fn in_order(cluster: &Cluster) -> Vec<Passage> {
     let mut passages = cluster.passages();
     passages.sort_by_key(|passage| (passage.begun, passage.from, passage.to));
-    Ok(passages)
+    passages
 }
 
 impl Simulation {

@@ -2,9 +2,9 @@
 //! `tests/capi/listed_compressed.rs`.
 
 use super::{
-    BlockArguments, Entries, GtopkArguments, LowRankArguments, OkTopkArguments, QuantisedArguments,
-    RandomKArguments, SparseAllGatherArguments, SparseReduceScatterArguments, TopkArguments, VoteArguments,
-    brv_draw, brv_low_rank, brv_ok_topk, brv_sparse, waiting,
+    BlockArguments, Entries, GtopkArguments, HierarchicalArguments, LowRankArguments, OkTopkArguments,
+    QuantisedArguments, RandomKArguments, SparseAllGatherArguments, SparseReduceScatterArguments,
+    TopkArguments, VoteArguments, brv_draw, brv_leader_sum, brv_low_rank, brv_ok_topk, brv_sparse, waiting,
 };
 use crate::group::brv_group;
 use crate::options::brv_options;
@@ -122,6 +122,28 @@ pub unsafe extern "C" fn brv_ok_topk_all_reduce(
 ) -> brv_status {
     let entries = Entries { indices, values, count, dim };
     let arguments = OkTopkArguments { entries, ok_topk, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, arguments, options) }
+}
+
+/// Makes a hierarchical-all-reduce.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_hierarchical_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    kept: *mut f32,
+    n: usize,
+    k: usize,
+    leader_sum: brv_leader_sum,
+    put_back: brv_put_back,
+    format: brv_values,
+    sum: *mut brv_sparse,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = HierarchicalArguments { input, kept, n, k, leader_sum, put_back, format, sum };
     // SAFETY: the caller in C guarantees it.
     unsafe { waiting(group, arguments, options) }
 }

@@ -10,6 +10,7 @@ mod blocks;
 mod entries;
 mod gtopk;
 mod held;
+mod hierarchical;
 mod low_rank;
 mod message;
 mod method;
@@ -40,6 +41,7 @@ use crate::request::{Call, Finished, Started, brv_request};
 use crate::status::brv_status;
 
 pub use blocking::*;
+pub use hierarchical::brv_leader_sum;
 pub use low_rank::{
     brv_low_rank, brv_low_rank_add, brv_low_rank_free, brv_low_rank_mean, brv_low_rank_new, brv_low_rank_own,
     brv_low_rank_warm,
@@ -71,6 +73,7 @@ use all_gather::SparseAllGatherArguments;
 use blocks::BlockArguments;
 use entries::Entries;
 use gtopk::GtopkArguments;
+use hierarchical::HierarchicalArguments;
 use low_rank::LowRankArguments;
 use ok_topk::OkTopkArguments;
 use quantised::QuantisedArguments;

@@ -2,9 +2,9 @@
 //! `tests/capi/listed_compressed.rs`.
 
 use super::{
-    BlockArguments, Entries, GtopkArguments, LowRankArguments, OkTopkArguments, QuantisedArguments,
-    RandomKArguments, SparseAllGatherArguments, SparseReduceScatterArguments, TopkArguments, VoteArguments,
-    brv_draw, brv_low_rank, brv_ok_topk, brv_sparse, starting,
+    BlockArguments, Entries, GtopkArguments, HierarchicalArguments, LowRankArguments, OkTopkArguments,
+    QuantisedArguments, RandomKArguments, SparseAllGatherArguments, SparseReduceScatterArguments,
+    TopkArguments, VoteArguments, brv_draw, brv_leader_sum, brv_low_rank, brv_ok_topk, brv_sparse, starting,
 };
 use crate::group::brv_group;
 use crate::options::brv_options;
@@ -128,6 +128,29 @@ pub unsafe extern "C" fn brv_iok_topk_all_reduce(
 ) -> brv_status {
     let entries = Entries { indices, values, count, dim };
     let arguments = OkTopkArguments { entries, ok_topk, format, sum, kept };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { starting(group, arguments, request, options) }
+}
+
+/// Starts a hierarchical-all-reduce.
+///
+/// # Safety
+/// As for `starting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_ihierarchical_all_reduce(
+    group: *mut brv_group,
+    input: *const f32,
+    kept: *mut f32,
+    n: usize,
+    k: usize,
+    leader_sum: brv_leader_sum,
+    put_back: brv_put_back,
+    format: brv_values,
+    sum: *mut brv_sparse,
+    request: *mut *mut brv_request,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = HierarchicalArguments { input, kept, n, k, leader_sum, put_back, format, sum };
     // SAFETY: the caller in C guarantees it.
     unsafe { starting(group, arguments, request, options) }
 }

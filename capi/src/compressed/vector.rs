@@ -23,14 +23,29 @@ impl Vectors {
         group: &Group,
         other: Option<(Stretch<f32>, &str)>,
     ) -> Result<Stretch<f32>, Failure> {
+        // SAFETY: the caller of this function guarantees the same.
+        unsafe { self.fill_as("out", group, other) }
+    }
+
+    /// Likewise, of an output that is an argument of this name.
+    ///
+    /// # Safety
+    /// As for [`fill`](Self::fill).
+    pub(super) unsafe fn fill_as(
+        self,
+        own: &str,
+        group: &Group,
+        other: Option<(Stretch<f32>, &str)>,
+    ) -> Result<Stretch<f32>, Failure> {
         let input = Stretch::new(self.input, self.n, "in")?;
-        let output = Stretch::new(self.output.cast_const(), self.n, "out")?;
+        let output = Stretch::new(self.output.cast_const(), self.n, own)?;
         if !input.is_same(output) && !input.is_apart(output) {
-            return Err(Failure::argument("in and out overlap: pass separate memory, or in == out"));
+            let text = format!("in and {own} overlap: pass separate memory, or in == {own}");
+            return Err(Failure::argument(text));
         }
         if let Some((other, name)) = other {
             input.check_apart(other, &format!("in and {name}"))?;
-            output.check_apart(other, &format!("out and {name}"))?;
+            output.check_apart(other, &format!("{own} and {name}"))?;
         }
         // Refused there, a call writes nothing.
         group.check_process().map_err(Failure::from)?;

@@ -18,13 +18,14 @@ typedef struct arguments {
     brv_sparse *const *all;
     brv_ok_topk *ok_topk;
     const float *in;
+    float *kept_vector;
     size_t n;
+    brv_leader_sum leader_sum;
     brv_draw draw;
     uint64_t seed;
     uint64_t step;
     float *out;
     size_t block;
-    float *kept_vector;
     brv_low_rank *low_rank;
     const float *const *matrices;
     size_t tensors;
@@ -78,6 +79,16 @@ static brv_status call_ok_topk_all_reduce(brv_group *group, const arguments *a, 
                                       a->format, a->sum, a->kept, options);
     return brv_iok_topk_all_reduce(group, a->indices, a->values, a->count, a->dim,
                                    a->ok_topk, a->format, a->sum, a->kept, request, options);
+}
+
+static brv_status call_hierarchical_all_reduce(brv_group *group, const arguments *a, brv_request **request,
+                                               const brv_options *options)
+{
+    if (request == NULL)
+        return brv_hierarchical_all_reduce(group, a->in, a->kept_vector, a->n, a->k, a->leader_sum,
+                                           a->put_back, a->format, a->sum, options);
+    return brv_ihierarchical_all_reduce(group, a->in, a->kept_vector, a->n, a->k,
+                                        a->leader_sum, a->put_back, a->format, a->sum, request, options);
 }
 
 static brv_status call_random_k_all_reduce(brv_group *group, const arguments *a, brv_request **request,
@@ -134,6 +145,7 @@ static const entry ALL[] = {
     {"sparse_all_gather", call_sparse_all_gather, 1, 0, 0, 1, 0},
     {"sparse_reduce_scatter", call_sparse_reduce_scatter, 1, 0, 0, 1, 1},
     {"ok_topk_all_reduce", call_ok_topk_all_reduce, 1, 0, 0, 1, 1},
+    {"hierarchical_all_reduce", call_hierarchical_all_reduce, 0, 1, 0, 1, 1},
     {"random_k_all_reduce", call_random_k_all_reduce, 0, 1, 0, 0, 0},
     {"block_all_reduce", call_block_all_reduce, 0, 1, 1, 0, 0},
     {"quantised_all_reduce", call_quantised_all_reduce, 0, 1, 1, 1, 1},

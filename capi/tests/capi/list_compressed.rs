@@ -115,6 +115,35 @@ of few bytes. kept must not be NULL.
 BRV_ERR_NON_FINITE if a value or a sum is not finite.",
     },
     Entry {
+        name: "hierarchical_all_reduce",
+        arguments: "HierarchicalArguments",
+        parameters: &[
+            IN,
+            Plain("float *", "*mut f32", "kept"),
+            count("n"),
+            count("k"),
+            Plain("brv_leader_sum ", "brv_leader_sum", "leader_sum"),
+            PUT_BACK,
+            FORMAT,
+            SUM,
+        ],
+        docs: "\
+Sums the vectors of all ranks, densely inside the hosts and sparsely between them: the ranks of a host sum
+their n elements at in to the first of them, the leader. Each leader selects the k entries of largest
+magnitude of its host's sum, of equal ones those with lower indices. Leaders sum these as leader_sum says,
+with values in this format, and hand the result to their hosts: sum gets it on every rank. kept gets n
+elements: on leaders what was not delivered of the vectors of their hosts, on other ranks zeros. In place:
+in == kept, which an error leaves as it is; so the vector is a residual, to which each step adds its gradient.
+n is at most 2^32; n, k, leader_sum, put_back and format are the same on all ranks. put_back is the rule of
+gTop-k.
+
+The result depends on which ranks share a host, but not on whether they share memory. With H hosts of at most
+L ranks it costs 2 ceil(log2 L) rounds inside the hosts, of 4 n bytes to the leader and of at most 8 k bytes
+back (8 k H with top-k), and between leaders what gTop-k or top-k cost among H ranks.
+
+BRV_ERR_NON_FINITE if a value or a sum is not finite.",
+    },
+    Entry {
         name: "random_k_all_reduce",
         arguments: "RandomKArguments",
         parameters: &[

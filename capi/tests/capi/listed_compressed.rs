@@ -134,7 +134,7 @@ fn functions(is_started: bool) -> String {
     } else {
         ("wait", "waiting", "")
     };
-    let others = ["Entries", "brv_draw", "brv_low_rank", "brv_ok_topk", "brv_sparse"];
+    let others = ["Entries", "brv_draw", "brv_leader_sum", "brv_low_rank", "brv_ok_topk", "brv_sparse"];
     let mut names: Vec<&str> = ALL.iter().map(|entry| entry.arguments).chain(others).collect();
     names.push(way);
     names.sort_unstable_by_key(|name| (name.starts_with(char::is_lowercase), *name));

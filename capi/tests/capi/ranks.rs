@@ -135,6 +135,18 @@ fn compressed_collectives_agree_with_serial_sums() {
     in_both_ways("compressed_low_rank.c");
 }
 
+/// On so many ranks of hosts that have as many, the last one maybe fewer.
+#[test]
+fn hierarchical_sums_agree_with_serial_ones() {
+    let stage = Stage::new();
+    let program = stage.compile("compressed_hosts.c");
+    for (ranks, world_size) in [("1", 1), ("2", 2), ("2", 3), ("2", 5), ("3", 6), ("1", 3)] {
+        launch(&stage, &program, &[ranks], world_size);
+    }
+    let variables = [("BREVITY_SHARED_MEMORY", "0")];
+    launch_with(&variables, Choice::Tcp, &stage, &program, &["1"], 4);
+}
+
 #[test]
 fn compressed_collectives_refuse_what_makes_no_sense() {
     in_both_ways("compressed_refused.c");
@@ -146,6 +158,7 @@ fn compressed_collectives_run_under_valgrind() {
     under_valgrind("compressed_refused.c", &[], 2);
     under_valgrind("compressed_sums.c", &[], 2);
     under_valgrind("compressed_low_rank.c", &[], 2);
+    under_valgrind("compressed_hosts.c", &["2"], 3);
 }
 
 #[test]
@@ -243,6 +256,22 @@ fn every_policy_is_reached_as_a_struct_and_as_text() {
 #[test]
 fn plans_say_whether_compression_pays() {
     succeeds("plan.c", &[1, 3], &[]);
+}
+
+/// On networks where messages cost much, or bytes do, or processors are slow.
+#[test]
+fn automatic_policies_tell_what_was_chosen() {
+    let stage = Stage::new();
+    let program = stage.compile("choices.c");
+    for (link, work, policy) in
+        [("1000,0,1", "", "topk"), ("1,0,1000", "", "oktopk"), ("1,0,0.001", ";reduce:10;copy:10", "dense")]
+    {
+        let machine = format!("inside:{link};between:{link}{work}");
+        let variables = [("BREVITY_MACHINE", &machine[..]), ("BREVITY_SHARED_MEMORY", "0")];
+        launch_with(&variables, Choice::Tcp, &stage, &program, &[policy], 4);
+    }
+    launch(&stage, &program, &[], 2);
+    launch(&stage, &program, &["dense"], 1);
 }
 
 #[test]

@@ -337,17 +337,11 @@ impl Join {
             let entered = Origin::invited(&identity, &invitation)
                 .and_then(|(identity, origin)| Self { identity, ..self.clone() }.enter(Some(origin)));
             invitation.forget();
-            let confirmed = entered.and_then(|group| match group.barrier() {
-                Ok(()) => Ok(group),
-                Err(error) => match group.shrink() {
-                    // Ranks that were left have gone on in it, and have shrunk it too. Its first call fails
-                    // everywhere, so that all of them shrink it next.
-                    Ok(left) if left.returned().len() < left.members().len() => {
-                        left.abort();
-                        Ok(left)
-                    }
-                    _ => Err(error),
-                },
+            let confirmed = entered.and_then(|group| {
+                let returned = group.returned();
+                let left: Vec<u32> =
+                    (0..group.world_size()).filter(|rank| !returned.contains(rank)).collect();
+                group.confirm_return(&left)
             });
             match confirmed {
                 Err(error) if start.elapsed() < whole => {

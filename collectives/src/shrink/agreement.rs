@@ -8,6 +8,8 @@
 //! A quorum is more than half of the old members, or half of them with rank 0 among them, so that any two
 //! have a member in common: whatever is lost or late, no two values are ever decided. What a member has
 //! promised and accepted outlives a call that gives up.
+//!
+//! The members of a group that grows decide in the same way to leave for another world ([`super::decision`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,7 +52,7 @@ pub(super) enum Outcome {
 }
 
 /// One member's part of an agreement.
-pub(super) struct Agreement {
+pub(crate) struct Agreement {
     own: u32,
     gone: Vec<bool>,
     /// Members that this rank has waited for as candidates: they are not waited for again.
@@ -59,6 +61,8 @@ pub(super) struct Agreement {
     /// How long to wait for members that are silent.
     patience: Duration,
     offers: Vec<Offer>,
+    /// Whether the offer of one member is enough; otherwise all that have answered must have it.
+    takes_any: bool,
     promises: Promises,
     candidacy: Option<Candidacy>,
     /// When this call has begun, or a candidate was heard last.
@@ -103,6 +107,7 @@ impl Agreement {
             quorum,
             patience,
             offers,
+            takes_any: false,
             promises,
             candidacy: None,
             heard_at: now,
@@ -111,6 +116,16 @@ impl Agreement {
             outcome: None,
             out: Vec::new(),
         }
+    }
+
+    /// An agreement on what any of the members that have answered offers. All members make it so.
+    pub(super) fn taking_any(self) -> Self {
+        Self { takes_any: true, ..self }
+    }
+
+    /// Whether this rank has accepted a value, which may have been decided.
+    pub(super) fn has_accepted(&self) -> bool {
+        self.promises.accepted.is_some()
     }
 
     /// What the call ends with, once that is known.
@@ -178,7 +193,13 @@ impl Agreement {
                     self.rests_until = now.saturating_add(self.patience);
                 }
             }
-            Message::Decided(value) => self.outcome = Some(Outcome::Decided(value)),
+            Message::Decided(value) => {
+                if self.candidacy.take().is_some() {
+                    // Members wait for this candidate, and not for who has told it.
+                    self.send_to_others(&Message::Decided(value.clone()), now);
+                }
+                self.outcome = Some(Outcome::Decided(value));
+            }
             Message::Here => {
                 if let Some(Outcome::Decided(value)) = self.outcome.clone() {
                     self.send(from, Message::Decided(value), now);
@@ -273,11 +294,12 @@ impl Agreement {
         let value = match accepted.max_by_key(|(ballot, _)| *ballot) {
             Some((_, value)) => value.clone(),
             None => {
-                let offers: Vec<&[Offer]> = heard
-                    .iter()
-                    .filter_map(|member| promises.get(member).map(|(_, offers)| &offers[..]))
-                    .collect();
-                match common(&offers) {
+                let of = |member: &u32| promises.get(member).map(|(_, offers)| &offers[..]);
+                let offers: Vec<&[Offer]> = heard.iter().filter_map(of).collect();
+                // What one that is gone has known is true.
+                let any = || promises.values().find_map(|(_, offers)| offers.first().copied());
+                let offer = if self.takes_any { any() } else { common(&offers) };
+                match offer {
                     Some((number, epoch)) => Value { number, epoch, members: heard.clone() },
                     None => return self.give_up(ballot, &heard, GivenUp::NoNumber, now),
                 }

@@ -137,6 +137,31 @@ fn never_two_values_whoever_dies_and_however_late_messages_are() {
     }
 }
 
+/// Members that decide to go, some of which know that they may; fewer than half of them die.
+#[test]
+fn all_members_go_or_nobody_does() {
+    for seed in 0..6_000 {
+        let size = 1 + (seed % 6) as u32;
+        let mut net = Net::new(size, Quorum::Majority, seed);
+        let knowing = net.random(1 << size) as u32;
+        for own in 0..size {
+            let offers = if knowing >> own & 1 == 1 { vec![(9, 0)] } else { Vec::new() };
+            let rule = (Quorum::Majority, PATIENCE);
+            let member = Agreement::new((own, size), rule, offers, Promises::default(), Duration::ZERO);
+            net.members[own as usize] = Some(member.taking_any());
+        }
+        let kills = net.random(size.div_ceil(2) as usize);
+        net.run(kills, false);
+        let living = net.members.iter().flatten();
+        let ends: Vec<bool> =
+            living.map(|member| matches!(member.outcome(), Some(Outcome::Decided(_)))).collect();
+        assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{seed}: {knowing:b}, {:?}", net.ended);
+        let all = (1 << size) - 1;
+        assert!(ends[0] || knowing != all, "{seed}: all know it, and stay: {:?}", net.ended);
+        assert!(!ends[0] || knowing != 0, "{seed}: nobody knows it, and they go: {:?}", net.ended);
+    }
+}
+
 #[test]
 fn a_minority_gives_up_and_half_needs_rank_0() {
     for (dead, goes_on) in [(vec![1, 2], true), (vec![0, 1], false), (vec![0, 1, 2], false), (vec![0], true)]
@@ -199,6 +224,31 @@ fn a_silent_member_is_out_after_the_patience_and_learns_of_it() {
         let Some(Outcome::Decided(value)) = &net.ended[silent as usize] else { panic!("{:?}", net.ended) };
         assert_eq!(value.members, (0..4).filter(|own| *own != silent).collect::<Vec<_>>());
     }
+}
+
+/// The first candidate has died while it told its decision, and the next one asks those who know it.
+#[test]
+fn a_candidate_that_learns_of_a_decision_tells_those_that_wait_for_it() {
+    let rule = (Quorum::Majority, PATIENCE);
+    let new = |own| Agreement::new((own, 4), rule, vec![(7, 1)], Promises::default(), Duration::ZERO);
+    let (mut next, mut waiting) = (new(1), new(2));
+    [&mut next, &mut waiting].into_iter().for_each(|member| {
+        member.lose(0);
+        member.look(Duration::ZERO);
+    });
+    while let Some((to, message)) = next.next_message() {
+        if to == 2 {
+            waiting.receive(1, message, Duration::ZERO);
+        }
+    }
+    let value = Value { number: 7, epoch: 1, members: vec![0, 1, 2, 3] };
+    next.receive(3, Message::Decided(value.clone()), Duration::ZERO);
+    while let Some((to, message)) = next.next_message() {
+        if to == 2 {
+            waiting.receive(1, message, Duration::ZERO);
+        }
+    }
+    assert_eq!(waiting.outcome(), Some(&Outcome::Decided(value)));
 }
 
 #[test]

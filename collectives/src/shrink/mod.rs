@@ -10,12 +10,14 @@
 //! agreement the first one tells what was decided in the one before.
 
 mod agreement;
+mod decision;
 mod message;
 mod serving;
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::OnLoss;
@@ -196,7 +198,7 @@ impl Group {
     }
 
     fn shrink_by(&self, quorum: Quorum) -> Result<Self> {
-        self.check_process()?;
+        self.check_bound(quorum)?;
         let mut closed = self.clone();
         loop {
             let mut attempts = 0..ATTEMPTS;
@@ -217,7 +219,7 @@ impl Group {
     fn start_shrink_by(&self, quorum: Quorum) -> impl Future<Output = Result<Self>> + use<> {
         let mut closed = self.clone();
         async move {
-            closed.check_process()?;
+            closed.check_bound(quorum)?;
             loop {
                 let mut attempts = 0..ATTEMPTS;
                 let next = loop {
@@ -236,28 +238,50 @@ impl Group {
         }
     }
 
+    /// A rank that may have left for another world with a majority is no part of another majority.
+    fn check_bound(&self, quorum: Quorum) -> Result<()> {
+        self.check_process()?;
+        if quorum == Quorum::Majority && self.context.is_bound.load(Ordering::Relaxed) {
+            return Err(Error::NoMajority { left: 1, of: self.world_size() });
+        }
+        Ok(())
+    }
+
     /// Starts the agreement of this group's members.
     fn start_agreement(&self, quorum: Quorum, attempt: u64) -> Handle<((Held, Agreement), Result<()>)> {
-        let (world, ranks) = (Arc::clone(&self.context.world), Arc::clone(self.context.agreeing()));
+        let (world, ranks) = (&self.context.world, Arc::clone(self.context.agreeing()));
         let port = world.port();
         if self.context.is_open() {
             // The others hear of it, and come.
             port.fail(self.context.ranks.number, Failure::Aborted(port.rank()));
         }
         let group = ranks.id();
-        let held = Held::take(&world, group, attempt);
+        let held = Held::take(world, group, attempt);
         let (promises, offers) = (world.agreements.promises(group), held.offers.clone());
         let place = (ranks.own, ranks.size());
         let mut agreement = Agreement::new(place, (quorum, self.timeout()), offers, promises, port.now());
         if let Some(value) = world.agreements.decided(group) {
             agreement.receive(ranks.own, Message::Decided(value), port.now());
         }
-        let control = Arc::new(Ranks::control(&world));
+        self.start_serving(ranks, held, agreement)
+    }
+
+    /// Starts to serve an agreement of these ranks of the world, whatever of its contexts is closed. `kept`
+    /// stays until its end.
+    fn start_serving<K: Send + 'static>(
+        &self,
+        ranks: Arc<Ranks>,
+        kept: K,
+        agreement: Agreement,
+    ) -> Handle<((K, Agreement), Result<()>)> {
+        let (world, group) = (&self.context.world, ranks.id());
+        let port = world.port();
+        let control = Arc::new(Ranks::control(world));
         let around = (Arc::new(Status::new(CONTROL, port)), Some(Arc::clone(&control) as _));
         // Nobody closes it, and the agreement has its own patience.
         let time = (std::time::Duration::MAX, Some(self.timeout()));
-        let body_world = Arc::downgrade(&world);
-        let started = self.engine().spawn_in(around, time, (held, agreement), move |comm, (_, agreement)| {
+        let body_world = Arc::downgrade(world);
+        let started = self.engine().spawn_in(around, time, (kept, agreement), move |comm, (_, agreement)| {
             Box::pin(async move {
                 let mail = Mail { comm, ranks: &control };
                 serving::serve(mail, (&ranks, group), agreement, &body_world).await

@@ -95,6 +95,26 @@ impl Cluster {
         self
     }
 
+    /// Makes every two ranks `r` and `r + world_size / 2` one process, for one that is in two worlds at once:
+    /// it dies as a whole, after as many messages as both have posted, and events of one wake the other. In
+    /// [`run`] the future of one of them uses both transports; that of the other one hands its transport over
+    /// and ends.
+    ///
+    /// # Panics
+    /// When the number of ranks is odd.
+    #[must_use]
+    pub fn with_twins(self) -> Self {
+        assert!(self.world_size.is_multiple_of(2), "a world of {} has no twins", self.world_size);
+        self.network.lock().has_twins = true;
+        self
+    }
+
+    /// The messages that a rank, and its twin if it has one, have posted so far.
+    #[must_use]
+    pub fn messages_sent(&self, rank: Rank) -> u64 {
+        self.network.lock().messages_sent(rank)
+    }
+
     /// The messages that have arrived, in the order of their ends, if they are [kept](Self::with_passages).
     #[must_use]
     pub fn passages(&self) -> Vec<Passage> {
@@ -128,14 +148,16 @@ impl Cluster {
     /// Whether the rank may be polled now. Resets [`has_acted`](Self::has_acted).
     fn begin_turn(&self, rank: Rank) -> bool {
         let mut network = self.network.lock();
-        let now = network.now;
-        let node = &mut network.nodes[rank.index()];
-        (node.has_acted, node.is_listening) = (false, false);
-        node.stalled_until <= now
+        for rank in network.process(rank) {
+            let node = &mut network.nodes[rank.index()];
+            (node.has_acted, node.is_listening) = (false, false);
+        }
+        network.nodes[rank.index()].stalled_until <= network.now
     }
 
     fn has_acted(&self, rank: Rank) -> bool {
-        self.network.lock().nodes[rank.index()].has_acted
+        let network = self.network.lock();
+        network.process(rank).any(|rank| network.nodes[rank.index()].has_acted)
     }
 }
 

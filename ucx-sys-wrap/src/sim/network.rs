@@ -22,6 +22,8 @@ pub(super) struct Network {
     events: Slab<Event>,
     scheduled: u64,
     cuts: BTreeSet<(Rank, Rank)>,
+    /// Whether every two ranks that are half of the network apart are one process.
+    pub(super) has_twins: bool,
     /// The ranks with events since the driver last took them.
     pub(super) ready: BTreeSet<Rank>,
     /// A hash of all events in order.
@@ -108,6 +110,7 @@ impl Network {
             events: Slab::new(),
             scheduled: 0,
             cuts: BTreeSet::new(),
+            has_twins: false,
             ready: BTreeSet::new(),
             trace: 0,
             passages: None,
@@ -187,8 +190,24 @@ impl Network {
         self.wake(rank);
     }
 
-    /// Kills a rank: its operations end with its own loss.
+    /// The rank, and its twin if it has one.
+    pub(super) fn process(&self, rank: Rank) -> impl Iterator<Item = Rank> + Clone + use<> {
+        let size = self.nodes.len() as u32;
+        let twin = self.has_twins.then(|| Rank((rank.0 + size / 2) % size));
+        std::iter::once(rank).chain(twin)
+    }
+
+    /// The messages that a rank and its twin have posted.
+    pub(super) fn messages_sent(&self, rank: Rank) -> u64 {
+        self.process(rank).map(|rank| self.nodes[rank.index()].statistics.messages_sent).sum()
+    }
+
+    /// Kills a rank, and its twin: their operations end with their own loss.
     fn die(&mut self, rank: Rank) {
+        self.process(rank).for_each(|rank| self.die_alone(rank));
+    }
+
+    fn die_alone(&mut self, rank: Rank) {
         let node = &mut self.nodes[rank.index()];
         if node.check_open().is_err() {
             return;
@@ -204,8 +223,8 @@ impl Network {
 
     /// Kills a rank that has posted as many messages as it may.
     pub(super) fn die_after_message(&mut self, rank: Rank) {
-        let node = &self.nodes[rank.index()];
-        if node.dies_after.is_some_and(|messages| node.statistics.messages_sent >= messages) {
+        let limits = self.process(rank).filter_map(|rank| self.nodes[rank.index()].dies_after);
+        if limits.min().is_some_and(|messages| self.messages_sent(rank) >= messages) {
             self.die(rank);
         }
     }
@@ -344,7 +363,7 @@ impl Network {
 
     pub(super) fn wake(&mut self, rank: Rank) {
         self.nodes[rank.index()].has_changed = true;
-        self.ready.insert(rank);
+        self.ready.extend(self.process(rank));
     }
 
     fn is_cut(&self, a: Rank, b: Rank) -> bool {
