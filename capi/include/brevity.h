@@ -449,7 +449,7 @@ brv_status brv_group_duplicate(brv_group *group, brv_group **duplicate, const br
  * A rank that does not answer within the group's timeout, or that of the options, is out, and gets
  * BRV_ERR_EXCLUDED when it calls this. Only more than half of the ranks go on, or half of them with the
  * lowest one among them, so that a network that is cut never leaves two groups: others get
- * BRV_ERR_NO_MAJORITY, and may call this again when more can be reached.
+ * BRV_ERR_NO_MAJORITY, and may call this again when more can be reached; but not of a group that has grown.
  *
  * BRV_ERR_ARGUMENT, BRV_ERR_EXCLUDED, BRV_ERR_NO_MAJORITY, BRV_ERR_EXHAUSTED as of brv_group_split. */
 brv_status brv_group_shrink(brv_group *group, brv_group **left, const brv_options *options);
@@ -474,8 +474,9 @@ brv_status brv_group_shrink_any(brv_group *group, brv_group **left, const brv_op
  * connections close when all that was made of it is.
  *
  * BRV_ERR_ARGUMENT; BRV_ERR_TRANSPORT if the lowest rank can't listen: the group is as before;
- * BRV_ERR_NO_MAJORITY if too few ranks are left to know which group goes on. Otherwise errors are as for
- * brv_all_reduce, if another rank is lost meanwhile: call brv_group_shrink, and this again. */
+ * BRV_ERR_NO_MAJORITY if too few ranks are left to know which group goes on: a majority of them may go on in
+ * the new one, so end this process, or call brv_group_shrink_any if no other goes on. Otherwise errors are as
+ * for brv_all_reduce, if another rank is lost meanwhile: call brv_group_shrink, and this again. */
 brv_status brv_group_grow(brv_group *group, double wait, brv_group **grown, const brv_options *options);
 
 /* 1 if a rank of the group has come back by the brv_group_grow that has made its connections, and so has no
@@ -1292,8 +1293,8 @@ brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, do
  * *policy points to the policy by which it travels, as text, such as "dense" or "gtopk:0.001"; *reason says
  * why, in one line with the estimates that were compared. Both are NULL for a tensor with another policy.
  * reason may be NULL. The texts are valid until the next such call for the tensor, or until exchange is
- * freed. They are the same on all ranks that have added the tensor so. BRV_ERR_ARGUMENT if there is no such
- * tensor. Sends nothing. */
+ * freed. They are the same on all ranks that have added the tensor so. No tensor can be added afterwards.
+ * BRV_ERR_ARGUMENT if there is no such tensor. Sends nothing. */
 brv_status brv_exchange_choice(brv_exchange *exchange, const char *name, const char **policy,
                                const char **reason);
 

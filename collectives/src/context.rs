@@ -1,6 +1,6 @@
 //! Contexts: the ranks of a group, the numbers of its calls, and what it shares with nobody else.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -31,8 +31,6 @@ pub(crate) struct Context {
     pub(crate) tried: Tried,
     /// The context in which this one was made after a loss: the members agree on that one.
     pub(crate) born_of: OnceLock<Arc<Ranks>>,
-    /// Whether this rank has accepted to leave for another world, and does not know whether it was decided.
-    pub(crate) is_bound: AtomicBool,
 }
 
 /// The ranks of a context: what its calls need.
@@ -107,7 +105,6 @@ impl Context {
             objects: AtomicU32::new(0),
             tried: Tried::default(),
             born_of: OnceLock::new(),
-            is_bound: AtomicBool::new(false),
         }
     }
 

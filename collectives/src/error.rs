@@ -105,6 +105,13 @@ pub enum Error {
     #[error("the group was shrunk before: shrink the group that came of it")]
     HasShrunk,
 
+    /// The ranks of the job have gone on in a group that has grown, or a majority may have.
+    #[error(
+        "the job goes on in the group that has grown, or may do so: use that one; without it, end this \
+         process, or shrink to any number of ranks if no other goes on"
+    )]
+    HasGrown,
+
     /// Too few ranks of a closed group are left to go on.
     #[error(
         "only {left} of {of} ranks have answered, and no majority of the group goes on: wait until others \

@@ -102,7 +102,8 @@ impl Group {
     /// is new. The new group may be closed already, if a rank is lost at once: shrink it as after any loss.
     ///
     /// Either all ranks that are left get the new group, or all get an error and stay in this one, whoever is
-    /// lost meanwhile; as in [`shrink`](Self::shrink), a majority of them must be left.
+    /// lost meanwhile. A majority of them must be left, as in [`shrink`](Self::shrink): who can't learn how
+    /// the others have decided gets [`Error::HasGrown`].
     ///
     /// Blocks the thread. Only the `wait` of the lowest rank counts. It should be half a second at least: who
     /// comes back calls four times a second. A lost rank whose process is still there is not waited for.
@@ -111,8 +112,8 @@ impl Group {
     /// # Errors
     /// [`Error::NotGrown`] if the lowest rank can't listen, or if the group's ranks have not joined a job:
     /// the group is as before. Those of an all-reduce, for instance if another rank is lost meanwhile: the
-    /// group can be shrunk, and grown then. [`Error::NoMajority`] if too few ranks are left to know which
-    /// group goes on.
+    /// group can be shrunk, and grown then. [`Error::HasGrown`] if too few ranks are left to know which group
+    /// goes on: this one is closed, and a majority of it may go on in the new one.
     pub fn grow(&self, wait: Duration) -> Result<Self> {
         self.check_process()?;
         let start = Instant::now();

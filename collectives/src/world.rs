@@ -1,6 +1,7 @@
 //! What the groups of one job share: the engine, and the numbers and slots that contexts take.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::{MAX_CONTEXTS, Pool, Port};
@@ -36,6 +37,9 @@ pub(crate) struct World {
     pub(crate) agreements: Agreements,
     /// How the job began, if ranks can come back to it.
     pub(crate) origin: Option<Origin>,
+    /// Whether this rank has gone to the world of a group that has grown, or is bound to go if a majority
+    /// does.
+    pub(crate) has_gone: AtomicBool,
 }
 
 impl Drop for World {

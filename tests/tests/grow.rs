@@ -66,6 +66,12 @@ fn live_rank(job: Job, own: u32, rounds: &[Round], begins: &Barrier) -> Option<(
                 let wait = if *is_whole { AMPLE } else { Duration::from_secs(2) };
                 let grown = left.grow(wait).unwrap();
                 assert_eq!(grown.is_same(&left), back.is_empty());
+                if !back.is_empty() {
+                    // In groups of the old world nobody goes on any more.
+                    for old in [&left, &whole] {
+                        assert!(matches!(old.shrink(), Err(Error::HasGrown)), "{:?}", old.members());
+                    }
+                }
                 group = Some(grown);
             }
             None => {}

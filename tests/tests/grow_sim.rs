@@ -130,7 +130,11 @@ impl Plan {
         let left = self.left();
         let (is_new, group) = match (old, new) {
             (Some(old), new) => match old.start_confirm(new, &left).await {
-                Ok(Some(next)) => (true, next),
+                Ok(Some(next)) => {
+                    let again = old.start_shrink().await;
+                    assert!(matches!(again, Err(Error::HasGrown)), "{:?}", again.err());
+                    (true, next)
+                }
                 Ok(None) | Err(_) => (false, old),
             },
             (None, Some(new)) => match new.start_confirm_return(&left).await {
@@ -225,7 +229,7 @@ impl Plan {
             let Ended { last, at, .. } = &ended[*process as usize];
             match last {
                 Ok(members) => assert_eq!(members, living, "process {process}: {}", case()),
-                Err(Error::NoMajority { .. }) => {
+                Err(Error::NoMajority { .. } | Error::HasGrown) => {
                     assert!(!go_on(living, of) && decided == 0, "process {process}: {}", case());
                 }
                 Err(error) => {

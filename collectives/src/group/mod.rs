@@ -18,7 +18,7 @@ mod shared;
 mod split;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ucx_sys_wrap::bootstrap::Opened;
@@ -124,6 +124,7 @@ impl Group {
             scratch,
             agreements,
             origin,
+            has_gone: AtomicBool::new(false),
         });
         let slots = places(&world, &world.here(&members)).map(|_| SlotSet::default());
         let agreed = Agreed { number: 0, epoch: 0, members, slots };

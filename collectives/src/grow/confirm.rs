@@ -23,7 +23,8 @@
 //! - Those who have come back decide nothing. If their barrier fails they shrink the new group. Those who are
 //!   left come to that only if they have decided to go; if none comes, those who have come back call again.
 //!
-//! Without a majority of the old group nobody goes on in either: what [`Group::shrink`] says of it holds.
+//! Without a majority of the old group nobody goes on in either: what [`Group::shrink`] says of it holds. Who
+//! has accepted to go takes no part in shrinking the old group, or another one of its world, afterwards.
 
 use std::future::Future;
 use std::pin::pin;
@@ -36,6 +37,9 @@ use crate::data::ReduceOp;
 use crate::engine::Handle;
 use crate::error::Result;
 use crate::group::Group;
+
+/// The timeouts that telling and deciding take at most.
+const TIMEOUTS_TO_DECIDE: u32 = 4;
 
 /// How to wait for a call.
 #[derive(Clone, Copy)]
@@ -82,9 +86,9 @@ impl Group {
     }
 
     /// Meets the others as one that has come back. Fails if those who are `left`, by their numbers in this
-    /// group, do not come.
-    pub(crate) fn confirm_return(self, left: &[u32]) -> Result<Self> {
-        block(self.return_with(left, Calls::Block))
+    /// group, do not come. Joining has taken them at most `longest`.
+    pub(crate) fn confirm_return(self, left: &[u32], longest: Duration) -> Result<Self> {
+        block(self.return_with(left, longest, Calls::Block))
     }
 
     /// What `grow` does after joining, for ranks of a simulation: poll it to its end.
@@ -96,7 +100,7 @@ impl Group {
     /// What a rank that comes back does after joining, likewise.
     #[doc(hidden)]
     pub async fn start_confirm_return(self, left: &[u32]) -> Result<Self> {
-        self.return_with(left, Calls::Await).await
+        self.return_with(left, Duration::ZERO, Calls::Await).await
     }
 
     async fn go_with(
@@ -127,8 +131,12 @@ impl Group {
         Ok(Some(next))
     }
 
-    async fn return_with(self, left: &[u32], calls: Calls) -> Result<Self> {
-        let Err(error) = calls.end(self.start_barrier()).await.1 else { return Ok(self) };
+    async fn return_with(self, left: &[u32], longest: Duration, calls: Calls) -> Result<Self> {
+        // Until then they have told each other, and have decided, also if some are silent.
+        let patience = longest.saturating_add(self.timeout().saturating_mul(TIMEOUTS_TO_DECIDE));
+        let Err(error) = calls.end(self.with_timeout(patience).start_barrier()).await.1 else {
+            return Ok(self);
+        };
         let is_left =
             |member: &Rank| left.iter().any(|rank| self.members().get(*rank as usize) == Some(member));
         match calls.shrink(&self).await {

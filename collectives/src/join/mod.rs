@@ -341,7 +341,7 @@ impl Join {
                 let returned = group.returned();
                 let left: Vec<u32> =
                     (0..group.world_size()).filter(|rank| !returned.contains(rank)).collect();
-                group.confirm_return(&left)
+                group.confirm_return(&left, whole)
             });
             match confirmed {
                 Err(error) if start.elapsed() < whole => {

@@ -6,14 +6,14 @@
 //! an earlier candidate; otherwise the candidate gives up, and they stay.
 //!
 //! A quorum is one of the old group, so those who go and those who stay never both go on. A member that has
-//! accepted the value, and does not learn whether it was decided, is
-//! [bound](crate::context::Context::is_bound): it does not take part in shrinking the old group.
+//! accepted the value [has gone](crate::world::World::has_gone), also if it does not learn whether it was
+//! decided: it takes no part in shrinking a group of the old world.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::agreement::{Agreement, Outcome, Promises, Quorum};
-use super::message::{GivenUp, Offer};
+use super::message::Offer;
 use crate::context::Ranks;
 use crate::difference::CONTROL;
 use crate::engine::Handle;
@@ -43,16 +43,18 @@ impl Group {
     /// Whether the members of this group have decided to go.
     ///
     /// # Errors
-    /// [`Error::NoMajority`], if they may have, and this rank can't learn it.
+    /// [`Error::HasGrown`], if they may have, and this rank can't learn it. This group is closed then.
     pub(crate) fn has_decided(&self, agreement: &Agreement) -> Result<bool> {
-        let left = match agreement.outcome() {
-            Some(Outcome::Decided(_)) => return Ok(true),
-            _ if !agreement.has_accepted() => return Ok(false),
-            Some(Outcome::GivenUp(GivenUp::NoMajority(left))) => *left,
-            // The messages have failed.
-            Some(Outcome::GivenUp(GivenUp::NoNumber)) | None => 1,
-        };
-        self.context.is_bound.store(true, Ordering::Relaxed);
-        Err(Error::NoMajority { left, of: self.world_size() })
+        let is_decided = matches!(agreement.outcome(), Some(Outcome::Decided(_)));
+        if !is_decided && !agreement.has_accepted() {
+            return Ok(false);
+        }
+        self.context.world.has_gone.store(true, Ordering::Relaxed);
+        if !is_decided {
+            // Those who stay notice that this rank has not.
+            self.abort();
+            return Err(Error::HasGrown);
+        }
+        Ok(true)
     }
 }

@@ -171,7 +171,8 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Excluded`], [`Error::NoMajority`], [`Error::HasShrunk`], [`Error::TooManyGroups`],
+    /// [`Error::Excluded`], [`Error::NoMajority`], [`Error::HasShrunk`], [`Error::HasGrown`] of a group that
+    /// has [grown](Self::grow), [`Error::TooManyGroups`],
     /// [`Error::Forked`].
     pub fn shrink(&self) -> Result<Self> {
         self.shrink_by(Quorum::Majority)
@@ -181,7 +182,7 @@ impl Group {
     /// group of its own.
     ///
     /// # Errors
-    /// As for [`shrink`](Self::shrink), except for [`Error::NoMajority`].
+    /// As for [`shrink`](Self::shrink), except for [`Error::NoMajority`] and [`Error::HasGrown`].
     pub fn shrink_any(&self) -> Result<Self> {
         self.shrink_by(Quorum::Any)
     }
@@ -198,7 +199,7 @@ impl Group {
     }
 
     fn shrink_by(&self, quorum: Quorum) -> Result<Self> {
-        self.check_bound(quorum)?;
+        self.check_may_shrink(quorum)?;
         let mut closed = self.clone();
         loop {
             let mut attempts = 0..ATTEMPTS;
@@ -219,7 +220,7 @@ impl Group {
     fn start_shrink_by(&self, quorum: Quorum) -> impl Future<Output = Result<Self>> + use<> {
         let mut closed = self.clone();
         async move {
-            closed.check_bound(quorum)?;
+            closed.check_may_shrink(quorum)?;
             loop {
                 let mut attempts = 0..ATTEMPTS;
                 let next = loop {
@@ -238,11 +239,11 @@ impl Group {
         }
     }
 
-    /// A rank that may have left for another world with a majority is no part of another majority.
-    fn check_bound(&self, quorum: Quorum) -> Result<()> {
+    /// A rank that has gone to another world is no part of a majority in this one.
+    fn check_may_shrink(&self, quorum: Quorum) -> Result<()> {
         self.check_process()?;
-        if quorum == Quorum::Majority && self.context.is_bound.load(Ordering::Relaxed) {
-            return Err(Error::NoMajority { left: 1, of: self.world_size() });
+        if quorum == Quorum::Majority && self.context.world.has_gone.load(Ordering::Relaxed) {
+            return Err(Error::HasGrown);
         }
         Ok(())
     }
