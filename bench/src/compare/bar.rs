@@ -15,6 +15,8 @@ pub enum Bar {
     Time(f64),
     /// Ours is never slower: the median ratio is at most 1.03, or its interval reaches 1.
     NotSlower,
+    /// The median of theirs over ours, a prediction over what was measured, is between these.
+    Predicted(f64, f64),
 }
 
 /// What [`Bar::NotSlower`] allows as measuring error.
@@ -30,6 +32,7 @@ impl Bar {
             Self::Ratio(most) => ratio <= most,
             Self::Extra(most) => extra_ns <= most,
             Self::NotSlower => ratio <= NOT_SLOWER || ratio_low <= 1.0,
+            Self::Predicted(low, high) => (low..=high).contains(&(1.0 / ratio)),
         }
     }
 }
@@ -43,6 +46,7 @@ impl fmt::Display for Bar {
             Self::Extra(most) => write!(f, "+{most:.0} ns"),
             Self::Time(most) => write!(f, "{} ms", most / 1e3),
             Self::NotSlower => write!(f, "{NOT_SLOWER}x or 1 in it"),
+            Self::Predicted(low, high) => write!(f, "{low} to {high} predicted"),
         }
     }
 }
@@ -84,6 +88,8 @@ mod tests {
         assert!(keeps(Bar::Extra(41.0), &found) && !keeps(Bar::Extra(39.0), &found));
         assert!(!keeps(Bar::NotSlower, &found));
         assert!(keeps(Bar::NotSlower, &[(1.02, 1.0); 5]));
+        assert!(keeps(Bar::Predicted(0.7, 1.4), &found) && !keeps(Bar::Predicted(0.97, 1.4), &found));
+        assert!(!keeps(Bar::Predicted(0.7, 0.9), &found));
         let reaches_one = [(1.2, 1.0), (1.1, 1.0), (1.1, 1.0), (1.0, 1.0), (1.2, 1.0)];
         assert!(keeps(Bar::NotSlower, &reaches_one));
     }

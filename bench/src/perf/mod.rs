@@ -168,7 +168,12 @@ impl FromStr for Benchmark {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let known = Self::all().find(|benchmark| benchmark.name() == name);
+        // Dense collectives also by the names that the plan and errors have, as reduce-scatter.
+        let is_dense = |benchmark: &Self| matches!(benchmark, Self::Dense(_));
+        let plain = name.replace('-', "");
+        let known = Self::all().find(|benchmark| {
+            benchmark.name() == name || is_dense(benchmark) && benchmark.name() == plain
+        });
         known.ok_or_else(|| {
             let names = Self::names_of(|_| true);
             Error::Arguments(format!("there is no benchmark {name:?}: name one of {names}"))
@@ -251,4 +256,18 @@ pub fn measure(
 
 fn dense<T: Number>(group: &Group, collective: Collective, case: Case) -> Result<Box<dyn Workload>> {
     Ok(Box::new(Dense::<T>::new(group, collective, case.bytes / size_of::<T>())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dense_collectives_also_have_the_names_of_the_plan() {
+        let named = |name: &str| name.parse::<Benchmark>().ok();
+        for (name, own) in [("reduce-scatter", "reducescatter"), ("all-to-all", "alltoall")] {
+            assert!(named(name).is_some() && named(name) == named(own), "{name}");
+        }
+        assert_eq!(named("put-"), None);
+    }
 }

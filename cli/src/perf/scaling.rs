@@ -25,7 +25,7 @@ const DENSITY: f64 = 0.001;
 const RANKS: u32 = 128;
 
 /// The most ranks of a simulation.
-const MOST_RANKS: u32 = 128;
+const MOST_RANKS: u32 = 1024;
 
 /// Elements of many ranks, and speed of their links, are divided by this.
 const PART: usize = 100;
@@ -245,8 +245,8 @@ mod tests {
     fn what_makes_no_sense_is_refused_in_one_line() {
         for (line, expected) in [
             ("--size 4:8", "--size does not go with scaling"),
-            ("--ranks 2", "from 4 to 128"),
-            ("--ranks 129", "from 4 to 128"),
+            ("--ranks 2", "from 4 to 1024"),
+            ("--ranks 1025", "from 4 to 1024"),
             ("--elements 1000050 --density 0.01", "of 1000050 elements: expected multiples of 100"),
             ("--elements 1000000 --density 0.00025", "250 entries of 1000000 elements"),
             ("--density 0.1,0.2", "takes one"),

@@ -27,6 +27,9 @@ const ON_LINKS: [usize; 3] = [4 << 20, 16 << 20, LONG];
 const FEW: [usize; 2] = [1 << 10, 64 << 10];
 const FEW_ON_LINKS: [usize; 1] = [1 << 20];
 
+/// The shaped links, for the plan: their goodput, and roughly what a message takes on them.
+pub const LINKS: &str = "between:50,5,8.377";
+
 /// A wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
@@ -96,6 +99,8 @@ pub enum Against {
     AnyOrder,
     /// Itself: as many `bf16` as `f32`.
     F32,
+    /// What the plan says, of links that are known to both.
+    Plan,
 }
 
 /// How ranks of Brevity make their calls.
@@ -106,10 +111,12 @@ pub struct Form {
     /// The elements.
     pub dtype: Dtype,
     any_order: bool,
+    /// `BREVITY_MACHINE`, if given.
+    pub machine: Option<&'static str>,
 }
 
 impl Form {
-    const USUAL: Self = Self { name: None, dtype: Dtype::F32, any_order: false };
+    const USUAL: Self = Self { name: None, dtype: Dtype::F32, any_order: false, machine: None };
 
     /// The variable for the order of sums.
     pub fn any_order(self) -> (&'static str, &'static str) {
@@ -131,6 +138,7 @@ impl Against {
                 let halves = Form { dtype: Dtype::Bf16, ..Form::USUAL };
                 (named("bf16", halves), Some(named("f32", Form::USUAL)))
             }
+            Self::Plan => (Form { machine: Some(LINKS), ..Form::USUAL }, None),
         }
     }
 
@@ -140,6 +148,7 @@ impl Against {
             Self::Others => "",
             Self::AnyOrder => "-order",
             Self::F32 => "-bf16",
+            Self::Plan => "-plan",
         }
     }
 }
@@ -156,8 +165,13 @@ pub struct Row {
 }
 
 /// The rows in which Brevity is on both sides, all of the all-reduce.
-const OF_ITSELF: [(On, Against); 3] =
-    [(On::Sockets, Against::AnyOrder), (On::Pairs, Against::AnyOrder), (On::Links, Against::F32)];
+const OF_ITSELF: [(On, Against); 5] = [
+    (On::Sockets, Against::AnyOrder),
+    (On::Links, Against::AnyOrder),
+    (On::Pairs, Against::AnyOrder),
+    (On::Links, Against::F32),
+    (On::Links, Against::Plan),
+];
 
 impl Row {
     /// All rows of the collectives that Brevity has, in the order of measurement.
@@ -195,7 +209,8 @@ impl Row {
     ) -> Result<()> {
         let given = &stage.ranks[..];
         let usual = match (self.on, self.against) {
-            (On::Sockets, Against::AnyOrder) if !stage.quick => &[2, 4, 8],
+            (On::Sockets | On::Links, Against::AnyOrder) if !stage.quick => &[2, 4, 8],
+            (On::Pairs, Against::AnyOrder) if !stage.quick => &[4, 8],
             _ => self.on.world_sizes(stage.quick),
         };
         let world_sizes = if given.is_empty() { usual } else { given };
@@ -232,7 +247,11 @@ impl Row {
             return vec![0];
         }
         let sizes = stage.sizes.map(|range| range.sizes().collect::<Vec<_>>());
-        let mut sizes = sizes.unwrap_or_else(|| self.on.sizes(stage.quick).to_vec());
+        let usual = || match self.against {
+            Against::AnyOrder if !stage.quick => &ON_SOCKETS[..ON_SOCKETS.len() - 1],
+            _ => self.on.sizes(stage.quick),
+        };
+        let mut sizes = sizes.unwrap_or_else(|| usual().to_vec());
         sizes.retain(|&bytes| self.collective.longest(bytes, world_size) <= LONGEST);
         sizes
     }
@@ -243,6 +262,7 @@ impl Row {
         match self.against {
             Against::AnyOrder => return Some(Bar::Ratio(1.05)),
             Against::F32 => return (bytes == LONG).then_some(Bar::Ratio(0.52)),
+            Against::Plan => return Some(Bar::Predicted(0.7, 1.4)),
             Against::Others => {}
         }
         match (self.on, self.collective, bytes) {
@@ -271,6 +291,8 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use brevity::collectives::Machine;
+
     use super::*;
 
     fn row(name: &str) -> Row {
@@ -282,7 +304,7 @@ mod tests {
         let named = |name: &str| Row::all().filter(|row| row.is_named(name)).count();
         let of_all_reduces = On::ALL.len() + OF_ITSELF.len();
         assert_eq!((named("allreduce-tcp"), named("allreduce"), named("dance")), (1, of_all_reduces, 0));
-        assert_eq!((named("links"), named("allreduce-links-bf16")), (collective::measured().count() + 1, 1));
+        assert_eq!((named("links"), named("allreduce-links-bf16")), (collective::measured().count() + 3, 1));
         let by_default = |name: &str| row(name).is_default();
         assert!(by_default("broadcast-tcp") && by_default("allreduce-pairs"));
         assert!(!by_default("broadcast-links"));
@@ -301,6 +323,8 @@ mod tests {
         assert_eq!((bar("barrier-tcp", 0), bar("broadcast-links", LONG)), (None, None));
         assert_eq!(bar("allreduce-tcp-order", 1 << 20), Some(Bar::Ratio(1.05)));
         assert_eq!(bar("allreduce-links-bf16", LONG), Some(Bar::Ratio(0.52)));
+        assert_eq!(bar("allreduce-links-plan", 1 << 20), Some(Bar::Predicted(0.7, 1.4)));
+        assert!(LINKS.parse::<Machine>().is_ok());
         assert_eq!(row("allreduce-tcp-order").decade_bar(), None);
         assert_eq!(row("allreduce-tcp").decade_bar(), Some(Bar::Ratio(0.95)));
         assert_eq!(row("broadcast-tcp").decade_bar(), Some(Bar::Ratio(1.0)));

@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
+use brevity::collectives::dense::AllReduce;
+use brevity::collectives::{Ground, Work, estimates};
 use brevity::transport::bootstrap::Choice;
 
-use super::rows::{Against, Form, On, Row};
+use super::rows::{Against, Form, LINKS, On, Row};
 use crate::Result;
 use crate::collective::Collective;
 use crate::compare::pairs::{Alike, Contestant, Effort, OfJob};
@@ -92,7 +94,10 @@ impl Sides {
         let collective = row.collective;
         let floor = hosts.as_ref().filter(|_| other.is_none());
         let floor = floor.map(|hosts| Floor { collective, world_size, hosts: hosts.count() });
-        theirs.extend(floor.map(|floor| Box::new(floor) as Box<dyn Contestant>));
+        theirs.extend(floor.map(|floor| match row.against {
+            Against::Plan => Box::new(Planned::new(world_size)) as Box<dyn Contestant>,
+            _ => Box::new(floor),
+        }));
         Ok(Self { ours, theirs, floor, _hosts: hosts })
     }
 
@@ -113,6 +118,7 @@ fn ours_on(hosts: &Hosts, form: Form) -> Result<Job> {
         let mut command: Command = hosts.run(&own_program()?);
         let wire = ("BREVITY_TRANSPORT", Choice::Tcp.name());
         command.arg(RANK).arg(socket).arg(form.dtype.name()).envs([wire, TIMEOUT, form.any_order()]);
+        command.envs(form.machine.map(|machine| ("BREVITY_MACHINE", machine)));
         Ok(vec![command])
     })
 }
@@ -177,5 +183,29 @@ impl Contestant for Floor {
 
     fn measure(&mut self, order: &Order) -> Result<f64> {
         Ok(self.microseconds(order.bytes))
+    }
+}
+
+/// What the plan says of an all-reduce on [`LINKS`].
+struct Planned {
+    ground: Ground,
+}
+
+impl Planned {
+    fn new(world_size: u32) -> Self {
+        let machine = LINKS.parse().unwrap_or_else(|error| unreachable!("{LINKS}: {error}"));
+        Self { ground: Ground::new(machine, world_size) }
+    }
+}
+
+impl Contestant for Planned {
+    fn name(&self) -> &'static str {
+        "the plan"
+    }
+
+    fn measure(&mut self, order: &Order) -> Result<f64> {
+        let work = Work { bytes: order.bytes, wide_bytes: order.bytes, ..Work::default() };
+        let (_, estimate) = estimates::<AllReduce>(&work, &self.ground)[0];
+        Ok(estimate.seconds * 1e6)
     }
 }
