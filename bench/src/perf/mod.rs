@@ -171,9 +171,8 @@ impl FromStr for Benchmark {
         // Dense collectives also by the names that the plan and errors have, as reduce-scatter.
         let is_dense = |benchmark: &Self| matches!(benchmark, Self::Dense(_));
         let plain = name.replace('-', "");
-        let known = Self::all().find(|benchmark| {
-            benchmark.name() == name || is_dense(benchmark) && benchmark.name() == plain
-        });
+        let known = Self::all()
+            .find(|benchmark| benchmark.name() == name || is_dense(benchmark) && benchmark.name() == plain);
         known.ok_or_else(|| {
             let names = Self::names_of(|_| true);
             Error::Arguments(format!("there is no benchmark {name:?}: name one of {names}"))
