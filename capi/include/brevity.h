@@ -329,7 +329,7 @@ brv_status brv_group_solo(brv_group **group);
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
 /* The algorithms of dense collectives and of brv_topk_all_reduce, which docs/algorithms.md describes. A call
- * refuses one that does not fit it, with the names of those that do. One that is chosen here goes by
+ * refuses one that does not fit it, with the names of those that do. All but BRV_ALGORITHM_SLOTS go by
  * messages, also among ranks that share memory. */
 typedef enum brv_algorithm {
     BRV_ALGORITHM_ANY = 0, /* the library's choice */
@@ -346,6 +346,7 @@ typedef enum brv_algorithm {
     BRV_ALGORITHM_LINEAR = 11,
     BRV_ALGORITHM_SPREAD = 12,
     BRV_ALGORITHM_HOSTS = 13,
+    BRV_ALGORITHM_SLOTS = 14, /* over the memory that all ranks share */
     BRV_ALGORITHM_MAX = BRV_ENUM_MAX
 } brv_algorithm;
 

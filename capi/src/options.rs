@@ -18,7 +18,7 @@ use crate::status::brv_status;
 const MAX_NAME_BYTES: usize = 255;
 
 /// The algorithms by their numbers in C, from 1.
-const ALGORITHMS: [Algorithm; 13] = [
+const ALGORITHMS: [Algorithm; 14] = [
     Algorithm::Dissemination,
     Algorithm::Binomial,
     Algorithm::Knomial4,
@@ -32,6 +32,7 @@ const ALGORITHMS: [Algorithm; 13] = [
     Algorithm::Linear,
     Algorithm::Spread,
     Algorithm::Hosts,
+    Algorithm::Slots,
 ];
 
 /// The name in C of an algorithm's number.
@@ -292,6 +293,6 @@ mod tests {
             assert_eq!(unsafe { Options::read_dense(&options) }.unwrap().algorithm, Some(algorithm));
             assert_eq!(algorithm_name(options.algorithm), Some(algorithm.name()));
         }
-        assert_eq!((algorithm_name(0), algorithm_name(14)), (None, None));
+        assert_eq!((algorithm_name(0), algorithm_name(15)), (None, None));
     }
 }

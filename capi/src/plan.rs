@@ -267,7 +267,8 @@ unsafe fn ground(summand: &brv_summand, own: &Own) -> Result<Ground, Failure> {
     let host_of = |rank: u32| (u64::from(rank) * u64::from(hosts) / u64::from(ranks)) as u32;
     let placed: Vec<u32> = (0..ranks).map(host_of).collect();
     let any_order = own.any_order;
-    Ok(Ground { topology: Topology::of(&placed), any_order, ..Ground::new(machine, ranks) })
+    let (topology, has_slots) = (Topology::of(&placed), hosts == 1);
+    Ok(Ground { topology, has_slots, any_order, ..Ground::new(machine, ranks) })
 }
 
 fn refused(field: &str, found: impl std::fmt::Debug, expected: &str) -> Failure {
@@ -281,7 +282,7 @@ impl brv_plan {
         let text = |text: String| CString::new(text).unwrap_or_default();
         let row = |way: Planned| Row {
             collective: text(way.operation.to_string()),
-            algorithm: text(way.algorithm_name().to_owned()),
+            algorithm: text(way.algorithm.name().to_owned()),
             way,
         };
         Self { rows: ways.into_iter().map(row).collect(), choice: text(choice), reason: text(reason) }

@@ -122,7 +122,8 @@ fn ground(arguments: &PlanArguments) -> brevity_bench::Result<Ground> {
     let beta = beta.or(arguments.bandwidth.map(|bits| 8.0 / bits));
     machine.between =
         Link { alpha: alpha.unwrap_or(between.alpha), overhead, beta: beta.unwrap_or(between.beta) };
-    Ok(Ground { topology: Topology::of(&placed), any_order, ..Ground::new(machine, ranks) })
+    let topology = Topology::of(&placed);
+    Ok(Ground { topology, has_slots: topology.hosts == 1, any_order, ..Ground::new(machine, ranks) })
 }
 
 /// The host of each rank, where hosts have as many ranks each, one behind the other.

@@ -14,7 +14,7 @@ use crate::buffers::{Buffers, Memory};
 use crate::calls::Numbered;
 use crate::context::Ranks;
 use crate::data::Element;
-use crate::dense::{Collective, MOST_SLOT_ELEMENT, Place};
+use crate::dense::{Collective, Place, suits_slots};
 use crate::description::{Description, digest};
 use crate::error::{CallSite, Error, Result};
 use crate::host::{InsideTicket, SlotTurn, Terms};
@@ -138,7 +138,9 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// # Errors
     /// Those of the collective's check, before anything is sent; errors of the transport; the memory is lost.
     pub async fn run<C: Collective>(&self, collective: &C, memory: Memory<'env>) -> Result<Chunk<'env, u8>> {
-        match self.ranks.plan().wishes.of(C::OPERATION).filter(|_| self.world_size() > 1) {
+        let wish = self.ranks.plan().wishes.of(C::OPERATION).filter(|_| self.world_size() > 1);
+        // Only whole calls have a turn of the slots.
+        match wish.filter(|wish| *wish != Algorithm::Slots || self.may_use_slots(collective)) {
             Some(algorithm) => self.run_by(algorithm, collective, memory).await,
             None => {
                 collective.check(memory.sizes(), self.place())?;
@@ -159,7 +161,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
     ) -> Result<Chunk<'env, u8>> {
         collective.check(memory.sizes(), self.place())?;
         let work = collective.work(memory.sizes(), self.place());
-        self.ranks.plan().check(C::OPERATION, C::ROWS, &work, algorithm)?;
+        let work = (&work, self.may_use_slots(collective));
+        self.ranks.plan().check(C::OPERATION, C::ROWS, work, algorithm)?;
         self.run_checked(collective, memory, Some(algorithm)).await
     }
 
@@ -187,28 +190,29 @@ impl<'comm, 'env> Call<'comm, 'env> {
             return Ok(alone(memory));
         }
         let work = collective.work(memory.sizes(), self.place());
-        if algorithm.is_none()
-            && collective.element_bytes() <= MOST_SLOT_ELEMENT
-            && let Some((mut place, terms)) = self.slot_turn(work.bytes)
-        {
+        let plan = self.ranks.plan();
+        let is_over_slots = self.may_use_slots(collective)
+            && match algorithm {
+                Some(algorithm) => algorithm == Algorithm::Slots,
+                None => plan.prefers_slots(C::OPERATION, C::ROWS, &work),
+            };
+        if is_over_slots && let Some((mut place, terms)) = self.host_turn() {
             let mut turn = SlotTurn::begin(&mut place, &terms).await?;
             let mut buffers = Buffers { input: memory.input, output: &mut memory.output };
             turn.run(collective, &mut buffers).await?;
             return Ok(memory.output);
         }
-        let algorithm = algorithm.unwrap_or_else(|| self.ranks.plan().choose(C::OPERATION, C::ROWS, &work));
+        let algorithm = algorithm.unwrap_or_else(|| plan.choose(C::OPERATION, C::ROWS, &work));
         collective.run(self, algorithm, memory).await
     }
 
-    /// The place of a collective on vectors of `bytes` in the queue for the slots of the host, and the terms
-    /// of its turn, if it should use them. All ranks agree.
-    fn slot_turn(&self, bytes: usize) -> Option<(InsideTicket<'_>, Terms<'_>)> {
-        let suits = self.ranks.only_host().is_some() && self.ranks.plan().prefers_slots(bytes);
-        if suits { self.host_turn() } else { None }
+    /// Whether a collective inside this call can go over slots, if there are any. All ranks agree.
+    fn may_use_slots<C: Collective>(&self, collective: &C) -> bool {
+        suits_slots(collective) && !self.is_part && self.shared.inside().is_some()
     }
 
-    /// Likewise, for the part of a collective that is inside this rank's host, if ranks share memory there.
-    /// All ranks of the host agree.
+    /// The place in the queue for the slots of this rank's host, and the terms of the turn, if ranks share
+    /// memory there. All ranks of the host agree.
     pub(crate) fn host_turn(&self) -> Option<(InsideTicket<'_>, Terms<'_>)> {
         let inside = self.shared.inside().filter(|_| !self.is_part)?;
         Some(inside.turn(self.comm, (&self.site, self.signature), self.shared))

@@ -97,7 +97,7 @@ impl Group {
         let Some(algorithm) = wish.filter(|_| C::ROWS.len() > 1 && self.world_size() > 1) else {
             return Ok((description, None));
         };
-        self.check_algorithm(C::OPERATION, C::ROWS, &collective.work(), algorithm)?;
+        self.check_algorithm(C::OPERATION, C::ROWS, (&collective.work(), false), algorithm)?;
         Ok((wished(description, algorithm), Some(algorithm)))
     }
 }

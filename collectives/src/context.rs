@@ -112,7 +112,8 @@ impl Context {
     /// first call. Once.
     pub(crate) fn plan(&self, machine: Option<Machine>) {
         let hosts: Vec<u32> = self.ranks.members.iter().map(|member| self.world.host(*member)).collect();
-        let plan = Plan::new(&hosts, &Terms { machine, ..Terms::of(&self.settings) });
+        let has_slots = self.ranks.only_host().is_some();
+        let plan = Plan::new(&hosts, has_slots, &Terms { machine, ..Terms::of(&self.settings) });
         self.status.calls.begin(seed(self.ranks.number, self.ranks.epoch, plan.digest()));
         let is_first = self.ranks.plan.set(plan).is_ok();
         debug_assert!(is_first, "a plan is made once");

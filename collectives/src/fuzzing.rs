@@ -61,7 +61,7 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
     } else {
         describe_gtopk(DIM, LIMIT, PutBack::Conserving, wire(which))
     };
-    let plan = Plan::new(&[0, 0], &Terms::of(&Settings::default()));
+    let plan = Plan::new(&[0, 0], false, &Terms::of(&Settings::default()));
     let envelope = Envelope {
         tag: Tag::new(Rank(1), 0, 0, 0),
         // As the first call of a rank that calls the same.

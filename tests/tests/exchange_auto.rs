@@ -1,6 +1,6 @@
 //! Policies that are chosen by what they are estimated to take.
 
-use brevity::collectives::{Operation, Summand};
+use brevity::collectives::{Algorithm, Operation, Summand};
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::{Choice, Error, ExchangeBuilder, GradientExchange, Group, Machine, Policy, Settings};
 use brevity_tests::{on_host, on_local, oracle};
@@ -203,7 +203,7 @@ fn what_waits_is_saved_too() {
 /// Whether a sum over shared memory is among the ways.
 fn has_slots(group: &Group) -> bool {
     let summand = Summand { elements: 1000, ..Summand::default() };
-    group.compare(&summand).iter().any(|way| way.algorithm.is_none())
+    group.compare(&summand).iter().any(|way| way.algorithm == Algorithm::Slots)
 }
 
 #[test]

@@ -123,7 +123,7 @@ static void algorithms(brv_group *group)
     float values[1000], sums[1000];
     int i, taken = 0;
 
-    for (options.algorithm = 0; options.algorithm <= BRV_ALGORITHM_HOSTS; options.algorithm++) {
+    for (options.algorithm = 0; options.algorithm <= BRV_ALGORITHM_SLOTS; options.algorithm++) {
         brv_status status;
         for (i = 0; i < 1000; i++)
             values[i] = (float)i, sums[i] = 5;
@@ -133,14 +133,14 @@ static void algorithms(brv_group *group)
         for (i = 0; i < 1000; i++)
             CHECK(sums[i] == (float)(status == BRV_OK ? size * i : 5));
     }
-    CHECK(taken >= 4 && (size == 1 || taken < 14));
+    CHECK(taken >= 4 && (size == 1 || taken < 15));
     options.algorithm = BRV_ALGORITHM_RING;
     CHECK_FAILS(brv_barrier(group, &options), BRV_ERR_ARGUMENT, "does not fit this barrier");
     CHECK_FAILS(brv_send(group, values, 1, BRV_F32, 0, 0, &options), BRV_ERR_ARGUMENT, "only dense");
     options.algorithm = BRV_ALGORITHM_DISSEMINATION;
     CHECK(brv_barrier(group, &options) == BRV_OK);
-    options.algorithm = 14;
-    CHECK_FAILS(brv_barrier(group, &options), BRV_ERR_ARGUMENT, "expected a brv_algorithm (0 to 13)");
+    options.algorithm = 15;
+    CHECK_FAILS(brv_barrier(group, &options), BRV_ERR_ARGUMENT, "expected a brv_algorithm (0 to 14)");
 }
 
 /* Ranks that have different lists find out, and their group is closed: one rank gets this status, or all do

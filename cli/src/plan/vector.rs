@@ -98,7 +98,7 @@ impl Compared {
         let (choice, reason) = recommend(&ways);
         let row = |way: &Planned| Row {
             collective: way.operation.to_string(),
-            algorithm: way.algorithm_name(),
+            algorithm: way.algorithm.name(),
             rounds: way.estimate.rounds,
             bytes_per_rank: way.estimate.bytes,
             seconds: way.seconds(),

@@ -11,7 +11,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always, over_slots};
 
 /// An all-gather: the input is this rank's block, and the output has the blocks of all ranks. In place this
 /// rank's block is in the output.
@@ -87,6 +87,7 @@ impl Collective for AllGather {
             },
         },
         Row { algorithm: Algorithm::Hosts, fits: |_, ground| ground.topology.is_even(), estimate: hosts },
+        over_slots(|work, ground| ground.over_slots(work.bytes as f64 * (ground.ranks() - 1.0))),
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {

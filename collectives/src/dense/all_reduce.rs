@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
 use crate::plan::{
-    Algorithm, Cut, Estimate, Ground, Row, Topology, Work, always, any_order, by_hosts, fastest,
+    Algorithm, Cut, Estimate, Ground, Row, Topology, Work, always, any_order, by_hosts, fastest, over_slots,
 };
 
 /// An all-reduce: input and output are vectors of equal length.
@@ -84,6 +84,10 @@ impl Collective for AllReduce {
         Row { algorithm: Algorithm::Direct, fits: always, estimate: direct },
         Row { algorithm: Algorithm::Ring, fits: any_order, estimate: ring },
         Row { algorithm: Algorithm::Hosts, fits: by_hosts, estimate: hosts },
+        over_slots(|work, ground| {
+            let others = ground.ranks() - 1.0;
+            ground.over_slots(2.0 * work.bytes as f64 * others / ground.ranks())
+        }),
     ];
 
     fn check(&self, memory: Sizes, _: Place) -> Result<()> {

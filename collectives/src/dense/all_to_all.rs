@@ -9,7 +9,7 @@ use crate::data::{DataType, Element};
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
-use crate::plan::{Algorithm, Estimate, Row, Work, always};
+use crate::plan::{Algorithm, Estimate, Row, Work, always, over_slots};
 
 /// An all-to-all: block `i` of the input goes to rank `i`, and block `i` of the output comes from it. In
 /// place the output is the input.
@@ -73,6 +73,7 @@ impl Collective for AllToAll {
                 all
             },
         },
+        over_slots(|work, ground| ground.over_slots(work.bytes as f64 * (ground.ranks() - 1.0))),
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::data::DataType;
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::Blocks;
-use crate::plan::{Algorithm, Row, Work, always};
+use crate::plan::{Algorithm, Row, Work, always, over_slots};
 
 /// The blocks of all ranks, in a vector of one rank.
 #[derive(Clone, Debug)]
@@ -97,4 +97,5 @@ pub(super) const ROWS: &[Row] = &[
             waits.then(ground.message(bytes)).computing(2.0 * ground.copying(bytes))
         },
     },
+    over_slots(|work, ground| ground.over_slots(work.bytes as f64 * (ground.ranks() - 1.0))),
 ];

@@ -15,7 +15,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, Rest, SlotTurn};
 use crate::pattern::doubling_rounds;
-use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always, over_slots};
 
 /// A barrier, which has neither input nor output.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,7 @@ impl Collective for Barrier {
             estimate: |_, ground| ground.message(0.0).times(ground.rounds()),
         },
         Row { algorithm: Algorithm::Hosts, fits: |_, ground| ground.topology.has_levels(), estimate: hosts },
+        over_slots(|_, ground| ground.over_slots(0.0)),
     ];
 
     fn check(&self, _: Sizes, _: Place) -> Result<()> {

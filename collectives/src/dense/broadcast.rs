@@ -11,7 +11,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts};
+use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts, over_slots};
 
 /// A broadcast: the output of all ranks gets the output of the root. There is no input.
 #[derive(Clone, Debug)]
@@ -88,6 +88,7 @@ impl Collective for Broadcast {
         Row { algorithm: Algorithm::Knomial8, fits: always, estimate: |work, ground| tree(work, ground, 8) },
         Row { algorithm: Algorithm::Spread, fits: |_, ground| ground.world_size > 2, estimate: spread },
         Row { algorithm: Algorithm::Hosts, fits: by_hosts, estimate: hosts },
+        over_slots(|work, ground| ground.over_slots(work.bytes as f64)),
     ];
 
     fn check(&self, _: Sizes, place: Place) -> Result<()> {

@@ -60,7 +60,7 @@ pub trait Collective: Clone + Send + Sync + 'static {
     /// The operation.
     const OPERATION: Operation;
 
-    /// The algorithms by messages. One fits everything.
+    /// The algorithms. One by messages fits everything.
     const ROWS: &'static [Row];
 
     /// Checks lengths and root, before a call is made.
@@ -75,7 +75,7 @@ pub trait Collective: Clone + Send + Sync + 'static {
     /// What the choice of an algorithm depends on, equal on all ranks.
     fn work(&self, memory: Sizes, place: Place) -> Work;
 
-    /// Runs it by messages among several ranks.
+    /// Runs it by messages among several ranks: by any algorithm but [`Algorithm::Slots`].
     fn run<'a, 'env>(
         &'a self,
         call: &'a Call<'a, 'env>,
@@ -103,6 +103,11 @@ pub trait Collective: Clone + Send + Sync + 'static {
 
 /// The longest element that goes through the slots of a host.
 pub const MOST_SLOT_ELEMENT: usize = 512;
+
+/// Whether elements are short enough for slots.
+pub(crate) fn suits_slots<C: Collective>(collective: &C) -> bool {
+    collective.element_bytes() <= MOST_SLOT_ELEMENT
+}
 
 /// By default, segments of a long vector have so many bytes of each message that a rank sends, which are
 /// still in the processor's cache when they are reduced.

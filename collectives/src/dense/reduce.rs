@@ -13,7 +13,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts};
+use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts, over_slots};
 
 /// A reduction to one rank: the output of the root is as long as the inputs. Other ranks have none, or one of
 /// that length, which is not written unless it is the input too.
@@ -46,6 +46,10 @@ impl Collective for Reduce {
         Row { algorithm: Algorithm::Knomial4, fits: always, estimate: |work, ground| tree(work, ground, 4) },
         Row { algorithm: Algorithm::Direct, fits: always, estimate: direct },
         Row { algorithm: Algorithm::Hosts, fits: by_hosts, estimate: hosts },
+        over_slots(|work, ground| {
+            let others = ground.ranks() - 1.0;
+            ground.over_slots(2.0 * work.bytes as f64 * others / ground.ranks())
+        }),
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {

@@ -12,7 +12,9 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always, any_order, by_hosts};
+use crate::plan::{
+    Algorithm, Estimate, Ground, Row, Topology, Work, always, any_order, by_hosts, over_slots,
+};
 
 /// A reduce-scatter: the input has a block for each rank, and the output is this rank's. In place the output
 /// is the whole vector; its other blocks are unspecified afterwards.
@@ -81,6 +83,7 @@ impl Collective for ReduceScatter {
             fits: |work, ground| by_hosts(work, ground) && ground.topology.is_even(),
             estimate: hosts,
         },
+        over_slots(|work, ground| ground.over_slots(work.bytes as f64 * (ground.ranks() - 1.0))),
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {

@@ -87,7 +87,7 @@ fn outcome(which: u8, parts: [Vec<u8>; 4]) -> bool {
 fn answer(stranger: Box<dyn Transport>, called: Called, mark: Mark, parts: [Vec<u8>; 4]) -> Arc<Port> {
     let port = Port::new(stranger);
     let description = called.description();
-    let plan = Plan::new(&[0, 0], &Terms::of(&Settings::default()));
+    let plan = Plan::new(&[0, 0], false, &Terms::of(&Settings::default()));
     let signature = description.sign(0, digest(seed(0, 0, plan.digest()), description.hash()));
     let envelope = |round: u32| Envelope { tag: Tag::new(Rank(1), 0, 0, round * LANES), signature, mark };
     scope(

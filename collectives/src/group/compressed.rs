@@ -19,14 +19,11 @@ use crate::vote::VoteAllReduce;
 
 impl Group {
     /// All ways to sum a vector over this group's ranks that fit, the fastest first: as
-    /// [`compare`](crate::compare()) for its machine and its hosts, without shared memory where a host has
-    /// ranks that share none. All ranks get the same: the speeds are those of rank 0.
+    /// [`compare`](crate::compare()) for its machine and its hosts. All ranks get the same: the speeds are
+    /// those of rank 0.
     #[must_use]
     pub fn compare(&self, summand: &Summand) -> Vec<Planned> {
-        let ranks = &self.context.ranks;
-        let mut ways = in_standard_float_mode(|| compare(summand, &ranks.plan().ground));
-        ways.retain(|way| way.algorithm.is_some() || ranks.only_host().is_some());
-        ways
+        in_standard_float_mode(|| compare(summand, &self.context.ranks.plan().ground))
     }
 
     /// Gathers the sparse vectors of all ranks, in rank order, whatever their values are. `local` has at most

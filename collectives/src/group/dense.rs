@@ -4,7 +4,7 @@ use super::Group;
 use crate::buffers::{Buffers, Sizes};
 use crate::call::Shared;
 use crate::data::Element;
-use crate::dense::{self, Barrier, Collective, Place};
+use crate::dense::{self, Barrier, Collective, Place, suits_slots};
 use crate::description::{Description, Operation};
 use crate::engine::Handle;
 use crate::error::Result;
@@ -21,9 +21,7 @@ impl Group {
         let place = self.place();
         let (description, algorithm) = self.checked(collective, memory.sizes(), place)?;
         let work = collective.work(memory.sizes(), place);
-        if algorithm.is_none()
-            && let Some(host) = self.host_for(collective, work.bytes)
-        {
+        if let Some(host) = self.host_for(collective, &work, algorithm) {
             return self.run_on_host(host, description, collective, memory);
         }
         let levels = self.levels(collective, &work, algorithm);
@@ -45,7 +43,8 @@ impl Group {
         let Some(algorithm) = self.wish(C::OPERATION).filter(|_| place.world_size > 1) else {
             return Ok((description, None));
         };
-        self.check_algorithm(C::OPERATION, C::ROWS, &collective.work(sizes, place), algorithm)?;
+        let work = (&collective.work(sizes, place), suits_slots(collective));
+        self.check_algorithm(C::OPERATION, C::ROWS, work, algorithm)?;
         Ok((wished(description, algorithm), Some(algorithm)))
     }
 
@@ -59,12 +58,12 @@ impl Group {
         chosen.or_else(|| self.context.ranks.plan().wishes.of(operation))
     }
 
-    /// Refuses an algorithm that does not fit.
+    /// Refuses an algorithm that does not fit a work, which can go over slots, if there are any, or can't.
     pub(crate) fn check_algorithm(
         &self,
         operation: Operation,
         rows: &[Row],
-        work: &Work,
+        work: (&Work, bool),
         algorithm: Algorithm,
     ) -> Result<()> {
         self.context.ranks.plan().check(operation, rows, work, algorithm)
@@ -96,9 +95,7 @@ impl Group {
             Ok(checked) => checked,
             Err(error) => return self.ended((buffers, Err(error))),
         };
-        if algorithm.is_none()
-            && let Some(host) = self.host_for(&collective, work.bytes)
-        {
+        if let Some(host) = self.host_for(&collective, &work, algorithm) {
             return self.start_on_host(host, description, (collective, buffers), lend);
         }
         let levels = self.levels(&collective, &work, algorithm);

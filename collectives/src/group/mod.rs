@@ -237,9 +237,9 @@ impl Group {
     }
 
     /// The same group, with this algorithm for the calls that are made through the result: on dense vectors,
-    /// and top-k all-reduces. All ranks choose the same one. It goes by messages, also among ranks that share
-    /// memory, except inside the hosts by [`Hosts`](Algorithm::Hosts). `None` for the cheapest. A barrier
-    /// heeds only what it has, and what has one algorithm heeds none.
+    /// and top-k all-reduces. All ranks choose the same one. All but [`Slots`](Algorithm::Slots), and
+    /// [`Hosts`](Algorithm::Hosts) inside the hosts, go by messages, also among ranks that share memory.
+    /// `None` for the cheapest. A barrier heeds only what it has, and what has one algorithm heeds none.
     ///
     /// A call for which it does not fit is refused ([`Error::Algorithm`]).
     #[must_use]

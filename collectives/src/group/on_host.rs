@@ -11,7 +11,7 @@ use super::{DEFAULT_TIMEOUT, Group, Made};
 use crate::buffers::Buffers;
 use crate::call::Shared;
 use crate::context::Context;
-use crate::dense::{Collective, MOST_SLOT_ELEMENT};
+use crate::dense::{Collective, suits_slots};
 use crate::description::Description;
 use crate::difference::explain;
 use crate::engine::Handle;
@@ -32,13 +32,20 @@ impl Group {
         self.context.ranks.host.as_ref().map(|host| Inside::new(host, outer, spins))
     }
 
-    /// The slots of the host, if all ranks are on it and a call of so many bytes should use them. All ranks
-    /// agree.
+    /// The slots of the host, if all ranks are on it, and a call of this work goes over them: because that is
+    /// wished for, or the fastest way. All ranks agree.
     #[inline]
-    pub(super) fn host_for<C: Collective>(&self, collective: &C, bytes: usize) -> Option<&Arc<Host>> {
+    pub(super) fn host_for<C: Collective>(
+        &self,
+        collective: &C,
+        work: &Work,
+        wish: Option<Algorithm>,
+    ) -> Option<&Arc<Host>> {
         let host = self.context.ranks.only_host();
-        host.filter(|_| collective.element_bytes() <= MOST_SLOT_ELEMENT)
-            .filter(|_| self.context.ranks.plan().prefers_slots(bytes))
+        host.filter(|_| suits_slots(collective)).filter(|_| match wish {
+            Some(algorithm) => algorithm == Algorithm::Slots,
+            None => self.context.ranks.plan().prefers_slots(C::OPERATION, C::ROWS, work),
+        })
     }
 
     /// The algorithm of a call whose part inside this rank's host goes over slots.
@@ -53,7 +60,7 @@ impl Group {
             return None;
         }
         let algorithm = algorithm.unwrap_or_else(|| plan.choose(C::OPERATION, C::ROWS, work));
-        let suits = algorithm == Algorithm::Hosts && collective.element_bytes() <= MOST_SLOT_ELEMENT;
+        let suits = algorithm == Algorithm::Hosts && suits_slots(collective);
         suits.then_some(algorithm)
     }
 

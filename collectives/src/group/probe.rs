@@ -256,8 +256,10 @@ mod tests {
     use ucx_sys_wrap::bootstrap::Opened;
 
     use super::*;
+    use crate::dense::AllReduce;
     use crate::error::Error;
     use crate::group::Settings;
+    use crate::plan::{Algorithm, Ground, Topology, Work, estimates};
 
     /// What each rank gets, and how long that took.
     fn probed(hosts: &[u32]) -> Vec<(Machine, Duration)> {
@@ -308,7 +310,13 @@ mod tests {
         for (alpha, beta) in [(1e-7, 1e-12), (5e-3, 1e-12), (1e-7, 1e-6), (20e-6, 0.5e-9)] {
             let link = Link { alpha, overhead: 0.0, beta };
             let machine = assemble([Some(link), None], 1e-10, 1e-10);
-            assert!((2..64).all(|ranks| machine.always_prefers_slots(ranks)), "{machine}");
+            for (ranks, bytes) in (2..64).flat_map(|ranks| [(ranks, 0), (ranks, 1 << 30)]) {
+                let ground = Ground { has_slots: true, ..Ground::new(machine, ranks) };
+                let ground = Ground { topology: Topology::one_host(ranks), ..ground };
+                let work = Work { bytes, wide_bytes: bytes, ..Work::default() };
+                let fastest = estimates::<AllReduce>(&work, &ground)[0].0;
+                assert_eq!(fastest, Algorithm::Slots, "{ranks}, {machine}");
+            }
             assert_eq!(machine.between, link);
         }
     }

@@ -11,7 +11,8 @@ use ucx_sys_wrap::{Rank, local};
 use super::*;
 use crate::data::{DataType, ReduceOp, Reducer, UserReduction};
 use crate::dense::{
-    AllGather, AllReduce, AllToAll, Broadcast, Gather, Lengths, Reduce, ReduceScatter, Scatter,
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Lengths, MOST_SLOT_ELEMENT, Reduce, ReduceScatter,
+    Scatter,
 };
 use crate::error::Error;
 use crate::group::Settings;
@@ -332,5 +333,36 @@ fn a_block_of_another_length_is_refused() {
         assert!(errors.iter().any(|error| matches!(error, Error::Payload { .. })), "{errors:?}");
         assert!(refuses(&errors[0]) || matches!(errors[0], Error::Aborted { .. }), "{errors:?}");
         assert!(errors.iter().all(ended), "{errors:?}");
+    }
+}
+
+#[test]
+fn slots_are_taken_where_they_are_wished_for() {
+    let sum = |group: &Group| -> Result<Vec<f32>> {
+        let sums = group.start_all_reduce(vec![1.0_f32; 1000], ReduceOp::Sum).wait();
+        sums.1.map(|()| sums.0)
+    };
+    let ways = [None, Some(Algorithm::Slots), Some(Algorithm::Direct)];
+    for sums in on_ranks(3, |group| ways.map(|way| sum(&group.with_algorithm(way)).unwrap())) {
+        assert_eq!(sums, [const { 3.0 }; 3].map(|sum| vec![sum; 1000]));
+    }
+    // Elements that are too long for slots, and ranks that share no memory.
+    const LONG: usize = MOST_SLOT_ELEMENT + 1;
+    let long = Reducer::User(Arc::new(UserReduction::new("long", LONG, |_, _| Ok(()))), DataType::Bytes);
+    let refused = on_ranks(2, |group| {
+        let (input, mut output) = ([0; LONG], [0; LONG]);
+        let group = group.with_algorithm(Some(Algorithm::Slots));
+        group.call(&AllReduce::of(long.clone()), apart(&input, &mut output))
+    });
+    for error in refused.into_iter().map(Result::unwrap_err) {
+        assert!(matches!(error, Error::Algorithm { algorithm: Algorithm::Slots, .. }), "{error}");
+    }
+    let ranks = local::world(2).into_iter().map(|rank| {
+        let opened = Opened::in_process(Box::new(rank), None);
+        Group::opened(opened, Settings::default()).with_algorithm(Some(Algorithm::Slots))
+    });
+    for group in ranks.collect::<Vec<_>>() {
+        let error = sum(&group).unwrap_err();
+        assert!(error.to_string().contains("direct") && !error.to_string().contains("slots,"), "{error}");
     }
 }

@@ -31,11 +31,13 @@ pub enum Algorithm {
     Spread,
     /// Inside each host, and between hosts.
     Hosts,
+    /// Over the memory that all ranks share.
+    Slots,
 }
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Dissemination,
         Self::Binomial,
         Self::Knomial4,
@@ -49,6 +51,7 @@ impl Algorithm {
         Self::Linear,
         Self::Spread,
         Self::Hosts,
+        Self::Slots,
     ];
 
     /// The name, as in `BREVITY_ALGORITHM`.
@@ -68,6 +71,7 @@ impl Algorithm {
             Self::Linear => "linear",
             Self::Spread => "spread",
             Self::Hosts => "hosts",
+            Self::Slots => "slots",
         }
     }
 

@@ -36,8 +36,8 @@ pub struct Summand {
 pub struct Planned {
     /// The collective.
     pub operation: Operation,
-    /// Its algorithm; `None` over the memory that the ranks of one host share.
-    pub algorithm: Option<Algorithm>,
+    /// Its algorithm.
+    pub algorithm: Algorithm,
     /// Whether every rank gets a sum of gradients. If not, it is a part of one, a vote, or the sum at random
     /// places, and no alternative to those that are.
     pub is_sum: bool,
@@ -59,19 +59,12 @@ impl Planned {
     pub fn is_dense(&self) -> bool {
         self.operation == Operation::ALL_REDUCE
     }
-
-    /// The name of its algorithm, or "shared memory".
-    #[must_use]
-    pub fn algorithm_name(&self) -> &'static str {
-        self.algorithm.map_or("shared memory", |by| by.name())
-    }
 }
 
-/// As "all-reduce by ring", or "all-reduce over shared memory".
+/// As "all-reduce by ring".
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let link = if self.algorithm.is_some() { "by" } else { "over" };
-        write!(f, "{} {link} {}", self.operation, self.algorithm_name())
+        write!(f, "{} by {}", self.operation, self.algorithm)
     }
 }
 
@@ -252,7 +245,7 @@ pub fn compare(summand: &Summand, ground: &Ground) -> Vec<Planned> {
         let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));
         all.extend(estimates_of(method.rows, &work, ground).into_iter().map(|(algorithm, estimate)| {
             let Method { operation, is_sum, .. } = *method;
-            Planned { operation, algorithm: Some(algorithm), is_sum, estimate, own_seconds }
+            Planned { operation, algorithm, is_sum, estimate, own_seconds }
         }));
     }
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
@@ -269,13 +262,7 @@ fn dense(summand: &Summand, ground: &Ground) -> Vec<Planned> {
         estimate,
         own_seconds: 0.0,
     };
-    let by_messages = estimates::<AllReduce>(&work, ground).into_iter();
-    let mut all: Vec<_> = by_messages.map(|(by, estimate)| planned(Some(by), estimate)).collect();
-    if ground.topology.hosts == 1 {
-        let seconds = in_standard_float_mode(|| ground.machine.over_slots(ground.world_size, bytes));
-        all.push(planned(None, Estimate { seconds, ..Estimate::default() }));
-    }
-    all
+    estimates::<AllReduce>(&work, ground).into_iter().map(|(by, estimate)| planned(by, estimate)).collect()
 }
 
 #[cfg(test)]
@@ -293,7 +280,7 @@ mod tests {
     }
 
     fn find(all: &[Planned], operation: Operation, algorithm: Algorithm) -> Planned {
-        let is_it = |way: &&Planned| way.operation == operation && way.algorithm == Some(algorithm);
+        let is_it = |way: &&Planned| way.operation == operation && way.algorithm == algorithm;
         *all.iter().find(is_it).unwrap()
     }
 
@@ -342,9 +329,9 @@ mod tests {
     fn nothing_that_was_not_asked_for_is_there() {
         let ways = compare(&Summand { elements: 1000, ..Summand::default() }, &ground(4));
         assert!(!ways.is_empty() && ways.iter().all(Planned::is_dense));
-        let one_host = Ground { topology: Topology::one_host(4), ..ground(4) };
+        let one_host = Ground { topology: Topology::one_host(4), has_slots: true, ..ground(4) };
         let ways = compare(&Summand { elements: 1000, ..Summand::default() }, &one_host);
-        assert_eq!(ways[0].algorithm, None, "shared memory is faster than messages of a millisecond");
+        assert_eq!(ways[0].algorithm, Algorithm::Slots, "faster than messages of a millisecond");
         for elements in [0, 1, 2] {
             for ranks in [1, 2, 100] {
                 let ways = compare(&all_of(elements), &ground(ranks));

@@ -110,6 +110,14 @@ impl Ground {
         self.messages(others, others * bytes)
     }
 
+    /// A call over the memory that all ranks share: each rank sees what every other one publishes, and the
+    /// busiest reads or writes `bytes` of theirs.
+    pub(crate) fn over_slots(&self, bytes: f64) -> Estimate {
+        let slots = self.machine.slots;
+        let seconds = (self.ranks() - 1.0) * slots.alpha + bytes * slots.beta;
+        Estimate { rounds: 1, seconds, processor: seconds, ..Estimate::default() }
+    }
+
     /// Seconds to combine so many bytes with others.
     pub(crate) fn combining(&self, bytes: f64) -> f64 {
         bytes * self.machine.reduce

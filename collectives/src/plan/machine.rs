@@ -5,8 +5,6 @@ use std::str::FromStr;
 
 use brevity_compress::in_standard_float_mode;
 
-use crate::pattern::doubling_rounds;
-
 /// The cost of messages between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
@@ -137,43 +135,6 @@ impl Machine {
     pub(crate) fn is_valid(&self) -> bool {
         Self::of_numbers(self.numbers()).is_some()
     }
-
-    /// Whether an all-reduce over shared memory is faster than by messages among ranks of one host. The same
-    /// holds for the other collectives on dense vectors.
-    #[must_use]
-    pub fn prefers_slots(&self, world_size: u32, bytes: usize) -> bool {
-        in_standard_float_mode(|| {
-            let [slots, messages] = self.inside_a_host(world_size, bytes);
-            slots < messages
-        })
-    }
-
-    /// Whether [`prefers_slots`](Self::prefers_slots) holds for every length.
-    #[must_use]
-    pub fn always_prefers_slots(&self, world_size: u32) -> bool {
-        // The costs are linear in the length, so the shortest and the longest decide.
-        in_standard_float_mode(|| {
-            let [none, many] = [0, 1 << 40].map(|bytes| self.inside_a_host(world_size, bytes));
-            none[0] < none[1] && many[0] - none[0] <= many[1] - none[1]
-        })
-    }
-
-    /// Seconds of an all-reduce over shared memory, among all ranks of one host.
-    pub(crate) fn over_slots(&self, world_size: u32, bytes: usize) -> f64 {
-        self.inside_a_host(world_size, bytes)[0]
-    }
-
-    /// Seconds of an all-reduce over slots, where each rank waits for all others and reads their slices, and
-    /// of the faster of a ring and a recursive doubling.
-    fn inside_a_host(&self, world_size: u32, bytes: usize) -> [f64; 2] {
-        let (ranks, bytes) = (f64::from(world_size.max(1)), bytes as f64);
-        let slots = (ranks - 1.0) * (self.slots.alpha + 2.0 * self.slots.beta * bytes / ranks);
-        let message = |bytes: f64| self.inside.alpha + self.inside.beta * bytes;
-        let ring = 2.0 * (ranks - 1.0) * message(bytes / ranks);
-        let extra = if world_size.is_power_of_two() { 0 } else { 1 };
-        let doubling = f64::from(doubling_rounds(world_size) + extra) * message(bytes);
-        [slots, ring.min(doubling)]
-    }
 }
 
 impl FromStr for Machine {
@@ -242,23 +203,6 @@ fn in_units(seconds: f64, units: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn with_links(alpha: f64, beta: f64) -> Machine {
-        Machine::uniform(alpha, beta)
-    }
-
-    #[test]
-    fn ranks_of_one_host_use_their_memory() {
-        let usual = Machine::default();
-        for bytes in [0, 8, 1 << 20, 1 << 30] {
-            assert!(usual.prefers_slots(2, bytes) && usual.prefers_slots(8, bytes));
-        }
-        assert!((2..100).all(|world_size| usual.always_prefers_slots(world_size)));
-        assert!(!with_links(1e-3, 1e-12).always_prefers_slots(4), "long vectors go by messages");
-        assert!(!with_links(1e-9, 1.0).always_prefers_slots(4), "short ones do");
-        assert!(!usual.prefers_slots(1, 8), "there is nobody to share with");
-        assert!(!with_links(1e-9, 0.0).prefers_slots(4, 8), "messages that cost nothing");
-    }
 
     #[test]
     fn machines_are_read_and_told() {

@@ -64,6 +64,8 @@ pub struct Ground {
     pub machine: Machine,
     /// How ranks are spread over hosts.
     pub topology: Topology,
+    /// Whether all ranks share memory.
+    pub has_slots: bool,
     /// The number of ranks.
     pub world_size: u32,
     /// Whether sums of floating-point numbers may have any order.
@@ -73,13 +75,15 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Of ranks that are all on hosts of their own, with other settings as they are by default.
+    /// Of ranks that are all on hosts of their own and share no memory, with other settings as they are by
+    /// default.
     #[must_use]
     pub const fn new(machine: Machine, world_size: u32) -> Self {
         // There is no group of nobody.
         let world_size = if world_size == 0 { 1 } else { world_size };
         let topology = Topology::apart(world_size);
-        Self { machine, topology, world_size, any_order: false, slice_bytes: SLICE_BYTES }
+        let (has_slots, any_order) = (false, false);
+        Self { machine, topology, has_slots, world_size, any_order, slice_bytes: SLICE_BYTES }
     }
 
     pub(crate) fn ranks(&self) -> f64 {
@@ -102,9 +106,9 @@ impl Ground {
         }
     }
 
-    /// The ground of `ranks` ranks of one host.
+    /// The ground of messages between `ranks` ranks of one host.
     pub(crate) fn inside(&self, ranks: u32) -> Self {
-        Self { topology: Topology::one_host(ranks), world_size: ranks, ..*self }
+        Self { topology: Topology::one_host(ranks), world_size: ranks, has_slots: false, ..*self }
     }
 
     /// The ground of one rank of each host, so many of which use the hosts' links at the same time.
@@ -114,7 +118,7 @@ impl Ground {
         if !machine.has_own_ports {
             machine.between.beta *= f64::from(at_once);
         }
-        Self { machine, topology: Topology::apart(hosts), world_size: hosts, ..*self }
+        Self { machine, topology: Topology::apart(hosts), world_size: hosts, has_slots: false, ..*self }
     }
 }
 
@@ -126,6 +130,11 @@ pub struct Row {
     pub fits: fn(&Work, &Ground) -> bool,
     /// What it takes.
     pub estimate: fn(&Work, &Ground) -> Estimate,
+}
+
+/// The row of [`Algorithm::Slots`], where the busiest rank reads or writes so many bytes of others.
+pub(crate) const fn over_slots(estimate: fn(&Work, &Ground) -> Estimate) -> Row {
+    Row { algorithm: Algorithm::Slots, fits: |_, ground| ground.has_slots, estimate }
 }
 
 /// The algorithms of a collective that can do some work, each with an estimate, the fastest first.

@@ -10,8 +10,8 @@ use super::{Algorithm, Ground, Machine, Places, Row, Terms, Topology, Wishes, Wo
 use crate::description::{Operation, mix};
 use crate::error::{Error, Result};
 
-/// The kinds of work: three switches.
-const KINDS: usize = 8;
+/// The kinds of work: four switches.
+const KINDS: usize = 16;
 
 /// The lengths that are told apart: two for each power of two, and none.
 const LENGTHS: usize = 2 * usize::BITS as usize + 1;
@@ -29,19 +29,18 @@ pub(crate) struct Plan {
     pub(crate) places: Option<Arc<Places>>,
     /// The choices for one rank of each host.
     across: Option<Box<Self>>,
-    /// Whether dense vectors of all lengths use the slots of a host that all ranks are on.
-    is_always_in_slots: bool,
     /// The numbers of algorithms; 0 where nobody has asked.
     table: Box<[AtomicU8]>,
 }
 
 impl Plan {
-    /// For ranks on these hosts, by rank.
-    pub(crate) fn new(hosts: &[u32], terms: &Terms) -> Self {
+    /// For ranks on these hosts, by rank, which share memory or do not.
+    pub(crate) fn new(hosts: &[u32], has_slots: bool, terms: &Terms) -> Self {
         let places = Places::new(hosts);
         let ground = Ground {
             machine: terms.machine.unwrap_or_default(),
             topology: places.topology,
+            has_slots,
             world_size: hosts.len() as u32,
             any_order: terms.any_order,
             slice_bytes: terms.segment_bytes,
@@ -56,15 +55,15 @@ impl Plan {
 
     fn on(ground: Ground, wishes: Wishes) -> Self {
         let table = (0..OPERATIONS.len() * KINDS * LENGTHS).map(|_| AtomicU8::new(0)).collect();
-        let is_always_in_slots = ground.machine.always_prefers_slots(ground.world_size);
-        Self { ground, wishes, places: None, across: None, is_always_in_slots, table }
+        Self { ground, wishes, places: None, across: None, table }
     }
 
     /// A number for ranks to compare: of all that choices depend on.
     pub(crate) fn digest(&self) -> u64 {
-        let Ground { machine, topology, world_size, any_order, slice_bytes } = self.ground;
+        let Ground { machine, topology, has_slots, world_size, any_order, slice_bytes } = self.ground;
         let Topology { hosts, least, most, is_aligned } = topology;
-        let numbers = [hosts, least, most, is_aligned.into(), world_size, any_order.into()].map(u64::from);
+        let switches = [is_aligned, any_order, has_slots].map(u32::from);
+        let numbers = [hosts, least, most, world_size].into_iter().chain(switches).map(u64::from);
         let wishes = self.wishes.encode().map(u64::from);
         let machine = machine.encode();
         let words = machine.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -82,13 +81,13 @@ impl Plan {
         &self.ground.machine
     }
 
-    /// Whether a call on vectors of `bytes` should use the slots of the host, if all ranks are on it.
-    #[inline]
-    pub(crate) fn prefers_slots(&self, bytes: usize) -> bool {
-        self.is_always_in_slots || self.ground.machine.prefers_slots(self.ground.world_size, bytes)
+    /// The ground of a call that can go over slots, if there are any, or can't.
+    fn ground(&self, may_use_slots: bool) -> Ground {
+        Ground { has_slots: self.ground.has_slots && may_use_slots, ..self.ground }
     }
 
-    /// Checks that an algorithm can do the work.
+    /// Checks that an algorithm can do the work, of a call that can go over slots, if there are any, or
+    /// can't.
     ///
     /// # Errors
     /// [`Error::Algorithm`], which names those that can.
@@ -96,10 +95,11 @@ impl Plan {
         &self,
         operation: Operation,
         rows: &[Row],
-        work: &Work,
+        (work, may_use_slots): (&Work, bool),
         algorithm: Algorithm,
     ) -> Result<()> {
-        let fitting = || rows.iter().filter(|row| (row.fits)(work, &self.ground));
+        let ground = self.ground(may_use_slots);
+        let fitting = || rows.iter().filter(|row| (row.fits)(work, &ground));
         if fitting().any(|row| row.algorithm == algorithm) {
             return Ok(());
         }
@@ -107,15 +107,31 @@ impl Plan {
         Err(Error::Algorithm { operation, algorithm, fitting: names.join(", ") })
     }
 
-    /// The fastest algorithm of those that fit.
+    /// The fastest algorithm by messages of those that fit.
     pub(crate) fn choose(&self, operation: Operation, rows: &[Row], work: &Work) -> Algorithm {
+        self.choose_of_all(operation, rows, (work, false))
+    }
+
+    /// Whether a call that can go over slots does so.
+    #[inline]
+    pub(crate) fn prefers_slots(&self, operation: Operation, rows: &[Row], work: &Work) -> bool {
+        self.ground.has_slots && self.choose_of_all(operation, rows, (work, true)) == Algorithm::Slots
+    }
+
+    fn choose_of_all(
+        &self,
+        operation: Operation,
+        rows: &[Row],
+        (work, may_use_slots): (&Work, bool),
+    ) -> Algorithm {
+        let ground = self.ground(may_use_slots);
         // What sparse vectors take depends on more than their length.
         let place = OPERATIONS.iter().position(|(_, other, _)| *other == operation && work.dim == 0);
         let Some(place) = place else {
-            return in_standard_float_mode(|| fastest(rows, work, &self.ground).0);
+            return in_standard_float_mode(|| fastest(rows, work, &ground).0);
         };
         let is_wide = work.wide_bytes != work.bytes;
-        let kinds = [work.is_exact, work.is_uneven, is_wide];
+        let kinds = [work.is_exact, work.is_uneven, is_wide, may_use_slots];
         let kind = kinds.into_iter().fold(0, |kind, is_set| kind << 1 | usize::from(is_set));
         let length = Length::of(work.bytes);
         let known = &self.table[(place * KINDS + kind) * LENGTHS + length.0];
@@ -125,7 +141,7 @@ impl Plan {
         let bytes = length.least();
         // Elements that are wider in partial results are twice as wide.
         let work = Work { bytes, wide_bytes: if is_wide { bytes.saturating_mul(2) } else { bytes }, ..*work };
-        let algorithm = in_standard_float_mode(|| fastest(rows, &work, &self.ground).0);
+        let algorithm = in_standard_float_mode(|| fastest(rows, &work, &ground).0);
         known.store(algorithm.number(), Ordering::Relaxed);
         algorithm
     }
@@ -181,7 +197,7 @@ mod tests {
     fn plan(hosts: &[u32], change: impl FnOnce(&mut Terms)) -> Plan {
         let mut terms = Terms::of(&Settings::default());
         change(&mut terms);
-        Plan::new(hosts, &terms)
+        Plan::new(hosts, false, &terms)
     }
 
     #[test]
@@ -213,6 +229,37 @@ mod tests {
         }
         let long = Work { bytes: 64 << 20, wide_bytes: 64 << 20, ..Work::default() };
         let other = plan.choose(Operation::ALL_REDUCE, AllReduce::ROWS, &Work { is_exact: true, ..long });
-        plan.check(Operation::ALL_REDUCE, AllReduce::ROWS, &Work { is_exact: true, ..long }, other).unwrap();
+        let exact = Work { is_exact: true, ..long };
+        plan.check(Operation::ALL_REDUCE, AllReduce::ROWS, (&exact, true), other).unwrap();
+    }
+
+    #[test]
+    fn slots_are_taken_where_they_are_the_faster_way() {
+        let is_chosen = |machine: Machine, ranks: usize, bytes, (has_slots, may_use_slots)| {
+            let terms = Terms { machine: Some(machine), ..Terms::of(&Settings::default()) };
+            let plan = Plan::new(&vec![0; ranks], has_slots, &terms);
+            let work = Work { bytes, wide_bytes: bytes, ..Work::default() };
+            let (operation, rows) = (Operation::ALL_REDUCE, AllReduce::ROWS);
+            let fits = plan.check(operation, rows, (&work, may_use_slots), Algorithm::Slots).is_ok();
+            assert_eq!(fits, has_slots && may_use_slots);
+            assert_ne!(plan.choose(operation, rows, &work), Algorithm::Slots);
+            plan.prefers_slots(operation, rows, &work)
+        };
+        let usual = Machine::default();
+        for ranks in 2..20 {
+            assert!([0, 8, 1 << 20, 1 << 30].iter().all(|bytes| is_chosen(
+                usual,
+                ranks,
+                *bytes,
+                (true, true)
+            )));
+            assert!(!is_chosen(usual, ranks, 8, (false, true)));
+        }
+        let chosen = |machine, bytes| is_chosen(machine, 4, bytes, (true, false));
+        let links = |alpha, beta| Machine::uniform(alpha, beta);
+        assert!(!chosen(links(1e-3, 1e-12), 1 << 40), "long vectors go by messages");
+        assert!(!chosen(links(1e-9, 1.0), 0), "short ones do");
+        assert!(!chosen(links(1e-9, 0.0), 8), "messages that cost nothing");
+        assert!(!is_chosen(usual, 1, 8, (true, true)), "there is nobody to share with");
     }
 }

@@ -26,8 +26,8 @@ pub(super) const OPERATIONS: [(&str, Operation, &[Row]); 10] = [
 
 /// An algorithm for some operations, in place of the cheapest: for tests and measurements.
 ///
-/// A call that its algorithm does not fit is refused ([`Error::Algorithm`](crate::Error::Algorithm)). It goes
-/// by messages, also among ranks that share memory.
+/// A call that its algorithm does not fit is refused ([`Error::Algorithm`](crate::Error::Algorithm)). All but
+/// [`Algorithm::Slots`] go by messages, also among ranks that share memory.
 ///
 /// ```
 /// use brevity_collectives::Wishes;

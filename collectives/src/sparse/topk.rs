@@ -122,7 +122,8 @@ pub async fn topk_all_reduce_with_feedback(
 ) -> Result<TopK> {
     let work = work(local.dim(), limit, coder.wire());
     let (operation, plan) = (Operation::TOPK_ALL_REDUCE, call.plan());
-    let wish = plan.wishes.of(operation).filter(|by| plan.check(operation, ROWS, &work, *by).is_ok());
+    let fits = |by: &Algorithm| plan.check(operation, ROWS, (&work, false), *by).is_ok();
+    let wish = plan.wishes.of(operation).filter(fits);
     let algorithm = wish.unwrap_or_else(|| plan.choose(operation, ROWS, &work));
     reduce(call, algorithm, local, limit, coder, tensors.into(), check_room).await
 }
