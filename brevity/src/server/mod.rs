@@ -10,6 +10,7 @@ mod layout;
 mod letterbox;
 #[cfg(test)]
 mod limit_tests;
+mod line;
 mod list;
 mod loading;
 mod method;

@@ -17,6 +17,7 @@ on_every_wire! {
     dedicated_servers => |wire: Wire| work(wire, 5, Servers::Dedicated(2));
     strangers_to_the_protocol => |wire: Wire| refuse(wire);
     a_server_that_ends => |wire: Wire| end(wire);
+    a_server_that_ends_behind_a_slow_one => |wire: Wire| end_behind(wire);
     a_push_before_a_leave => |wire: Wire| leave(wire);
 }
 
@@ -167,6 +168,45 @@ fn end(wire: Wire) {
         }
         assert!(matches!(ended, Some(Error::ServerLost { rank: 1, shard: 0 })), "{ended:?}");
         // The group goes on.
+        group.barrier().unwrap();
+    });
+}
+
+/// Rank 3 ends while the server before it holds an answer back for rank 1.
+fn end_behind(wire: Wire) {
+    on_transports(wire.world(4), move |group: &Group| {
+        let server = builder(group).servers(Servers::Dedicated(2)).staleness(0).build(&zeros());
+        let (mut server, mut parameters) = (server.unwrap(), zeros());
+        if server.is_worker() {
+            server.fetch(&mut parameters).unwrap();
+        }
+        // Both workers are there.
+        group.barrier().unwrap();
+        match group.rank() {
+            0 => {
+                let begun = Instant::now();
+                let ended = server.step(&gradients(0, 0), 1.0, &mut parameters);
+                assert!(matches!(ended, Err(Error::ServerLost { rank: 3, shard: 1 })), "{ended:?}");
+                // Far from the timeout.
+                assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+                group.barrier().unwrap();
+                server.pull(&mut parameters).unwrap();
+                server.leave().unwrap();
+            }
+            1 => {
+                group.barrier().unwrap();
+                server.leave().unwrap();
+            }
+            2 => {
+                group.barrier().unwrap();
+                assert_eq!(server.serve().unwrap().unwrap().pushes, 1);
+            }
+            _ => {
+                sleep(Duration::from_millis(100));
+                drop(server);
+                group.barrier().unwrap();
+            }
+        }
         group.barrier().unwrap();
     });
 }
