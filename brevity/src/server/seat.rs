@@ -105,10 +105,12 @@ impl Seat {
         flat.resize(layout.len, 0.0);
         layout.gather(gradients, flat);
         let mut sums = vec![0.0; layout.len];
-        for (lane, range) in self.lanes.iter_mut().zip(&layout.lanes) {
-            let taken = lane.take_dense(&flat[range.clone()], &mut sums[range.clone()]);
-            taken.map_err(|error| (layout.tensor_at(range.start), error))?;
+        for (lane, range) in self.lanes.iter().zip(&layout.lanes) {
+            let summed = lane.sum_dense(&flat[range.clone()], &mut sums[range.clone()]);
+            summed.map_err(|error| (layout.tensor_at(range.start), error))?;
         }
+        // Only now: a sum that is not finite takes nothing.
+        self.lanes.iter_mut().for_each(Lane::forget_dense);
         write_dense(&sums, message);
         self.aside.push_back((self.step + 1, Aside::Dense(sums)));
         Ok(())
