@@ -118,9 +118,10 @@ impl ServerBuilder {
         Self { staleness: Some(steps), ..self }
     }
 
-    /// Lets workers keep their pushes until these are in a saved state of the shard, and not only until they
-    /// are applied. Then nothing is lost when a shard starts again from that state: save shards now and then,
-    /// since the pushes in between are kept in memory.
+    /// Lets workers keep their pushes until these are in a saved state of the shard that is
+    /// [confirmed](ParameterServer::confirm_saved), and not only until they are applied. Then nothing is lost
+    /// when a shard starts again from that state: save and confirm now and then, since the pushes in between
+    /// are kept in memory.
     #[must_use]
     pub fn keep_pushes(self) -> Self {
         Self { keeps_pushes: true, ..self }
@@ -336,6 +337,7 @@ impl Ready {
             peers,
             group: self.group,
             timeout: None,
+            unconfirmed: None,
         })
     }
 }

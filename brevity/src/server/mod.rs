@@ -93,6 +93,8 @@ pub struct ParameterServer {
     group: Group,
     /// The timeout of waits, instead of the group's.
     timeout: Option<Duration>,
+    /// What was applied of each worker when the shard was saved, if that is not confirmed.
+    unconfirmed: Option<Vec<u64>>,
 }
 
 /// What a step of a worker has brought.

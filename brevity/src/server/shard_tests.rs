@@ -271,6 +271,26 @@ fn each_push_is_applied_once() {
     assert_eq!((&world.shard.model, world.shard.clock), (&model, 1));
 }
 
+/// A state was confirmed, and the shard begins from an older one.
+#[test]
+fn pushes_that_are_kept_no_longer_are_missed() {
+    let mut world = World::new(builder(Method::gradient_dropping(1.0)).keep_pushes(), 1);
+    let (plan, mut generator) = (Arc::clone(&world.plan), Generator::new(37));
+    let mut last = Vec::new();
+    for _ in 0..3 {
+        last = gradients(&mut generator);
+        let replies = world.push(0, &last, 1.0);
+        world.take(&replies[0]).unwrap();
+    }
+    assert_eq!([0, 2, 3].map(|applied| world.seats[0].missing(applied)), [None, None, None]);
+    world.shard.clients[0].saved = 2;
+    world.ask(0, Kind::Pull);
+    let missing = [0, 1, 2, 3].map(|applied| world.seats[0].missing(applied));
+    assert_eq!(missing, [Some(1..=2), Some(2..=2), None, None]);
+    world.seats[0].resume(&plan, 0).unwrap();
+    assert_eq!((world.residual(0), world.seats[0].step), (flat(&last), 0), "the last one comes back");
+}
+
 #[test]
 fn what_no_worker_sends_is_refused_and_changes_nothing() {
     for method in [Method::gradient_dropping(0.1), Method::asgd()] {

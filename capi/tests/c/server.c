@@ -132,6 +132,7 @@ static void works(brv_group *group, brv_server *server, int serves_too)
     state_bytes = needed;
     state = malloc(needed + 1);
     CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
+    CHECK(brv_server_confirm_saved(server) == BRV_OK && brv_server_confirm_saved(NULL) == BRV_ERR_ARGUMENT);
 
     /* All pushes are applied: each was answered. */
     CHECK(brv_barrier(group, &options) == BRV_OK);

@@ -96,6 +96,7 @@ fn save(folder: &Path, rank: u32, server: &mut ParameterServer) -> brevity::Resu
     let mut state = Vec::new();
     server.save(&mut state)?;
     write(&folder.join(format!("state-{rank}")), &state);
+    server.confirm_saved();
     Ok(())
 }
 
