@@ -1994,12 +1994,14 @@ typedef struct brv_server_config {
     int64_t staleness;        /* how many steps a worker may be ahead of the slowest; -1: no bound */
     uint32_t keep_pushes;     /* 1: workers keep their pushes until brv_server_confirm_saved */
     uint32_t codec;           /* brv_codec */
-    uint64_t reserved[8];
+    double patience;          /* with staleness: how many seconds nothing may be heard of a worker before
+                                 the others go on without it; 0 for a quarter of the group's timeout */
+    uint64_t reserved[7];
 } brv_server_config;
 
 #define BRV_SERVER_CONFIG_INIT \
     {sizeof(brv_server_config), BRV_SERVER_ASGD, 0.0, 0.0, 0.0, 0.0, 0.0, 0, BRV_SERVER_SGD, \
-     BRV_THRESHOLD_TENSOR, BRV_VALUES_F32, -1, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}}
+     BRV_THRESHOLD_TENSOR, BRV_VALUES_F32, -1, 0, 0, 0.0, {0, 0, 0, 0, 0, 0, 0}}
 
 /* Makes a server without tensors, for use with group, and stores it in *server; NULL on failure. */
 brv_status brv_server_new(brv_group *group, const brv_server_config *config, brv_server **server);

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use brevity_collectives::dense::barrier;
 use brevity_collectives::{Group, Peers};
@@ -36,6 +37,7 @@ pub struct ServerBuilder {
     codec: Choice,
     secondary: Option<f64>,
     staleness: Option<u64>,
+    patience: Option<Duration>,
     keeps_pushes: bool,
     charge: Charge,
     saved: Vec<Saved>,
@@ -54,6 +56,7 @@ impl ServerBuilder {
             codec: Choice::default(),
             secondary: None,
             staleness: None,
+            patience: None,
             keeps_pushes: false,
             charge: Charge::default(),
             saved: Vec::new(),
@@ -111,11 +114,20 @@ impl ServerBuilder {
     }
 
     /// Bounds staleness: a worker's answer waits until it is at most so many steps ahead of the slowest
-    /// worker. One that has not been heard of for the group's timeout is not waited for. The steps of a
-    /// worker count from its first fetch, where it is level with the slowest of the others.
+    /// worker. One that has not been heard of for the [patience](Self::patience) is not waited for. The
+    /// steps of a worker count from its first fetch, where it is level with the slowest of the others.
     #[must_use]
     pub fn staleness(self, steps: u64) -> Self {
         Self { staleness: Some(steps), ..self }
+    }
+
+    /// For how long nothing may be heard of a worker before those that are bound by
+    /// [staleness](Self::staleness) go on without it, until it is heard of again. A quarter of the group's
+    /// timeout if it is not set, so that they do not time out first. Longer than any worker computes between
+    /// two calls: otherwise the bound is none.
+    #[must_use]
+    pub fn patience(self, longest: Duration) -> Self {
+        Self { patience: Some(longest), ..self }
     }
 
     /// Lets workers keep their pushes until these are in a saved state of the shard that is
@@ -256,7 +268,7 @@ impl ServerBuilder {
             secondary: self.checked_secondary()?,
             staleness: self.staleness,
             keeps_pushes: self.keeps_pushes,
-            patience: self.group.timeout(),
+            patience: self.patience.unwrap_or_else(|| self.group.timeout() / 4),
             charge: self.charge,
         })
     }

@@ -384,8 +384,9 @@ fn a_fast_worker_waits_for_a_slow_one() {
     assert!(!world.shard.is_deserted());
     world.ask(0, Kind::Leave);
     assert!(world.shard.is_deserted());
-    // One that is silent for longer than the timeout is not waited for either.
+    // One that is silent for longer than the patience is not waited for either.
     let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(0), 2);
+    assert_eq!(world.plan.patience, Group::solo().timeout() / 4);
     assert_eq!(push(&mut world, 0), 0);
     let mut out = Vec::new();
     world.shard.release(NOW + world.plan.patience, &mut out);

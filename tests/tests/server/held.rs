@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use brevity::server::Servers;
+use brevity::server::{ServerBuilder, Servers};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Error, Group, ParameterServer, Settings};
@@ -42,7 +42,7 @@ impl Worker {
 /// serve, or do nothing for ten minutes.
 fn simulate<F>(
     ranks: u32,
-    servers: Servers,
+    build: impl Fn(ServerBuilder) -> ServerBuilder,
     faults: Vec<Fault>,
     fast: impl Fn(Worker) -> F + Copy + Send + Sync + 'static,
 ) where
@@ -52,8 +52,8 @@ fn simulate<F>(
     let ended = run(cluster.clone(), |transport| {
         let (group, cluster) =
             (Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() }), cluster.clone());
+        let server = build(builder(&group).staleness(0)).build_async(&zeros());
         async move {
-            let server = builder(&group).servers(servers).staleness(0).build_async(&zeros());
             let mut server = server.await.unwrap();
             if !server.is_worker() {
                 return drop(server.serve_async().await);
@@ -80,7 +80,7 @@ fn simulate<F>(
 #[test]
 fn a_dead_server_is_noticed_behind_one_that_is_slow() {
     let death = |rank| vec![Fault::Kill { rank: Rank(rank), at: DEATH }];
-    simulate(4, Servers::Dedicated(2), death(3), |mut worker| async move {
+    simulate(4, |builder| builder.servers(Servers::Dedicated(2)), death(3), |mut worker| async move {
         let ended = worker.step(0).await;
         assert!(matches!(ended, Err(Error::ServerLost { rank: 3, shard: 1 })), "{ended:?}");
         let after = worker.cluster.now() - DEATH;
@@ -90,7 +90,7 @@ fn a_dead_server_is_noticed_behind_one_that_is_slow() {
         assert!(worker.cluster.now() >= SLOWNESS);
         worker
     });
-    simulate(3, Servers::EveryRank, death(2), |mut worker| async move {
+    simulate(3, |builder| builder.servers(Servers::EveryRank), death(2), |mut worker| async move {
         let ended = worker.step(0).await;
         assert!(matches!(ended, Err(Error::ServerLost { rank: 2, shard: 2 })), "{ended:?}");
         let after = worker.cluster.now() - DEATH;
@@ -104,7 +104,7 @@ fn a_dead_server_is_noticed_behind_one_that_is_slow() {
 fn the_timeout_of_a_pull_begins_with_the_pull() {
     for servers in [Servers::Dedicated(1), Servers::EveryRank] {
         let ranks = if servers == Servers::EveryRank { 2 } else { 3 };
-        simulate(ranks, servers, Vec::new(), |mut worker| async move {
+        simulate(ranks, |builder| builder.servers(servers), Vec::new(), |mut worker| async move {
             worker.server.set_timeout(Duration::from_secs(50));
             worker.server.push(&gradients(0, 0), 1.0).unwrap();
             worker.server.group().compute(Duration::from_secs(45)).await;
@@ -120,7 +120,7 @@ fn the_timeout_of_a_pull_begins_with_the_pull() {
 fn an_answer_that_does_not_come_is_given_up() {
     for servers in [Servers::Dedicated(1), Servers::EveryRank] {
         let ranks = if servers == Servers::EveryRank { 2 } else { 3 };
-        simulate(ranks, servers, Vec::new(), |mut worker| async move {
+        simulate(ranks, |builder| builder.servers(servers), Vec::new(), |mut worker| async move {
             worker.server.set_timeout(Duration::from_secs(5));
             let begun = worker.cluster.now();
             let ended = worker.step(0).await;
@@ -133,4 +133,19 @@ fn an_answer_that_does_not_come_is_given_up() {
             worker
         });
     }
+}
+
+/// A worker is stopped: nobody waits for it any longer than for the patience, and then the bound holds for
+/// those that are left.
+#[test]
+fn a_worker_that_hangs_is_waited_for_until_the_patience() {
+    let stall = Fault::Stall { rank: Rank(2), at: Duration::from_secs(5), lasting: 10 * SLOWNESS };
+    let build = |builder: ServerBuilder| builder.servers(Servers::Dedicated(1)).patience(SLOWNESS / 3);
+    simulate(4, build, vec![stall], |mut worker| async move {
+        worker.step(0).await.unwrap();
+        // The shard looks again when the other worker is heard of.
+        let waited = worker.cluster.now();
+        assert!(waited >= SLOWNESS && waited < SLOWNESS * 2, "{waited:?}");
+        worker
+    });
 }

@@ -18,6 +18,7 @@ on_every_wire! {
     strangers_to_the_protocol => |wire: Wire| refuse(wire);
     a_server_that_ends => |wire: Wire| end(wire);
     a_server_that_ends_behind_a_slow_one => |wire: Wire| end_behind(wire);
+    a_worker_that_hangs => |wire: Wire| hang(wire);
     a_push_before_a_leave => |wire: Wire| leave(wire);
 }
 
@@ -207,6 +208,31 @@ fn end_behind(wire: Wire) {
                 group.barrier().unwrap();
             }
         }
+        group.barrier().unwrap();
+    });
+}
+
+/// Rank 1 is not heard of: the other goes on after the patience, though it is ahead of it.
+fn hang(wire: Wire) {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    on_transports(wire.world(3), move |group: &Group| {
+        let server = builder(group).servers(Servers::Dedicated(1)).staleness(0).patience(PATIENCE);
+        let (mut server, mut parameters) = (server.build(&zeros()).unwrap(), zeros());
+        if server.is_worker() {
+            server.fetch(&mut parameters).unwrap();
+        }
+        group.barrier().unwrap();
+        if group.rank() == 0 {
+            let begun = Instant::now();
+            for step in 0..3 {
+                server.step(&gradients(0, step), 1.0, &mut parameters).unwrap();
+            }
+            // Far from the timeout.
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        }
+        group.barrier().unwrap();
+        let served = server.leave().unwrap();
+        assert!(served.is_none_or(|served| served.pushes == 3), "{served:?}");
         group.barrier().unwrap();
     });
 }
