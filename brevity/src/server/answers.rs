@@ -88,7 +88,8 @@ impl Shard {
     /// Answers the workers that need not wait for slower ones any more.
     ///
     /// With a bound on staleness a worker waits until it is no more than so many steps ahead of the slowest
-    /// that is here. One that has not been heard of for the plan's patience is not waited for. Steps count from a worker's first fetch, where it is level with the slowest.
+    /// that is here. One that has not been heard of for the plan's patience is not waited for. Steps count
+    /// from a worker's first fetch, where it is level with the slowest.
     pub(super) fn release(&mut self, now: Duration, out: &mut Vec<Reply>) {
         let slowest = self.slowest(now);
         for worker in 0..self.clients.len() {
