@@ -311,7 +311,7 @@ impl ParameterServer {
     }
 
     fn worker(&mut self) -> Result<(&mut Worker, Around<'_>)> {
-        let Self { worker, desk, plan, peers, group, timeout } = self;
+        let Self { worker, desk, plan, peers, group, timeout, .. } = self;
         let remedy = "only workers push and pull";
         let worker = worker.as_mut().ok_or(Error::Order { what: "a call on a dedicated server", remedy })?;
         Ok((
