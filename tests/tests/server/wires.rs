@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use brevity::server::messages::{Kind, Trailer};
 use brevity::server::{Method, Servers};
 use brevity::{Error, Group, ParameterServer};
 use brevity_testing::{Wire, on_every_wire};
@@ -85,26 +86,38 @@ fn refuse(wire: Wire) {
         match group.rank() {
             0 => {
                 server.fetch(&mut parameters).unwrap();
+                // Rank 1 has sent its pushes, and the server has looked at the model.
+                group.barrier().unwrap();
+                group.barrier().unwrap();
                 for step in 0..STEPS {
                     server.step(&gradients(0, step), 1.0, &mut parameters).unwrap();
                 }
                 server.leave().unwrap();
             }
             1 => {
+                server.fetch(&mut parameters).unwrap();
                 let longest = 8 * TOTAL + 10_000;
                 for (bytes, reason) in [
                     (vec![0; 100], "no worker"),
                     (vec![], "0 bytes"),
                     (vec![7; longest], "which is more than any push has"),
                     (vec![7; 5_000_000], "which is more than any push has"),
+                    (push_of(&[]), ""),
+                    (push_of(&[0; 200]), ""),
+                    (push_of(&[0xff; 200]), ""),
                 ] {
                     let reply =
                         server.peers().start_recv(vec![0u8; 1000], 2, REPLIES, Duration::from_secs(60));
                     server.peers().start_send(bytes, 2, REQUESTS).wait().1.unwrap();
                     let (bytes, received) = reply.wait();
-                    let text = String::from_utf8_lossy(&bytes[..received.unwrap().bytes]).into_owned();
+                    let bytes = &bytes[..received.unwrap().bytes];
+                    let (text, trailer) = Trailer::split(bytes).unwrap();
+                    let text = String::from_utf8_lossy(text);
                     assert!(text.contains(reason), "{text}, expected {reason}");
+                    assert_eq!((trailer.kind, trailer.step, trailer.clock), (Kind::Refused, 0, 0), "{text}");
                 }
+                group.barrier().unwrap();
+                group.barrier().unwrap();
                 // More than it may, without waiting for replies.
                 let sends: Vec<_> =
                     (0..50).map(|_| server.peers().start_send(vec![1u8; 200], 2, REQUESTS)).collect();
@@ -112,12 +125,22 @@ fn refuse(wire: Wire) {
                 drop(server);
             }
             _ => {
+                group.barrier().unwrap();
+                assert_eq!(server.model().unwrap().1, zeros().concat());
+                group.barrier().unwrap();
                 let served = server.serve().unwrap().unwrap();
                 assert_eq!(served.pushes, u64::from(STEPS));
-                assert!(served.refused >= 4);
+                assert!(served.refused >= 7);
             }
         }
     });
+}
+
+/// The first push of a worker, with this where a sparse vector should be.
+fn push_of(payload: &[u8]) -> Vec<u8> {
+    let mut message = payload.to_vec();
+    Trailer { rate: 1.0, ..Trailer::new(Kind::Push, 0, 1) }.end(&mut message);
+    message
 }
 
 /// A short leave does not overtake a long push, and the push is applied when the worker has left; also where
