@@ -14,6 +14,8 @@ mod line;
 mod list;
 mod loading;
 mod method;
+#[cfg(test)]
+mod paper_tests;
 mod plan;
 mod saved;
 mod seat;
