@@ -141,8 +141,8 @@ impl ServerBuilder {
         Self { keeps_pushes: true, ..self }
     }
 
-    /// Begins from a state that a rank has [saved](ParameterServer::save), for a server of the same tensors
-    /// and method; call it after all settings, once for each saved state. The rest may be otherwise: give
+    /// Begins from a state that a rank has [saved](ParameterServer::save), for a server of the same tensors,
+    /// method and kind of rule; call it after all settings, once for each saved state. The rest may be otherwise: give
     /// every rank all states then.
     ///
     /// - **Shards** take their elements, and AdaGrad's squares, out of all the states that hold them, of the

@@ -13,7 +13,7 @@ use brevity_compress::state::{self, Fault};
 use super::ParameterServer;
 use super::layout::Layout;
 use super::list::{List, Word, load};
-use super::method::Kind;
+use super::method::{Kind, Rule};
 use super::plan::Plan;
 use super::seat::{Aside, MOST_STEPS};
 use super::shard::Shard;
@@ -35,6 +35,8 @@ pub(super) struct Head {
     total: u64,
     /// The kind of the method, by which the vectors are read.
     method: u64,
+    /// 1 with AdaGrad, which needs its squares.
+    rule: u64,
     pub(super) workers: u64,
     pub(super) servers: u64,
     /// One more than the worker's and the shard's number; 0 for none.
@@ -139,6 +141,7 @@ impl Head {
             tensors: digest.count,
             total: *total as u64,
             method,
+            rule: u64::from(matches!(plan.rule, Rule::AdaGrad { .. })),
             workers: plan.roles.workers.len() as u64,
             servers: plan.roles.servers.len() as u64,
             vectors,
@@ -151,6 +154,7 @@ impl Head {
             self.tensors,
             self.total,
             self.method,
+            self.rule,
             self.workers,
             self.servers,
             self.worker,
@@ -168,6 +172,7 @@ impl Head {
             tensors: next(),
             total: next(),
             method: next(),
+            rule: next(),
             workers: next(),
             servers: next(),
             worker: next(),
@@ -178,18 +183,19 @@ impl Head {
         })
     }
 
-    /// Fails unless the plan has the same tensors and method.
+    /// Fails unless the plan has the same tensors, method and kind of rule.
     pub(super) fn check(&self, plan: &Plan) -> Result<()> {
         let own = Self::of(plan);
-        let what = |head: &Self| (head.tensors, head.total, head.method, head.vectors);
+        let what = |head: &Self| (head.tensors, head.total, head.method, head.rule, head.vectors);
         if what(self) == what(&own) {
             return Ok(());
         }
         let of = |head: &Self, tensors| {
             format!(
-                "the state of a server of {} elements in {tensors}, by {}",
+                "the state of a server of {} elements in {tensors}, by {}{}",
                 head.total,
-                head.method_name()
+                head.method_name(),
+                if head.rule == 1 { " with AdaGrad" } else { "" }
             )
         };
         let are_other = self.tensors != own.tensors && self.total == own.total;

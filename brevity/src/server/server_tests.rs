@@ -10,7 +10,7 @@ use std::time::Duration;
 use brevity_collectives::{Group, Settings};
 use ucx_sys_wrap::local;
 
-use super::method::{Method, Servers};
+use super::method::{Method, Rule, Servers};
 use super::{ParameterServer, ServerBuilder};
 use crate::Error;
 
@@ -104,6 +104,15 @@ fn states_of_others_are_refused_in_words() {
         builder.resume(&mut &state[..]).map(drop).unwrap_err().to_string()
     };
     let dropping = Method::gradient_dropping(0.25);
+    let with_squares = ParameterServer::builder(&Group::solo()).tensor("all", [4]).method(dropping);
+    let with_squares = with_squares.rule(Rule::AdaGrad { epsilon: 1e-8 });
+    let text = with_squares.clone().resume(&mut &state[..]).map(drop).unwrap_err().to_string();
+    assert!(text.contains("by gradient dropping with AdaGrad"), "{text}");
+    let mut adagrad = with_squares.build(&[[0.0f32; 4]]).unwrap();
+    let mut squares = Vec::new();
+    adagrad.save(&mut squares).unwrap();
+    let plain = ParameterServer::builder(&Group::solo()).tensor("all", [4]).method(dropping);
+    assert!(matches!(plain.resume(&mut &squares[..]).map(drop), Err(Error::State(_))));
     for (text, found, expected) in [
         (refusal("all", 4, Method::dgs(0.25, 0.5)), "by gradient dropping", "by dgs"),
         (refusal("all", 5, dropping), "of 4 elements", "expected the state of a server of 5 elements"),
