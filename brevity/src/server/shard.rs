@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use brevity_compress::SparseVec;
 use brevity_compress::codec::{Encoder, decode};
-use brevity_compress::feedback::Tracked;
+use brevity_compress::feedback::{Tracked, TrackedScratch};
 use brevity_compress::quantise::Quantiser;
 
 use super::method::Rule;
@@ -105,6 +105,8 @@ pub(super) struct Work {
     /// The changes of a push, for each lane.
     pub(super) changes: Vec<SparseVec>,
     pub(super) selected: SparseVec,
+    /// For all lanes of all workers: it may become as long as a lane.
+    pub(super) selection: TrackedScratch,
     pub(super) answer: SparseVec,
     pub(super) decoded: SparseVec,
     pub(super) encoder: Encoder,
@@ -126,6 +128,7 @@ impl Shard {
             before: Vec::new(),
             changes: lanes().map(|lane| SparseVec::new(lane.len())).collect(),
             selected: SparseVec::new(0),
+            selection: TrackedScratch::new(),
             answer: SparseVec::new(layout.len),
             decoded: SparseVec::new(0),
             encoder: Encoder::new(),
@@ -165,11 +168,16 @@ impl Shard {
 
     /// Tells a worker that its request is refused.
     pub(super) fn refuse(&mut self, worker: usize, reason: &str, out: &mut Vec<Reply>) {
+        let reply = self.refusal(worker, reason);
+        out.push(reply);
+    }
+
+    pub(super) fn refusal(&mut self, worker: usize, reason: &str) -> Reply {
         self.note_refused(worker, reason);
         let mut bytes = reason.as_bytes().to_vec();
         bytes.truncate(REASON_BYTES);
         self.trailer(worker, Kind::Refused).end(&mut bytes);
-        out.push(Reply { worker, bytes });
+        Reply { worker, bytes }
     }
 
     fn note_refused(&mut self, worker: usize, reason: &str) {
@@ -202,7 +210,7 @@ impl Shard {
         match trailer.kind {
             Kind::Fetch => {
                 self.admit(worker, now)?;
-                out.push(self.whole(worker));
+                out.push(self.whole(worker)?);
                 return Ok(());
             }
             Kind::Finish => {
