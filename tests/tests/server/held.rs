@@ -80,7 +80,8 @@ fn simulate<F>(
 #[test]
 fn a_dead_server_is_noticed_behind_one_that_is_slow() {
     let death = |rank| vec![Fault::Kill { rank: Rank(rank), at: DEATH }];
-    simulate(4, |builder| builder.servers(Servers::Dedicated(2)), death(3), |mut worker| async move {
+    let two = |builder: ServerBuilder| builder.servers(Servers::Dedicated(2));
+    simulate(4, two, death(3), |mut worker| async move {
         let ended = worker.step(0).await;
         assert!(matches!(ended, Err(Error::ServerLost { rank: 3, shard: 1 })), "{ended:?}");
         let after = worker.cluster.now() - DEATH;
@@ -90,7 +91,8 @@ fn a_dead_server_is_noticed_behind_one_that_is_slow() {
         assert!(worker.cluster.now() >= SLOWNESS);
         worker
     });
-    simulate(3, |builder| builder.servers(Servers::EveryRank), death(2), |mut worker| async move {
+    let all = |builder: ServerBuilder| builder.servers(Servers::EveryRank);
+    simulate(3, all, death(2), |mut worker| async move {
         let ended = worker.step(0).await;
         assert!(matches!(ended, Err(Error::ServerLost { rank: 2, shard: 2 })), "{ended:?}");
         let after = worker.cluster.now() - DEATH;
@@ -104,7 +106,8 @@ fn a_dead_server_is_noticed_behind_one_that_is_slow() {
 fn the_timeout_of_a_pull_begins_with_the_pull() {
     for servers in [Servers::Dedicated(1), Servers::EveryRank] {
         let ranks = if servers == Servers::EveryRank { 2 } else { 3 };
-        simulate(ranks, |builder| builder.servers(servers), Vec::new(), |mut worker| async move {
+        let build = |builder: ServerBuilder| builder.servers(servers);
+        simulate(ranks, build, Vec::new(), |mut worker| async move {
             worker.server.set_timeout(Duration::from_secs(50));
             worker.server.push(&gradients(0, 0), 1.0).unwrap();
             worker.server.group().compute(Duration::from_secs(45)).await;
@@ -120,7 +123,8 @@ fn the_timeout_of_a_pull_begins_with_the_pull() {
 fn an_answer_that_does_not_come_is_given_up() {
     for servers in [Servers::Dedicated(1), Servers::EveryRank] {
         let ranks = if servers == Servers::EveryRank { 2 } else { 3 };
-        simulate(ranks, |builder| builder.servers(servers), Vec::new(), |mut worker| async move {
+        let build = |builder: ServerBuilder| builder.servers(servers);
+        simulate(ranks, build, Vec::new(), |mut worker| async move {
             worker.server.set_timeout(Duration::from_secs(5));
             let begun = worker.cluster.now();
             let ended = worker.step(0).await;

@@ -188,7 +188,9 @@ fn check_endings(victim: u32, ended: &[Ended], records: &[Record]) {
             Ended::Failed(Error::Collective(Collective::Aborted { rank: by }), _) => {
                 explains(by.0) && could_not_begin(rank)
             }
-            Ended::Failed(Error::ServerLost { rank: lost, shard }, _) => *lost == shard + 3 && explains(*lost),
+            Ended::Failed(Error::ServerLost { rank: lost, shard }, _) => {
+                *lost == shard + 3 && explains(*lost)
+            }
             Ended::Failed(..) => false,
         };
         assert!(is_explained, "{victim} has died, rank {rank}: {ended:?}");
