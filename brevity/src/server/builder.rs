@@ -94,9 +94,9 @@ impl ServerBuilder {
         Self { threshold, ..self }
     }
 
-    /// How values are written, in pushes and answers. The magnitudes of formats of 1 and 2 bits are those of a
-    /// whole message, whatever the [threshold](Self::threshold): tensors of unlike scales want more bits, or
-    /// a server each. Not for [`Method::asgd`], which keeps no residual.
+    /// How values are written, in pushes and answers. The magnitudes of formats of 1 and 2 bits are those of
+    /// a whole message, whatever the [threshold](Self::threshold): tensors of unlike scales want more bits,
+    /// or a server each. Not for [`Method::asgd`], which keeps no residual.
     #[must_use]
     pub fn values(self, values: Values) -> Self {
         Self { values, ..self }
@@ -142,8 +142,8 @@ impl ServerBuilder {
     }
 
     /// Begins from a state that a rank has [saved](ParameterServer::save), for a server of the same tensors,
-    /// method and kind of rule; call it after all settings, once for each saved state. The rest may be otherwise: give
-    /// every rank all states then.
+    /// method and kind of rule; call it after all settings, once for each saved state. The rest may be
+    /// otherwise: give every rank all states then.
     ///
     /// - **Shards** take their elements, and AdaGrad's squares, out of all the states that hold them, of the
     ///   one with the highest clock where several do; elements that none holds come from the parameters. So

@@ -53,8 +53,8 @@ pub struct Tracked {
     bounds: Vec<f32>,
 }
 
-/// Work space of [`Tracked::select`], reused from selection to selection, also of other residuals. Takes up to
-/// 8 bytes for each element that may be selected: a little more than are, but all that are not zero where
+/// Work space of [`Tracked::select`], reused from selection to selection, also of other residuals. Takes up
+/// to 8 bytes for each element that may be selected: a little more than are, but all that are not zero where
 /// more than about a 70th is selected.
 #[derive(Debug, Clone, Default)]
 pub struct TrackedScratch {
