@@ -175,7 +175,8 @@ impl ServerBuilder {
 
     /// Makes the server, and begins to serve where this rank does. All ranks of the group call this, with
     /// parameters of the same shapes; those of the servers are where the model begins. Workers
-    /// [fetch](ParameterServer::fetch) it.
+    /// [fetch](ParameterServer::fetch) it. Waits until all ranks have called it: what may come late is the
+    /// fetch.
     ///
     /// # Errors
     /// [`Error::Server`] for a setting out of range; [`Error::Policy`]-like errors of names and shapes
