@@ -79,9 +79,10 @@ use worker::{Around, UNUSED, Worker};
 /// # Ok::<(), brevity::Error>(())
 /// ```
 ///
-/// **Who may fail.** With [dedicated servers](Servers::Dedicated) a worker holds up nobody: it may come late
-/// (fetch then), [leave](Self::leave), die, or hang. Where every rank serves, the death of a rank is the
-/// death of its shard: [`Error::ServerLost`] on all workers.
+/// **Who may fail.** All ranks build the server together. After that, with
+/// [dedicated servers](Servers::Dedicated), a worker holds up nobody: it may fetch late,
+/// [leave](Self::leave), die, or hang. Where every rank serves, the death of a rank is the death of its
+/// shard: [`Error::ServerLost`] on all workers.
 ///
 /// **Once.** A shard applies each push once. When it is lost, its last pushes stay aside with their numbers.
 /// A server that is built anew from [saved states](Self::save) says which it has applied: later ones are put
