@@ -1993,14 +1993,16 @@ typedef struct brv_server_config {
     uint32_t threshold;       /* brv_threshold */
     uint32_t values;          /* brv_values; ASGD needs BRV_VALUES_F32 */
     int64_t staleness;        /* how many steps a worker may be ahead of the slowest; -1: no bound */
-    uint32_t keep_pushes;     /* 1: workers keep their pushes until these are in a saved state of the shard */
+    uint32_t keep_pushes;     /* 1: workers keep their pushes until brv_server_confirm_saved */
     uint32_t codec;           /* brv_codec */
-    uint64_t reserved[8];
+    double patience;          /* with staleness: how many seconds nothing may be heard of a worker before
+                                 the others go on without it; 0 for a quarter of the group's timeout */
+    uint64_t reserved[7];
 } brv_server_config;
 
 #define BRV_SERVER_CONFIG_INIT \
     {sizeof(brv_server_config), BRV_SERVER_ASGD, 0.0, 0.0, 0.0, 0.0, 0.0, 0, BRV_SERVER_SGD, \
-     BRV_THRESHOLD_TENSOR, BRV_VALUES_F32, -1, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}}
+     BRV_THRESHOLD_TENSOR, BRV_VALUES_F32, -1, 0, 0, 0.0, {0, 0, 0, 0, 0, 0, 0}}
 
 /* Makes a server without tensors, for use with group, and stores it in *server; NULL on failure. */
 brv_status brv_server_new(brv_group *group, const brv_server_config *config, brv_server **server);
@@ -2079,6 +2081,11 @@ brv_status brv_server_residual(brv_server *server, const char *name, float *out,
 /* Writes what this rank needs after a restart to the memory at out, and the number of bytes to *needed. If
  * that is more than bytes, BRV_ERR_ARGUMENT: nothing was written but *needed. */
 brv_status brv_server_save(brv_server *server, void *out, size_t bytes, size_t *needed);
+
+/* Says that the last state that this rank has saved can't be lost any more: its file has its final name, and
+ * is on the disk. Workers then drop the pushes in it that they have kept (keep_pushes). Does nothing if no
+ * shard was saved since the last call. */
+brv_status brv_server_confirm_saved(brv_server *server);
 
 /* What the shard of this rank has done. Begin with BRV_SERVER_STATISTICS_INIT. */
 typedef struct brv_server_statistics {

@@ -116,8 +116,8 @@ pub use server::{
 };
 pub use server_config::brv_server_config;
 pub use server_state::{
-    brv_server_get_statistics, brv_server_model, brv_server_residual, brv_server_resume, brv_server_save,
-    brv_server_shard, brv_server_statistics,
+    brv_server_confirm_saved, brv_server_get_statistics, brv_server_model, brv_server_residual,
+    brv_server_resume, brv_server_save, brv_server_shard, brv_server_statistics,
 };
 pub use split::{
     brv_group_duplicate, brv_group_hosts, brv_group_set_timeout, brv_group_shrink, brv_group_shrink_any,

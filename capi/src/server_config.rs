@@ -7,6 +7,7 @@ use brevity::server::{Method, Rule, ServerBuilder, Servers, Threshold, Values};
 use crate::boundary::check;
 use crate::failure::Failure;
 use crate::group::Shared;
+use crate::wait::longest;
 
 const ASGD: u32 = 1;
 const GRADIENT_DROPPING: u32 = 2;
@@ -31,7 +32,8 @@ pub struct brv_server_config {
     staleness: i64,
     keep_pushes: u32,
     codec: u32,
-    reserved: [u64; 8],
+    patience: f64,
+    reserved: [u64; 7],
 }
 
 /// Reads a config.
@@ -49,7 +51,7 @@ pub(crate) unsafe fn read(config: *const brv_server_config) -> Result<brv_server
     }
     // SAFETY: it has the size of a config, so the caller of this function guarantees all of it.
     let config = unsafe { config.read() };
-    if config.reserved != [0; 8] {
+    if config.reserved != [0; 7] {
         return Err(Failure::argument(
             "a reserved field of config is set, expected 0: begin with BRV_SERVER_CONFIG_INIT",
         ));
@@ -76,6 +78,10 @@ impl brv_server_config {
             Ok(steps) => builder = builder.staleness(steps),
             Err(_) if self.staleness == -1 => {}
             Err(_) => return Err(refused("staleness", self.staleness, "steps, or -1 for no bound")),
+        }
+        if self.patience != 0.0 {
+            let wrong = |_| refused("patience", self.patience, "seconds, or 0 for a quarter of the timeout");
+            builder = builder.patience(longest(self.patience).map_err(wrong)?);
         }
         match self.keep_pushes {
             0 => Ok(builder),

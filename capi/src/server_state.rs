@@ -84,6 +84,20 @@ pub unsafe extern "C" fn brv_server_save(
     })
 }
 
+/// Says that the last state that this rank has saved can't be lost any more.
+///
+/// # Safety
+/// `server` is NULL or a live server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_server_confirm_saved(server: *mut brv_server) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live server.
+        let mut serving = unsafe { serving_of(server) }?;
+        serving.begun()?.confirm_saved();
+        Ok(())
+    })
+}
+
 /// Stores what the shard of this rank has done.
 ///
 /// # Safety
@@ -172,7 +186,7 @@ impl std::io::Write for Room {
         Ok(bytes.len())
     }
 
-    /// What had no room is not saved, so that workers keep their pushes.
+    /// What had no room is not saved, so there is nothing to confirm.
     fn flush(&mut self) -> std::io::Result<()> {
         if self.count > self.most { Err(std::io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }

@@ -4,7 +4,7 @@
 
 mod shapes;
 
-use brevity_compress::feedback::{Residual, Tracked};
+use brevity_compress::feedback::{Residual, Tracked, TrackedScratch};
 use brevity_compress::generator::Generator;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::{Error, SparseVec};
@@ -33,7 +33,9 @@ proptest! {
         let mut generator = Generator::new(seed);
         let (mut tracked, mut plain) = (Tracked::try_new(n).unwrap(), Residual::new(n));
         let (mut found, mut expected) = (SparseVec::new(0), SparseVec::new(0));
-        let mut scratch = TopKScratch::new();
+        let (mut scratch, mut shared) = (TopKScratch::new(), TrackedScratch::new());
+        // One of another length, by the same scratch in turns.
+        let mut other = Tracked::try_new(n / 2 + 1).unwrap();
         for step in 0..12 {
             for _ in 0..3 {
                 let added = entries(n, per_step, kind, &mut generator);
@@ -42,7 +44,10 @@ proptest! {
                 tracked.add(added.view()).unwrap();
                 plain.put_back(added.view()).unwrap();
             }
-            tracked.select(k, &mut found).unwrap();
+            let added = entries(n / 2 + 1, per_step, kind, &mut generator);
+            other.add(added.view()).unwrap();
+            other.select(per_step, &mut found, &mut shared).unwrap();
+            tracked.select(k, &mut found, &mut shared).unwrap();
             plain.select(k, &mut expected, &mut scratch).unwrap();
             prop_assert_eq!(&found, &expected, "step {}", step);
             prop_assert_eq!(tracked.values(), plain.values());
@@ -73,9 +78,10 @@ fn bounds_that_are_all_too_high_are_found_so() {
     tracked.add(every(64, -99.0).view()).unwrap();
     tracked.add(every(6400, 1.0).view()).unwrap();
     let mut found = SparseVec::new(0);
-    tracked.select(10, &mut found).unwrap();
+    let mut scratch = TrackedScratch::new();
+    tracked.select(10, &mut found, &mut scratch).unwrap();
     assert_eq!(found, every(6400, 2.0));
-    tracked.select(1, &mut found).unwrap();
+    tracked.select(1, &mut found, &mut scratch).unwrap();
     assert_eq!((found.indices(), found.values()), (&[64][..], &[1.0][..]));
 }
 

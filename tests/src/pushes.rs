@@ -92,26 +92,42 @@ impl Record {
         }
     }
 
-    /// The record after one more push by gradient dropping of this density, for a worker that was killed
-    /// before it could write it.
+    /// The record after one more push by gradient dropping of this density to so many shards, for a worker
+    /// that was killed before it could write it.
     #[must_use]
-    pub fn advanced(&self, worker: u32, density: f64) -> Self {
+    pub fn advanced(&self, worker: u32, density: f64, shards: usize) -> Self {
         let mut next = Self { next: self.next + 1, ..self.clone() };
-        let (mut first, mut scratch) = (0, TopKScratch::new());
-        for gradient in gradients(worker, self.next) {
-            let all = first..first + gradient.len();
-            for (index, value) in all.clone().zip(gradient) {
-                next.handed_in[index] += value;
-                next.before[index] = self.residual[index] + value;
-            }
+        for (index, value) in gradients(worker, self.next).concat().into_iter().enumerate() {
+            next.handed_in[index] += value;
+            next.before[index] = self.residual[index] + value;
+        }
+        next.residual.clone_from(&next.before);
+        let mut scratch = TopKScratch::new();
+        for all in lanes(shards) {
             let (k, mut pushed) = ((density * all.len() as f64).ceil() as usize, SparseVec::new(0));
             let selected = top_k(&next.before[all.clone()], k, &mut pushed, &mut scratch);
             selected.unwrap_or_else(|error| panic!("{error}"));
-            next.residual[all.clone()].copy_from_slice(&next.before[all.clone()]);
-            pushed.iter().for_each(|(index, _)| next.residual[first + index as usize] = 0.0);
-            first = all.end;
+            pushed.iter().for_each(|(index, _)| next.residual[all.start + index as usize] = 0.0);
         }
         next
+    }
+
+    /// The last push of this record alone, for a worker whose earlier pushes are in another record.
+    #[must_use]
+    pub fn last(&self) -> Self {
+        let last: Vec<f32> = self.before.iter().zip(&self.residual).map(|(all, left)| all - left).collect();
+        Self { handed_in: last.clone(), before: last, ..Self::default() }
+    }
+
+    /// Adds what another worker has handed in, and whose residuals this one takes over.
+    pub fn absorb(&mut self, other: &Self) {
+        for (own, other) in [
+            (&mut self.handed_in, &other.handed_in),
+            (&mut self.residual, &other.residual),
+            (&mut self.before, &other.before),
+        ] {
+            own.iter_mut().zip(other).for_each(|(own, other)| *own += other);
+        }
     }
 
     /// What the worker has pushed; the last push of it only on those elements where it was applied.
@@ -120,6 +136,18 @@ impl Record {
         let last = self.before[index] - self.residual[index];
         self.handed_in[index] - self.residual[index] - if is_last_applied { 0.0 } else { last }
     }
+}
+
+/// The tensors, as far as each is on one of so many shards.
+fn lanes(shards: usize) -> Vec<Range<usize>> {
+    let tensors = LENS.iter().scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    });
+    let mut cuts: Vec<usize> = tensors.chain((0..shards).map(|shard| TOTAL * shard / shards)).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).map(|cut| cut[0]..cut[1]).collect()
 }
 
 /// What a worker has not pushed, of all tensors.

@@ -2,6 +2,7 @@
 //! nonsense.
 
 mod awaited;
+mod held;
 mod processes;
 mod resumed;
 mod returned;

@@ -8,7 +8,7 @@ use brevity_compress::{SparseVec, SparseView};
 
 use super::method::Rule;
 use super::shard::{Came, Client, Presence, Reply, Shard};
-use super::trailer::{Kind, Trailer, write_dense};
+use super::trailer::{Kind, TRAILER_BYTES, Trailer, write_dense};
 
 /// A model whose elements stay below this can't make what is owed overflow.
 pub(super) const LARGEST: f32 = f32::MAX / 4.0;
@@ -88,8 +88,8 @@ impl Shard {
     /// Answers the workers that need not wait for slower ones any more.
     ///
     /// With a bound on staleness a worker waits until it is no more than so many steps ahead of the slowest
-    /// that is here. One that has not been heard of for the timeout of the group is not waited for. Steps
-    /// count from a worker's first fetch, where it is level with the slowest.
+    /// that is here. One that has not been heard of for the plan's patience is not waited for. Steps count
+    /// from a worker's first fetch, where it is level with the slowest.
     pub(super) fn release(&mut self, now: Duration, out: &mut Vec<Reply>) {
         let slowest = self.slowest(now);
         for worker in 0..self.clients.len() {
@@ -123,18 +123,19 @@ impl Shard {
         }
     }
 
-    /// The whole model.
-    pub(super) fn whole(&mut self, worker: usize) -> Reply {
-        let mut bytes = Vec::with_capacity(4 * self.model.len() + super::trailer::TRAILER_BYTES);
+    /// The whole model, for which there may be no memory.
+    pub(super) fn whole(&mut self, worker: usize) -> Checked<Reply> {
+        let (mut bytes, room) = (Vec::new(), 4 * self.model.len() + TRAILER_BYTES);
+        bytes.try_reserve_exact(room).map_err(|_| format!("no room for an answer of {room} bytes"))?;
         write_dense(&self.model, &mut bytes);
         self.trailer(worker, Kind::Model).end(&mut bytes);
         self.clients[worker].seen = self.clock;
-        Reply { worker, bytes }
+        Ok(Reply { worker, bytes })
     }
 
     pub(super) fn answer(&mut self, worker: usize) -> Reply {
         if self.plan.method.is_dense() {
-            return self.whole(worker);
+            return self.whole(worker).unwrap_or_else(|reason| self.refusal(worker, &reason));
         }
         self.select(worker);
         let mut bytes = Vec::new();
@@ -151,7 +152,7 @@ impl Shard {
         work.answer.reset(layout.len);
         for ((owed, lane), &limit) in clients[worker].owed.iter_mut().zip(&layout.lanes).zip(&*limits) {
             // It holds nothing that is not finite.
-            if limit >= lane.len() || owed.select(limit, &mut work.selected).is_err() {
+            if limit >= lane.len() || owed.select(limit, &mut work.selected, &mut work.selection).is_err() {
                 owed.take_all(&mut work.selected);
             }
             for (index, value) in work.selected.iter() {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use brevity_collectives::dense::barrier;
 use brevity_collectives::{Group, Peers};
@@ -36,6 +37,7 @@ pub struct ServerBuilder {
     codec: Choice,
     secondary: Option<f64>,
     staleness: Option<u64>,
+    patience: Option<Duration>,
     keeps_pushes: bool,
     charge: Charge,
     saved: Vec<Saved>,
@@ -54,6 +56,7 @@ impl ServerBuilder {
             codec: Choice::default(),
             secondary: None,
             staleness: None,
+            patience: None,
             keeps_pushes: false,
             charge: Charge::default(),
             saved: Vec::new(),
@@ -91,7 +94,9 @@ impl ServerBuilder {
         Self { threshold, ..self }
     }
 
-    /// How values are written, in pushes and answers. Not for [`Method::asgd`], which keeps no residual.
+    /// How values are written, in pushes and answers. The magnitudes of formats of 1 and 2 bits are those of
+    /// a whole message, whatever the [threshold](Self::threshold): tensors of unlike scales want more bits,
+    /// or a server each. Not for [`Method::asgd`], which keeps no residual.
     #[must_use]
     pub fn values(self, values: Values) -> Self {
         Self { values, ..self }
@@ -111,24 +116,34 @@ impl ServerBuilder {
     }
 
     /// Bounds staleness: a worker's answer waits until it is at most so many steps ahead of the slowest
-    /// worker. One that has not been heard of for the group's timeout is not waited for. The steps of a
-    /// worker count from its first fetch, where it is level with the slowest of the others.
+    /// worker. One that has not been heard of for the [patience](Self::patience) is not waited for. The
+    /// steps of a worker count from its first fetch, where it is level with the slowest of the others.
     #[must_use]
     pub fn staleness(self, steps: u64) -> Self {
         Self { staleness: Some(steps), ..self }
     }
 
-    /// Lets workers keep their pushes until these are in a saved state of the shard, and not only until they
-    /// are applied. Then nothing is lost when a shard starts again from that state: save shards now and then,
-    /// since the pushes in between are kept in memory.
+    /// For how long nothing may be heard of a worker before those that are bound by
+    /// [staleness](Self::staleness) go on without it, until it is heard of again. A quarter of the group's
+    /// timeout if it is not set, so that they do not time out first. Longer than any worker computes between
+    /// two calls: otherwise the bound is none.
+    #[must_use]
+    pub fn patience(self, longest: Duration) -> Self {
+        Self { patience: Some(longest), ..self }
+    }
+
+    /// Lets workers keep their pushes until these are in a saved state of the shard that is
+    /// [confirmed](ParameterServer::confirm_saved), and not only until they are applied. Then nothing is lost
+    /// when a shard starts again from that state: save and confirm now and then, since the pushes in between
+    /// are kept in memory.
     #[must_use]
     pub fn keep_pushes(self) -> Self {
         Self { keeps_pushes: true, ..self }
     }
 
-    /// Begins from a state that a rank has [saved](ParameterServer::save), for a server of the same tensors
-    /// and method; call it after all settings, once for each saved state. The rest may be otherwise: give
-    /// every rank all states then.
+    /// Begins from a state that a rank has [saved](ParameterServer::save), for a server of the same tensors,
+    /// method and kind of rule; call it after all settings, once for each saved state. The rest may be
+    /// otherwise: give every rank all states then.
     ///
     /// - **Shards** take their elements, and AdaGrad's squares, out of all the states that hold them, of the
     ///   one with the highest clock where several do; elements that none holds come from the parameters. So
@@ -160,7 +175,8 @@ impl ServerBuilder {
 
     /// Makes the server, and begins to serve where this rank does. All ranks of the group call this, with
     /// parameters of the same shapes; those of the servers are where the model begins. Workers
-    /// [fetch](ParameterServer::fetch) it.
+    /// [fetch](ParameterServer::fetch) it. Waits until all ranks have called it: what may come late is the
+    /// fetch.
     ///
     /// # Errors
     /// [`Error::Server`] for a setting out of range; [`Error::Policy`]-like errors of names and shapes
@@ -255,7 +271,7 @@ impl ServerBuilder {
             secondary: self.checked_secondary()?,
             staleness: self.staleness,
             keeps_pushes: self.keeps_pushes,
-            patience: self.group.timeout(),
+            patience: self.patience.unwrap_or_else(|| self.group.timeout() / 4),
             charge: self.charge,
         })
     }
@@ -336,24 +352,21 @@ impl Ready {
             peers,
             group: self.group,
             timeout: None,
+            unconfirmed: None,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use brevity_compress::quantise::{Magnitude, Norm, Qsgd, Ternary};
+    use brevity_compress::quantise::{Norm, Qsgd, Ternary};
 
     use super::*;
 
     #[test]
     fn values_whose_errors_would_add_up_are_refused() {
-        for magnitude in [Magnitude::Mean, Magnitude::Min] {
-            for values in
-                [Values::F32, Values::F16, Values::Bf16, Values::OneBit(magnitude), Values::TwoBit(magnitude)]
-            {
-                assert!(check_contracts(&*values.quantiser()).is_ok(), "{values:?}");
-            }
+        for values in Values::ALL {
+            assert!(check_contracts(&*values.quantiser()).is_ok(), "{values:?}");
         }
         assert!(check_contracts(&Qsgd::new(12, 512, Norm::Euclidean, 1)).is_ok());
         for quantiser in [&Qsgd::new(7, 512, Norm::Euclidean, 1) as &dyn Quantiser, &Ternary::new(1)] {

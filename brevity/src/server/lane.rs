@@ -53,17 +53,25 @@ impl Lane {
         }
     }
 
-    /// The sum of a gradient and what was not delivered of earlier ones.
-    pub(super) fn take_dense(&mut self, gradient: &[f32], out: &mut [f32]) -> Result<(), Error> {
+    /// The sum of a gradient and what was not delivered of earlier ones, which stays until it is
+    /// [forgotten](Self::forget_dense).
+    pub(super) fn sum_dense(&self, gradient: &[f32], out: &mut [f32]) -> Result<(), Error> {
         out.copy_from_slice(gradient);
+        let Self::Dense(kept) = self else { return Ok(()) };
+        out.iter_mut().zip(kept.values()).for_each(|(sum, kept)| *sum += kept);
+        match out.iter().enumerate().find(|(_, sum)| !sum.is_finite()) {
+            Some((index, &value)) => Err(Error::NonFinite { index, value }),
+            None => Ok(()),
+        }
+    }
+
+    /// What was not delivered is on its way now.
+    pub(super) fn forget_dense(&mut self) {
         if let Self::Dense(kept) = self
             && !kept.is_empty()
         {
-            kept.accumulate(gradient)?;
-            out.copy_from_slice(kept.values());
             *kept = Residual::new(0);
         }
-        Ok(())
     }
 
     /// Takes a gradient out again, after what it has pushed was put back. With momentum it stays.

@@ -54,7 +54,12 @@ impl<T> Letterbox<T> {
         inside.take()
     }
 
-    /// The same for a task. One task waits at a time.
+    /// Waits at most so long until there is a value or none comes any more, and leaves it there.
+    pub(super) fn await_letter(&self, longest: Duration) {
+        self.changed.wait_while_for(&mut self.inside.lock(), |inside| inside.is_empty(), longest);
+    }
+
+    /// Like [`wait`](Self::wait), for a task. One task waits at a time.
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         let mut inside = self.inside.lock();
         let taken = inside.take();
@@ -109,6 +114,7 @@ mod tests {
         letterbox.close();
         assert_eq!(waiting.join().unwrap(), [Poll::Ready(Some(7)), Poll::Ready(None)]);
         assert_eq!(Letterbox::<u32>::default().wait(Duration::ZERO), Poll::Pending);
+        letterbox.await_letter(PATIENCE);
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use brevity_collectives::Group;
-use brevity_compress::codec;
+use brevity_compress::{Error as Compress, codec};
 
 use super::ParameterServer;
 use super::method::{Method, Rule};
-use super::seat::Seat;
+use super::seat::{Aside, Seat};
 use super::shard::{Reply, Shard};
 use super::shard_tests::{LENS, NOW, World, builder, plan, zeros};
 use super::trailer::{Kind, Trailer};
@@ -85,4 +85,25 @@ fn replies_to_steps_that_no_worker_has_are_refused() {
     Trailer::new(Kind::Answer, 0, u64::MAX).end(&mut bytes);
     let reason = world.take(&Reply { worker: 0, bytes }).unwrap_err();
     assert!(reason.contains("step 18446744073709551615"), "{reason}");
+}
+
+/// What was put back after a loss stays, bit for bit, if a later push fails.
+#[test]
+fn a_dense_push_that_overflows_takes_nothing() {
+    let plan = plan(builder(Method::asgd()), 1);
+    let mut seat = Seat::new(&plan, 0).unwrap();
+    let mut kept = vec![0.1f32; plan.layout.total];
+    kept[LENS[0]] = f32::MAX;
+    seat.put_back(&plan, &Aside::Dense(kept.clone())).unwrap();
+    let residual =
+        |seat: &Seat| -> Vec<f32> { seat.lanes.iter().flat_map(|lane| lane.vectors()[0].to_vec()).collect() };
+    assert_eq!(residual(&seat), kept);
+    let mut gradients = LENS.map(|len| vec![1e10f32; len]);
+    gradients[1][0] = f32::MAX;
+    let pushed = seat.push(&plan, &gradients, 1.0);
+    assert!(matches!(pushed, Err((1, Compress::NonFinite { index: 0, .. }))), "{pushed:?}");
+    assert_eq!((residual(&seat), seat.step, seat.aside.len()), (kept, 0, 0));
+    gradients[1][0] = 0.0;
+    seat.push(&plan, &gradients, 1.0).unwrap();
+    assert!(residual(&seat).is_empty(), "it is pushed with the next one");
 }

@@ -47,7 +47,7 @@ pub(super) fn load_shard(shard: &mut Shard, all: &[Saved]) {
 pub(super) fn load_worker(plan: &Plan, worker: &mut Worker, number: usize, all: &[Saved]) -> Result<()> {
     let workers = plan.roles.workers.len();
     for saved in all {
-        let Some(SavedWorker { vectors, aside }) = &saved.worker else { continue };
+        let Some(SavedWorker { vectors, aside, steps }) = &saved.worker else { continue };
         let from = saved.head.worker as usize - 1;
         if from % workers != number {
             continue;
@@ -56,6 +56,9 @@ pub(super) fn load_worker(plan: &Plan, worker: &mut Worker, number: usize, all: 
             absorb(plan, seat, vectors)?;
         }
         let is_same = saved.head.workers == workers as u64 && saved.head.servers == worker.seats.len() as u64;
+        if is_same {
+            worker.seats.iter_mut().zip(steps).for_each(|(seat, step)| seat.step = *step);
+        }
         for (shard, step, push) in aside {
             if is_same {
                 worker.seats[*shard].aside.push_back((*step, push.clone()));

@@ -10,9 +10,12 @@ mod layout;
 mod letterbox;
 #[cfg(test)]
 mod limit_tests;
+mod line;
 mod list;
 mod loading;
 mod method;
+#[cfg(test)]
+mod paper_tests;
 mod plan;
 mod saved;
 mod seat;
@@ -76,9 +79,10 @@ use worker::{Around, UNUSED, Worker};
 /// # Ok::<(), brevity::Error>(())
 /// ```
 ///
-/// **Who may fail.** With [dedicated servers](Servers::Dedicated) a worker holds up nobody: it may come late
-/// (fetch then), [leave](Self::leave), die, or hang. Where every rank serves, the death of a rank is the
-/// death of its shard: [`Error::ServerLost`] on all workers.
+/// **Who may fail.** All ranks build the server together. After that, with
+/// [dedicated servers](Servers::Dedicated), a worker holds up nobody: it may fetch late,
+/// [leave](Self::leave), die, or hang. Where every rank serves, the death of a rank is the death of its
+/// shard: [`Error::ServerLost`] on all workers.
 ///
 /// **Once.** A shard applies each push once. When it is lost, its last pushes stay aside with their numbers.
 /// A server that is built anew from [saved states](Self::save) says which it has applied: later ones are put
@@ -92,6 +96,8 @@ pub struct ParameterServer {
     group: Group,
     /// The timeout of waits, instead of the group's.
     timeout: Option<Duration>,
+    /// What was applied of each worker when the shard was saved, if that is not confirmed.
+    unconfirmed: Option<Vec<u64>>,
 }
 
 /// What a step of a worker has brought.
@@ -308,7 +314,7 @@ impl ParameterServer {
     }
 
     fn worker(&mut self) -> Result<(&mut Worker, Around<'_>)> {
-        let Self { worker, desk, plan, peers, group, timeout } = self;
+        let Self { worker, desk, plan, peers, group, timeout, .. } = self;
         let remedy = "only workers push and pull";
         let worker = worker.as_mut().ok_or(Error::Order { what: "a call on a dedicated server", remedy })?;
         Ok((

@@ -13,9 +13,9 @@ use brevity_compress::state::{self, Fault};
 use super::ParameterServer;
 use super::layout::Layout;
 use super::list::{List, Word, load};
-use super::method::Kind;
+use super::method::{Kind, Rule};
 use super::plan::Plan;
-use super::seat::Aside;
+use super::seat::{Aside, MOST_STEPS};
 use super::shard::Shard;
 use super::worker::Worker;
 use crate::error::{Error, Result};
@@ -35,6 +35,8 @@ pub(super) struct Head {
     total: u64,
     /// The kind of the method, by which the vectors are read.
     method: u64,
+    /// 1 with AdaGrad, which needs its squares.
+    rule: u64,
     pub(super) workers: u64,
     pub(super) servers: u64,
     /// One more than the worker's and the shard's number; 0 for none.
@@ -51,6 +53,8 @@ pub(super) struct SavedWorker {
     pub(super) vectors: Vec<Vec<f32>>,
     /// The pushes that may have to be put back: shard, number, entries with their places in the shard.
     pub(super) aside: Vec<(usize, u64, Aside)>,
+    /// The number of the last push to each shard.
+    pub(super) steps: Vec<u64>,
 }
 
 #[derive(Clone)]
@@ -66,6 +70,9 @@ impl ParameterServer {
     /// Writes what this rank needs after a restart: of a worker its residuals and the pushes that may have to
     /// be put back, of a server its shard. Each rank saves its own state, at any time; call it between steps.
     /// [`ServerBuilder::resume`](super::ServerBuilder::resume) reads it.
+    ///
+    /// Workers that [keep](super::ServerBuilder::keep_pushes) their pushes do so until
+    /// [`confirm_saved`](Self::confirm_saved).
     ///
     /// Cost: 4 bytes an element of each part, and one copy of that in memory. The shard works on after it was
     /// copied.
@@ -89,17 +96,29 @@ impl ParameterServer {
         if let Some(worker) = worker {
             worker.vectors.into_iter().try_for_each(|vector| state::save(&List::of(vector), to))?;
             state::save(&List::of(aside), to)?;
+            state::save(&List::of(worker.steps), to)?;
         }
         if let Some(SavedShard { clock, applied, model, squares }) = shard {
             let numbers = [vec![clock], applied.clone()].concat();
             state::save(&List::of(numbers), to)?;
             state::save(&List::of(model), to)?;
             state::save(&List::of(squares), to)?;
-            // Workers that keep their pushes hear of it: it has to be written by then.
             to.flush().map_err(|error| Fault::Io(error.kind()))?;
-            self.desk.as_ref().and_then(|desk| desk.look(|shard| shard.note_saved(&applied)));
+            self.unconfirmed = Some(applied);
         }
         Ok(())
+    }
+
+    /// Says that the last state that this rank has [saved](Self::save) can't be lost any more: its file has
+    /// its final name, and is on the disk. Workers then drop the pushes in it that they have kept, with their
+    /// next answers. Does nothing if no shard was saved since the last call.
+    ///
+    /// A server that begins anew from an older state than a confirmed one has lost the pushes between the
+    /// two. Its workers log that with their first fetch.
+    pub fn confirm_saved(&mut self) {
+        if let (Some(applied), Some(desk)) = (self.unconfirmed.take(), &self.desk) {
+            desk.look(|shard| shard.note_saved(&applied));
+        }
     }
 }
 
@@ -122,6 +141,7 @@ impl Head {
             tensors: digest.count,
             total: *total as u64,
             method,
+            rule: u64::from(matches!(plan.rule, Rule::AdaGrad { .. })),
             workers: plan.roles.workers.len() as u64,
             servers: plan.roles.servers.len() as u64,
             vectors,
@@ -134,6 +154,7 @@ impl Head {
             self.tensors,
             self.total,
             self.method,
+            self.rule,
             self.workers,
             self.servers,
             self.worker,
@@ -151,6 +172,7 @@ impl Head {
             tensors: next(),
             total: next(),
             method: next(),
+            rule: next(),
             workers: next(),
             servers: next(),
             worker: next(),
@@ -161,18 +183,19 @@ impl Head {
         })
     }
 
-    /// Fails unless the plan has the same tensors and method.
+    /// Fails unless the plan has the same tensors, method and kind of rule.
     pub(super) fn check(&self, plan: &Plan) -> Result<()> {
         let own = Self::of(plan);
-        let what = |head: &Self| (head.tensors, head.total, head.method, head.vectors);
+        let what = |head: &Self| (head.tensors, head.total, head.method, head.rule, head.vectors);
         if what(self) == what(&own) {
             return Ok(());
         }
         let of = |head: &Self, tensors| {
             format!(
-                "the state of a server of {} elements in {tensors}, by {}",
+                "the state of a server of {} elements in {tensors}, by {}{}",
                 head.total,
-                head.method_name()
+                head.method_name(),
+                if head.rule == 1 { " with AdaGrad" } else { "" }
             )
         };
         let are_other = self.tensors != own.tensors && self.total == own.total;
@@ -217,7 +240,11 @@ impl Saved {
             let aside = load::<Word>(head.aside_bytes as usize / 4, from)?;
             let aside =
                 read_aside(&head, &aside).ok_or(Fault::Contents { what: "pushes that no worker has" })?;
-            Some(SavedWorker { vectors, aside })
+            let steps: Vec<u64> = load(head.servers as usize, from)?;
+            if steps.iter().any(|step| *step > MOST_STEPS) {
+                return Err(Fault::Contents { what: "steps that no worker has" }.into());
+            }
+            Some(SavedWorker { vectors, aside, steps })
         } else {
             None
         };
@@ -281,7 +308,8 @@ impl SavedWorker {
             .seats
             .iter()
             .flat_map(|seat| seat.aside.iter().map(|(step, push)| (seat.shard, *step, push.clone())));
-        Self { vectors, aside: aside.collect() }
+        let steps = worker.seats.iter().map(|seat| seat.step).collect();
+        Self { vectors, aside: aside.collect(), steps }
     }
 
     /// For each push: shard, number, dense (1) or sparse (0), entries, in two words each; then indices and

@@ -2,7 +2,7 @@
 //! of which it does not know whether they were applied.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use brevity_compress::codec::{Encoder, decode};
 use brevity_compress::quantise::Quantiser;
@@ -16,7 +16,7 @@ use super::trailer::{Kind, Trailer, read_dense, write_dense};
 use crate::error::{Error, Result};
 
 /// A step that no worker reaches, so that numbers do not overflow.
-const MOST_STEPS: u64 = 1 << 62;
+pub(super) const MOST_STEPS: u64 = 1 << 62;
 
 /// A worker's side of one shard. No network: messages out, replies in.
 pub(super) struct Seat {
@@ -105,10 +105,12 @@ impl Seat {
         flat.resize(layout.len, 0.0);
         layout.gather(gradients, flat);
         let mut sums = vec![0.0; layout.len];
-        for (lane, range) in self.lanes.iter_mut().zip(&layout.lanes) {
-            let taken = lane.take_dense(&flat[range.clone()], &mut sums[range.clone()]);
-            taken.map_err(|error| (layout.tensor_at(range.start), error))?;
+        for (lane, range) in self.lanes.iter().zip(&layout.lanes) {
+            let summed = lane.sum_dense(&flat[range.clone()], &mut sums[range.clone()]);
+            summed.map_err(|error| (layout.tensor_at(range.start), error))?;
         }
+        // Only now: a sum that is not finite takes nothing.
+        self.lanes.iter_mut().for_each(Lane::forget_dense);
         write_dense(&sums, message);
         self.aside.push_back((self.step + 1, Aside::Dense(sums)));
         Ok(())
@@ -237,6 +239,13 @@ impl Seat {
         self.aside.retain(|(step, _)| *step > safe);
     }
 
+    /// The pushes after `applied` that this worker does not keep any more.
+    pub(super) fn missing(&self, applied: u64) -> Option<RangeInclusive<u64>> {
+        let kept = self.aside.iter().map(|(step, _)| *step).find(|step| *step > applied);
+        let last = kept.map_or(self.step, |kept| kept - 1);
+        (applied < last).then(|| applied + 1..=last)
+    }
+
     /// Puts back a push that no shard has applied.
     pub(super) fn put_back(&mut self, plan: &Plan, push: &Aside) -> std::result::Result<(), Compress> {
         put_back(&mut self.lanes, &plan.layout.shards[self.shard], push, &mut self.work.selected)
@@ -245,6 +254,13 @@ impl Seat {
     /// Puts back the pushes that the shard has not applied, and goes on from the last one that it has. For a
     /// shard that was started again, and for a push that it has refused.
     pub(super) fn resume(&mut self, plan: &Plan, applied: u64) -> std::result::Result<(), Compress> {
+        if let Some(missing) = self.missing(applied).filter(|_| plan.keeps_pushes) {
+            tracing::warn!(
+                "shard {} has applied push {applied} last, and pushes {missing:?} are not kept: they are \
+                 lost. Confirm a saved state only once it can't be lost",
+                self.shard
+            );
+        }
         while self.aside.back().is_some_and(|(step, _)| *step > applied) {
             if let Some((_, push)) = self.aside.pop_back() {
                 self.put_back(plan, &push)?;

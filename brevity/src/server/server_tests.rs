@@ -10,7 +10,7 @@ use std::time::Duration;
 use brevity_collectives::{Group, Settings};
 use ucx_sys_wrap::local;
 
-use super::method::{Method, Servers};
+use super::method::{Method, Rule, Servers};
 use super::{ParameterServer, ServerBuilder};
 use crate::Error;
 
@@ -59,15 +59,18 @@ impl std::io::Write for Full {
 }
 
 #[test]
-fn pushes_are_kept_until_a_state_is_written() {
+fn pushes_are_kept_until_a_state_is_safe() {
     let (mut server, mut parameters) = stepped();
     let mut kept = |server: &mut ParameterServer| {
         server.pull(&mut parameters).unwrap();
         server.worker.as_ref().unwrap().seats[0].aside.len()
     };
     assert!(server.save(&mut Full).is_err());
-    assert_eq!(kept(&mut server), 1);
+    server.confirm_saved();
+    assert_eq!(kept(&mut server), 1, "nothing was saved");
     server.save(&mut Vec::new()).unwrap();
+    assert_eq!(kept(&mut server), 1, "it may still be lost");
+    server.confirm_saved();
     assert_eq!(kept(&mut server), 0);
 }
 
@@ -83,7 +86,8 @@ fn many_kept_pushes_are_read_again() {
     let builder = ParameterServer::builder(server.group()).tensor("all", [4]);
     let builder = builder.method(Method::gradient_dropping(0.25)).keep_pushes();
     let resumed = builder.resume(&mut &state[..]).unwrap().build(&parameters).unwrap();
-    assert_eq!(resumed.worker.as_ref().unwrap().seats[0].aside.len(), 30_001);
+    let seat = &resumed.worker.as_ref().unwrap().seats[0];
+    assert_eq!((seat.aside.len(), seat.step), (30_001, 30_001));
     // Of counts that are in the file alone there is no memory: it is cut off.
     let cut = ParameterServer::builder(server.group()).tensor("all", [4]);
     let cut = cut.method(Method::gradient_dropping(0.25)).resume(&mut &state[..state.len() / 2]);
@@ -100,6 +104,15 @@ fn states_of_others_are_refused_in_words() {
         builder.resume(&mut &state[..]).map(drop).unwrap_err().to_string()
     };
     let dropping = Method::gradient_dropping(0.25);
+    let with_squares = ParameterServer::builder(&Group::solo()).tensor("all", [4]).method(dropping);
+    let with_squares = with_squares.rule(Rule::AdaGrad { epsilon: 1e-8 });
+    let text = with_squares.clone().resume(&mut &state[..]).map(drop).unwrap_err().to_string();
+    assert!(text.contains("by gradient dropping with AdaGrad"), "{text}");
+    let mut adagrad = with_squares.build(&[[0.0f32; 4]]).unwrap();
+    let mut squares = Vec::new();
+    adagrad.save(&mut squares).unwrap();
+    let plain = ParameterServer::builder(&Group::solo()).tensor("all", [4]).method(dropping);
+    assert!(matches!(plain.resume(&mut &squares[..]).map(drop), Err(Error::State(_))));
     for (text, found, expected) in [
         (refusal("all", 4, Method::dgs(0.25, 0.5)), "by gradient dropping", "by dgs"),
         (refusal("all", 5, dropping), "of 4 elements", "expected the state of a server of 5 elements"),

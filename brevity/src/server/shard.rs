@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use brevity_compress::SparseVec;
 use brevity_compress::codec::{Encoder, decode};
-use brevity_compress::feedback::Tracked;
+use brevity_compress::feedback::{Tracked, TrackedScratch};
 use brevity_compress::quantise::Quantiser;
 
 use super::method::Rule;
 use super::plan::Plan;
 use super::trailer::{Kind, Trailer, read_dense};
 use crate::error::Result;
+
+/// So many refusals of each worker are logged; of later ones each whose number is a power of two.
+const LOGGED_REFUSALS: u64 = 8;
 
 /// The longest text of a refusal.
 pub(super) const REASON_BYTES: usize = 200;
@@ -33,7 +36,8 @@ pub(super) struct Reply {
 pub struct Served {
     /// Pushes that were applied.
     pub pushes: u64,
-    /// Requests that were refused, and pushes of which entries were dropped.
+    /// Requests that were refused, pushes of which entries were dropped, and repeated ones, which are not
+    /// applied.
     pub refused: u64,
 }
 
@@ -65,6 +69,8 @@ pub(super) struct Client {
     /// The clock at its last answer.
     pub(super) seen: u64,
     pub(super) lag: u64,
+    /// Its requests that were refused.
+    pub(super) refused: u64,
     /// When its last request came.
     pub(super) heard: Duration,
     /// Its answer waits for slower workers.
@@ -99,6 +105,8 @@ pub(super) struct Work {
     /// The changes of a push, for each lane.
     pub(super) changes: Vec<SparseVec>,
     pub(super) selected: SparseVec,
+    /// For all lanes of all workers: it may become as long as a lane.
+    pub(super) selection: TrackedScratch,
     pub(super) answer: SparseVec,
     pub(super) decoded: SparseVec,
     pub(super) encoder: Encoder,
@@ -120,6 +128,7 @@ impl Shard {
             before: Vec::new(),
             changes: lanes().map(|lane| SparseVec::new(lane.len())).collect(),
             selected: SparseVec::new(0),
+            selection: TrackedScratch::new(),
             answer: SparseVec::new(layout.len),
             decoded: SparseVec::new(0),
             encoder: Encoder::new(),
@@ -159,13 +168,26 @@ impl Shard {
 
     /// Tells a worker that its request is refused.
     pub(super) fn refuse(&mut self, worker: usize, reason: &str, out: &mut Vec<Reply>) {
-        self.served.refused += 1;
-        let rank = self.plan.roles.workers[worker];
-        tracing::warn!("shard {} refuses a request of rank {rank}: {reason}", self.number);
+        let reply = self.refusal(worker, reason);
+        out.push(reply);
+    }
+
+    pub(super) fn refusal(&mut self, worker: usize, reason: &str) -> Reply {
+        self.note_refused(worker, reason);
         let mut bytes = reason.as_bytes().to_vec();
         bytes.truncate(REASON_BYTES);
         self.trailer(worker, Kind::Refused).end(&mut bytes);
-        out.push(Reply { worker, bytes });
+        Reply { worker, bytes }
+    }
+
+    fn note_refused(&mut self, worker: usize, reason: &str) {
+        self.served.refused += 1;
+        let count = &mut self.clients[worker].refused;
+        *count += 1;
+        if *count <= LOGGED_REFUSALS || count.is_power_of_two() {
+            let (shard, rank) = (self.number, self.plan.roles.workers[worker]);
+            tracing::warn!("shard {shard} refuses a request of rank {rank} (the {count}. of it): {reason}");
+        }
     }
 
     /// A worker is gone: nobody waits for it any more.
@@ -188,7 +210,7 @@ impl Shard {
         match trailer.kind {
             Kind::Fetch => {
                 self.admit(worker, now)?;
-                out.push(self.whole(worker));
+                out.push(self.whole(worker)?);
                 return Ok(());
             }
             Kind::Finish => {
@@ -222,6 +244,8 @@ impl Shard {
     fn push(&mut self, worker: usize, payload: &[u8], trailer: &Trailer) -> std::result::Result<(), String> {
         let applied = self.clients[worker].applied;
         if trailer.step <= applied {
+            let reason = format!("push {}, which is answered and not applied again", trailer.step);
+            self.note_refused(worker, &reason);
             return Ok(());
         }
         if trailer.step != applied + 1 {

@@ -1,15 +1,13 @@
-//! Shards and seats against references written from the papers, with dense vectors and full sorts.
+//! Shards and seats, without a network.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use brevity_collectives::Group;
-use brevity_compress::codec::decode;
 use brevity_compress::generator::Generator;
-use brevity_compress::quantise::Magnitude;
 use brevity_compress::{SparseVec, codec};
 
-use super::method::{Method, Rule, Servers, Threshold, Values};
+use super::method::{Method, Rule, Servers, Values};
 use super::plan::Plan;
 use super::seat::Seat;
 use super::shard::{Client, Reply, Shard};
@@ -42,26 +40,12 @@ pub(super) fn zeros() -> Vec<Vec<f32>> {
 }
 
 /// Integer-valued gradients, so that all sums are exact.
-fn gradients(generator: &mut Generator) -> Vec<Vec<f32>> {
+pub(super) fn gradients(generator: &mut Generator) -> Vec<Vec<f32>> {
     LENS.iter().map(|len| (0..*len).map(|_| generator.below(41) as f32 - 20.0).collect()).collect()
 }
 
-fn flat(tensors: &[Vec<f32>]) -> Vec<f32> {
+pub(super) fn flat(tensors: &[Vec<f32>]) -> Vec<f32> {
     tensors.concat()
-}
-
-/// The `k` largest entries of each lane, by a full sort.
-fn largest(values: &[f32], plan: &Plan, k: impl Fn(usize) -> usize) -> Vec<(usize, f32)> {
-    let mut kept = Vec::new();
-    for lane in &plan.layout.shards[0].lanes {
-        let mut entries: Vec<(usize, f32)> =
-            lane.clone().map(|index| (index, values[index])).filter(|entry| entry.1 != 0.0).collect();
-        entries.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
-        entries.truncate(k(lane.len()));
-        kept.extend(entries);
-    }
-    kept.sort_by_key(|entry| entry.0);
-    kept
 }
 
 /// A shard, its workers, and what the workers have received.
@@ -70,7 +54,7 @@ pub(super) struct World {
     pub(super) shard: Shard,
     pub(super) seats: Vec<Seat>,
     /// Each worker's parameters: `v[w]`.
-    parameters: Vec<Vec<Vec<f32>>>,
+    pub(super) parameters: Vec<Vec<Vec<f32>>>,
 }
 
 impl World {
@@ -113,63 +97,13 @@ impl World {
     }
 
     /// What the worker has not pushed.
-    fn residual(&self, worker: usize) -> Vec<f32> {
+    pub(super) fn residual(&self, worker: usize) -> Vec<f32> {
         self.seats[worker].lanes.iter().flat_map(|lane| lane.vectors()[0].to_vec()).collect()
     }
 
     /// What the shard owes the worker.
-    fn owed(&self, worker: usize) -> Vec<f32> {
+    pub(super) fn owed(&self, worker: usize) -> Vec<f32> {
         self.shard.clients[worker].owed.iter().flat_map(|owed| owed.values().to_vec()).collect()
-    }
-}
-
-#[test]
-fn gradient_dropping_is_that_of_the_paper() {
-    for (threshold, density, secondary) in
-        [(Threshold::PerTensor, 0.05, 0.1), (Threshold::PerShard, 0.1, 0.02), (Threshold::PerShard, 0.3, 1.0)]
-    {
-        let builder =
-            builder(Method::gradient_dropping(density)).threshold(threshold).secondary_density(secondary);
-        let mut world = World::new(builder, 3);
-        let n = world.plan.layout.total;
-        let (mut model, mut generator) = (vec![0.0f32; n], Generator::new(7));
-        let mut residuals = vec![vec![0.0f32; n]; 3];
-        let mut versions = vec![vec![0.0f32; n]; 3];
-        let kept = |share: f64| move |len: usize| (share * len as f64).ceil() as usize;
-        for step in 0..60 {
-            let worker = generator.below(3) as usize;
-            let gradients = gradients(&mut generator);
-            let rate = [0.5, 1.0, 2.0][step % 3];
-            // The worker: r += g, the largest entries go.
-            let residual = &mut residuals[worker];
-            residual.iter_mut().zip(flat(&gradients)).for_each(|(r, g)| *r += g);
-            for (index, value) in largest(residual, &world.plan, kept(density)) {
-                residual[index] = 0.0;
-                model[index] -= rate * value;
-            }
-            // The server: the largest of M - v[w] are sent.
-            let owed: Vec<f32> = model.iter().zip(&versions[worker]).map(|(m, v)| m - v).collect();
-            let answer = largest(&owed, &world.plan, kept(secondary));
-            answer.iter().for_each(|(index, value)| versions[worker][*index] += value);
-
-            let replies = world.push(worker, &gradients, rate);
-            assert_eq!(replies.len(), 1);
-            let (payload, trailer) = Trailer::split(&replies[0].bytes).unwrap();
-            let mut found = SparseVec::new(0);
-            decode(payload, n, n, &mut found).unwrap();
-            let found: Vec<(usize, f32)> = found.iter().map(|(i, v)| (i as usize, v)).collect();
-            assert_eq!(found, answer, "step {step}");
-            assert_eq!(trailer.clock, step as u64 + 1);
-            world.take(&replies[0]).unwrap();
-
-            assert_eq!(world.shard.model, model);
-            for worker in 0..3 {
-                assert_eq!(world.residual(worker), residuals[worker]);
-                assert_eq!(flat(&world.parameters[worker]), versions[worker]);
-                let owed: Vec<f32> = model.iter().zip(&versions[worker]).map(|(m, v)| m - v).collect();
-                assert_eq!(world.owed(worker), owed, "D[w] is M - v[w]");
-            }
-        }
     }
 }
 
@@ -221,16 +155,7 @@ fn adagrad_divides_by_the_root_of_the_sum_of_squares() {
 /// entry that is sent leaves its `m`-th part behind.
 #[test]
 fn nothing_is_lost() {
-    let formats = [
-        Values::F32,
-        Values::F16,
-        Values::Bf16,
-        Values::OneBit(Magnitude::Mean),
-        Values::OneBit(Magnitude::Min),
-        Values::TwoBit(Magnitude::Mean),
-        Values::TwoBit(Magnitude::Min),
-    ];
-    for values in formats {
+    for values in Values::ALL {
         for (method, weight) in [
             (Method::gradient_dropping(0.1), 1.0),
             (Method::dgc(0.1, 0.0), 1.0),
@@ -265,10 +190,31 @@ fn each_push_is_applied_once() {
     let message = world.seats[0].push(&world.plan, &gradients(&mut generator), 1.0).unwrap();
     assert_eq!(world.handle(0, &message).len(), 1);
     let model = world.shard.model.clone();
-    // Again: answered, and not applied.
+    // Again: answered, not applied, and counted.
     let again = world.handle(0, &message);
     assert_eq!(Trailer::split(&again[0].bytes).unwrap().1.kind, Kind::Answer);
     assert_eq!((&world.shard.model, world.shard.clock), (&model, 1));
+    assert_eq!((world.shard.served.pushes, world.shard.served.refused), (1, 1));
+}
+
+/// A state was confirmed, and the shard begins from an older one.
+#[test]
+fn pushes_that_are_kept_no_longer_are_missed() {
+    let mut world = World::new(builder(Method::gradient_dropping(1.0)).keep_pushes(), 1);
+    let (plan, mut generator) = (Arc::clone(&world.plan), Generator::new(37));
+    let mut last = Vec::new();
+    for _ in 0..3 {
+        last = gradients(&mut generator);
+        let replies = world.push(0, &last, 1.0);
+        world.take(&replies[0]).unwrap();
+    }
+    assert_eq!([0, 2, 3].map(|applied| world.seats[0].missing(applied)), [None, None, None]);
+    world.shard.clients[0].saved = 2;
+    world.ask(0, Kind::Pull);
+    let missing = [0, 1, 2, 3].map(|applied| world.seats[0].missing(applied));
+    assert_eq!(missing, [Some(1..=2), Some(2..=2), None, None]);
+    world.seats[0].resume(&plan, 0).unwrap();
+    assert_eq!((world.residual(0), world.seats[0].step), (flat(&last), 0), "the last one comes back");
 }
 
 #[test]
@@ -297,12 +243,20 @@ fn what_no_worker_sends_is_refused_and_changes_nothing() {
             (good[good.len() - 48..].to_vec(), ""),
             (vec![0; 100], "no worker"),
         ];
-        // Every flip of a bit of the payload gives an error or a push; never a panic.
+        // Every flip of a bit of the payload gives a push, or an error that changes nothing; never a panic.
         for bit in 0..8 * (good.len() - 48) {
             let mut flipped = good.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             let mut other = World::new(builder(method), 1);
-            assert_eq!(other.handle(0, &flipped).len(), 1);
+            let replies = other.handle(0, &flipped);
+            assert_eq!(replies.len(), 1);
+            let (clock, applied) = (other.shard.clock, other.shard.clients[0].applied);
+            if clock == 0 {
+                let trailer = Trailer::split(&replies[0].bytes).unwrap().1;
+                assert_eq!((trailer.kind, applied), (Kind::Refused, 0), "bit {bit}");
+                assert_eq!(other.shard.model, before, "bit {bit}");
+            }
+            assert_eq!(clock, applied);
         }
         if !method.is_dense() {
             let mut long = SparseVec::new(plan.layout.total + 1);
@@ -364,8 +318,9 @@ fn a_fast_worker_waits_for_a_slow_one() {
     assert!(!world.shard.is_deserted());
     world.ask(0, Kind::Leave);
     assert!(world.shard.is_deserted());
-    // One that is silent for longer than the timeout is not waited for either.
+    // One that is silent for longer than the patience is not waited for either.
     let mut world = World::new(builder(Method::gradient_dropping(0.1)).staleness(0), 2);
+    assert_eq!(world.plan.patience, Group::solo().timeout() / 4);
     assert_eq!(push(&mut world, 0), 0);
     let mut out = Vec::new();
     world.shard.release(NOW + world.plan.patience, &mut out);

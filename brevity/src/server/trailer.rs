@@ -134,13 +134,14 @@ pub(super) fn write_dense(values: &[f32], message: &mut Vec<u8>) {
 /// Reads dense values.
 ///
 /// # Errors
-/// If there are not as many, or one is not finite.
+/// If there are not as many, or one is not finite, or without memory.
 pub(super) fn read_dense(bytes: &[u8], values: &mut Vec<f32>, expected: usize) -> Result<(), String> {
     let (chunks, rest) = bytes.as_chunks::<4>();
     if chunks.len() != expected || !rest.is_empty() {
         return Err(format!("{} bytes of dense values, expected {}", bytes.len(), 4 * expected));
     }
     values.clear();
+    values.try_reserve(expected).map_err(|_| format!("no room for {expected} values"))?;
     values.extend(chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)));
     match values.iter().position(|value| !value.is_finite()) {
         Some(index) => Err(format!("the value {} at element {index}", values[index])),

@@ -3,27 +3,19 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use brevity_collectives::{Error as Collective, Message, Peers};
+use brevity_collectives::Peers;
 
 use super::Step;
-use super::desk::{Desk, REPLIES, REQUESTS, Sending};
+use super::desk::{Desk, Sending};
+use super::line::{Came, Line, Look, Outcome, rest};
 use super::plan::Plan;
 use super::seat::Seat;
 use super::trailer::{Kind, Trailer};
-use crate::Handle;
+use super::watch::set_alarm;
 use crate::error::{Error, Result};
-
-/// How often a blocking wait looks whether the server is still there.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// A reply on its way.
-type Receiving = Handle<(Vec<u8>, brevity_collectives::Result<Message>)>;
-
-/// A reply, and the bytes of its request.
-type Came = (Vec<u8>, usize);
 
 /// No parameters, for replies of which only the outcome matters.
 pub(super) const UNUSED: Option<&mut [Vec<f32>]> = None;
@@ -36,61 +28,11 @@ pub(super) struct Worker {
     pub(super) has_fetched: bool,
 }
 
-/// The way to one shard and back.
-struct Line {
-    /// The server, as a rank of the group.
-    rank: u32,
-    is_own: bool,
-    pending: Option<Pending>,
-}
-
-/// A request whose reply has not been taken.
-struct Pending {
-    kind: Kind,
-    room: usize,
-    sent: usize,
-    /// `None` for this rank's own shard.
-    _sending: Option<Sending>,
-    /// `None` after a timeout, until somebody waits again.
-    reply: Option<Receiving>,
-    /// What this rank's own shard costs on a simulated network, and is not charged yet.
-    cost: Duration,
-}
-
-impl Pending {
-    /// The receive of the reply, which a timeout may have ended before.
-    fn receive(&mut self, around: &Around<'_>, rank: u32) -> Receiving {
-        let start = || around.peers.start_recv(vec![0u8; self.room], rank, REPLIES, around.timeout);
-        self.reply.take().unwrap_or_else(start)
-    }
-}
-
-/// How a wait for a reply ends.
-enum Outcome {
-    Came(Vec<u8>),
-    /// It may still come.
-    Silent,
-    Lost,
-    Failed(Collective),
-}
-
-impl Outcome {
-    /// Of this rank's own shard, which has panicked if nothing comes.
-    fn of_own(reply: Option<Vec<u8>>) -> Self {
-        reply.map_or(Self::Lost, Self::Came)
-    }
-
-    fn of_receive((mut bytes, received): (Vec<u8>, brevity_collectives::Result<Message>)) -> Self {
-        match received {
-            Ok(message) => {
-                bytes.truncate(message.bytes);
-                Self::Came(bytes)
-            }
-            Err(Collective::MessageTimeout { .. }) => Self::Silent,
-            Err(Collective::PeerLost { .. } | Collective::Aborted { .. }) => Self::Lost,
-            Err(error) => Self::Failed(error),
-        }
-    }
+/// What a wait has brought.
+#[derive(Default)]
+struct Taken {
+    step: Step,
+    failures: Vec<Error>,
 }
 
 /// What a worker's requests need.
@@ -102,18 +44,19 @@ pub(super) struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Which of several failures to report: a server that has died, because others may have ended for that,
-    /// also if it failed nobody yet; else the first.
-    fn first_cause(&self, failures: Vec<Error>) -> Option<Error> {
-        let first = failures.into_iter().next()?;
+    /// What a wait has brought, or which of several failures to report: if servers are lost, one that has
+    /// died, because others may have ended for that, also if it failed nobody yet; else the first.
+    fn result(&self, Taken { step, mut failures }: Taken) -> Result<Step> {
+        let is_lost = |error: &Error| matches!(error, Error::ServerLost { .. });
+        let Some(lost) = failures.iter().position(is_lost) else {
+            return if failures.is_empty() { Ok(step) } else { Err(failures.swap_remove(0)) };
+        };
         let mut servers = (0u32..).zip(&self.plan.roles.servers);
         let died = servers.find(|(_, server)| self.peers.has_died(**server));
-        Some(match (first, died) {
-            (Error::ServerLost { .. }, Some((shard, server))) => {
-                Error::ServerLost { rank: self.peers.member(*server).0, shard }
-            }
-            (first, _) => first,
-        })
+        Err(died.map_or_else(
+            || failures.swap_remove(lost),
+            |(shard, server)| Error::ServerLost { rank: self.peers.member(*server).0, shard },
+        ))
     }
 }
 
@@ -122,7 +65,7 @@ impl Worker {
         let seats =
             (0..plan.roles.servers.len()).map(|shard| Seat::new(plan, shard)).collect::<Result<_>>()?;
         let servers = plan.roles.servers.iter();
-        let lines = servers.map(|&server| Line { rank: server, is_own: server == rank, pending: None });
+        let lines = servers.map(|&server| Line::new(server, server == rank));
         Ok(Self { seats, lines: lines.collect(), has_fetched: false })
     }
 
@@ -172,20 +115,24 @@ impl Worker {
     }
 
     /// Waits for the replies of all shards, and adds what they hold to the parameters, if there are any. Each
-    /// reply is taken as soon as it is there; after an error the others can still be waited for.
+    /// reply is taken as soon as it is there. After an error, also of a server that is lost, which ends the
+    /// wait at once, the others can still be waited for.
     pub(super) fn wait<T: AsMut<[f32]>>(
         &mut self,
         around: &Around<'_>,
         mut parameters: Option<&mut [T]>,
     ) -> Result<Step> {
         let deadline = Instant::now().checked_add(around.timeout);
-        let (mut step, mut failures) = (Step::default(), Vec::new());
-        for number in 0..self.lines.len() {
-            let came = self.lines[number].wait(around, number, deadline);
-            let taken = self.take(around, number, came, parameters.as_deref_mut(), &mut step);
-            failures.extend(taken.err());
+        let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        let (mut taken, mut look) = (Taken::default(), Look { waker: None, finds_lost: false });
+        while !self.take_ended(around, look, parameters.as_deref_mut(), &mut taken) {
+            if left().is_zero() {
+                taken.failures.extend(self.end_first(around, Outcome::Silent));
+                break;
+            }
+            look.finds_lost = rest(&self.lines, around, left());
         }
-        around.first_cause(failures).map_or(Ok(step), Err)
+        around.result(taken)
     }
 
     /// The same, awaited.
@@ -194,16 +141,52 @@ impl Worker {
         around: &Around<'_>,
         mut parameters: Option<&mut [T]>,
     ) -> Result<Step> {
-        let (mut step, mut failures) = (Step::default(), Vec::new());
-        for number in 0..self.lines.len() {
-            if let Some(pending) = &mut self.lines[number].pending {
-                around.peers.compute(std::mem::take(&mut pending.cost)).await;
-            }
-            let came = poll_fn(|context| self.lines[number].poll(around, number, context)).await;
-            let taken = self.take(around, number, came, parameters.as_deref_mut(), &mut step);
-            failures.extend(taken.err());
+        for pending in self.lines.iter_mut().filter_map(|line| line.pending.as_mut()) {
+            around.peers.compute(std::mem::take(&mut pending.cost)).await;
         }
-        around.first_cause(failures).map_or(Ok(step), Err)
+        let (mut taken, look) = (Taken::default(), Look { waker: None, finds_lost: false });
+        if !self.take_ended(around, look, parameters.as_deref_mut(), &mut taken) {
+            let mut alarm = set_alarm(around.peers, around.timeout);
+            let ended = poll_fn(|context| {
+                let alarm = Pin::new(&mut alarm).poll(context);
+                // Only now: its turns of the engine bring replies, and the notices of lost servers.
+                let look = Look { waker: Some(context.waker()), finds_lost: true };
+                if self.take_ended(around, look, parameters.as_deref_mut(), &mut taken) {
+                    return Poll::Ready(None);
+                }
+                alarm.map(Some)
+            });
+            if let Some(ended) = ended.await {
+                taken.failures.extend(self.end_first(around, Outcome::of_alarm(ended)));
+            }
+        }
+        around.result(taken)
+    }
+
+    /// Takes the replies that are there. Returns whether the wait is over: none is left to come, or a server
+    /// is lost.
+    fn take_ended<T: AsMut<[f32]>>(
+        &mut self,
+        around: &Around<'_>,
+        look: Look<'_>,
+        mut parameters: Option<&mut [T]>,
+        taken: &mut Taken,
+    ) -> bool {
+        let mut is_lost = false;
+        for number in 0..self.lines.len() {
+            let Some(outcome) = self.lines[number].look(around, look) else { continue };
+            is_lost |= matches!(outcome, Outcome::Lost);
+            let came = self.lines[number].end(around, number, outcome);
+            let ended = self.take(around, number, came, parameters.as_deref_mut(), &mut taken.step);
+            taken.failures.extend(ended.err());
+        }
+        is_lost || !self.is_waiting()
+    }
+
+    /// Ends the wait for the first reply that is not there. Returns its error.
+    fn end_first(&mut self, around: &Around<'_>, outcome: Outcome) -> Option<Error> {
+        let (number, line) = self.lines.iter_mut().enumerate().find(|(_, line)| line.pending.is_some())?;
+        line.end(around, number, outcome).err()
     }
 
     /// Takes what has come for one shard.
@@ -250,7 +233,16 @@ impl Worker {
     /// Of a push that was not pulled: it may be lost.
     pub(super) fn leave(&mut self, around: &Around<'_>) -> Result<()> {
         let finish = self.finish(around);
-        let applied = self.wait(around, UNUSED).map(drop);
+        let mut applied = Ok(());
+        // A lost server ends a wait; the others still answer.
+        while self.is_waiting() {
+            let ended = self.wait(around, UNUSED).map(drop);
+            let is_silent = matches!(ended, Err(Error::ServerSilent { .. }));
+            applied = applied.and(ended);
+            if is_silent {
+                break;
+            }
+        }
         for farewell in finish.into_iter().chain(self.tell_all(around, Kind::Leave)) {
             // A server that is gone needs none.
             drop(farewell.wait());
@@ -261,7 +253,15 @@ impl Worker {
     /// The same, awaited.
     pub(super) async fn leave_async(&mut self, around: &Around<'_>) -> Result<()> {
         let finish = self.finish(around);
-        let applied = self.wait_async(around, UNUSED).await.map(drop);
+        let mut applied = Ok(());
+        while self.is_waiting() {
+            let ended = self.wait_async(around, UNUSED).await.map(drop);
+            let is_silent = matches!(ended, Err(Error::ServerSilent { .. }));
+            applied = applied.and(ended);
+            if is_silent {
+                break;
+            }
+        }
         for farewell in finish.into_iter().chain(self.tell_all(around, Kind::Leave)) {
             drop(farewell.await);
         }
@@ -280,109 +280,6 @@ impl Worker {
     fn tell_all(&self, around: &Around<'_>, kind: Kind) -> Vec<Sending> {
         let lines = self.lines.iter().zip(&self.seats);
         lines.filter_map(|(line, seat)| line.tell(around, seat.request(kind))).collect()
-    }
-}
-
-impl Line {
-    fn ask(&mut self, around: &Around<'_>, kind: Kind, message: Vec<u8>, room: usize) {
-        let sent = message.len();
-        let mut pending = Pending { kind, room, sent, _sending: None, reply: None, cost: Duration::ZERO };
-        match around.desk.filter(|_| self.is_own) {
-            Some(desk) => pending.cost = desk.ask(message),
-            None => {
-                // The receive first: the reply then goes to its place.
-                pending.reply = Some(pending.receive(around, self.rank));
-                pending._sending = Some(around.peers.start_send(message, self.rank, REQUESTS));
-            }
-        }
-        self.pending = Some(pending);
-    }
-
-    /// Sends a message without a reply. `None` where it needs no way.
-    fn tell(&self, around: &Around<'_>, message: Vec<u8>) -> Option<Sending> {
-        match around.desk.filter(|_| self.is_own) {
-            Some(desk) => {
-                desk.ask(message);
-                None
-            }
-            None => Some(around.peers.start_send_within(message, self.rank, REQUESTS, around.timeout)),
-        }
-    }
-
-    /// The reply and the bytes of its request, once it is there; `None` if nothing was asked.
-    fn wait(&mut self, around: &Around<'_>, shard: usize, deadline: Option<Instant>) -> Result<Option<Came>> {
-        let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        let Some(pending) = &mut self.pending else { return Ok(None) };
-        let outcome = if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            match desk.letterbox().wait(left()) {
-                Poll::Ready(reply) => Outcome::of_own(reply),
-                Poll::Pending => Outcome::Silent,
-            }
-        } else {
-            let reply = pending.receive(around, self.rank);
-            loop {
-                if around.peers.wait_until(LOOK_EVERY.min(left()), || reply.has_ended()) {
-                    break Outcome::of_receive(reply.wait());
-                }
-                if around.peers.has_gone(self.rank) && !reply.has_ended() {
-                    break Outcome::Lost;
-                }
-                if left().is_zero() {
-                    pending.reply = Some(reply);
-                    break Outcome::Silent;
-                }
-            }
-        };
-        self.end(around, shard, outcome)
-    }
-
-    fn poll(
-        &mut self,
-        around: &Around<'_>,
-        shard: usize,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Option<Came>>> {
-        let Some(pending) = &mut self.pending else { return Poll::Ready(Ok(None)) };
-        let outcome = if let Some(desk) = around.desk.filter(|_| self.is_own) {
-            Outcome::of_own(ready!(desk.letterbox().poll(context)))
-        } else {
-            let mut reply = pending.receive(around, self.rank);
-            match Pin::new(&mut reply).poll(context) {
-                Poll::Ready(ended) => Outcome::of_receive(ended),
-                // One that has closed its side ends no receive, but its notice wakes whoever waits.
-                Poll::Pending if around.peers.has_gone(self.rank) && !reply.has_ended() => Outcome::Lost,
-                Poll::Pending => {
-                    pending.reply = Some(reply);
-                    return Poll::Pending;
-                }
-            }
-        };
-        Poll::Ready(self.end(around, shard, outcome))
-    }
-
-    /// Ends a wait. The request stays pending if its reply may still come.
-    fn end(&mut self, around: &Around<'_>, shard: usize, outcome: Outcome) -> Result<Option<Came>> {
-        match outcome {
-            Outcome::Came(bytes) => Ok(self.pending.take().map(|pending| (bytes, pending.sent))),
-            Outcome::Silent => Err(self.silent(around, shard)),
-            Outcome::Lost => {
-                self.pending = None;
-                Err(self.lost(around, shard))
-            }
-            Outcome::Failed(error) => {
-                self.pending = None;
-                Err(error.into())
-            }
-        }
-    }
-
-    fn silent(&self, around: &Around<'_>, shard: usize) -> Error {
-        let rank = around.peers.member(self.rank).0;
-        Error::ServerSilent { rank, shard: shard as u32, after: around.timeout }
-    }
-
-    fn lost(&self, around: &Around<'_>, shard: usize) -> Error {
-        Error::ServerLost { rank: around.peers.member(self.rank).0, shard: shard as u32 }
     }
 }
 

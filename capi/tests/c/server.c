@@ -39,9 +39,13 @@ static void refuses(brv_group *group)
     CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
     CHECK(strstr(brv_last_error(), "config.method is 9") != NULL);
     config.method = BRV_SERVER_DGS;
-    config.reserved[7] = 1;
+    config.reserved[6] = 1;
     CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
-    config.reserved[7] = 0;
+    config.reserved[6] = 0;
+    config.patience = -2;
+    CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
+    CHECK(strstr(brv_last_error(), "config.patience is -2") != NULL);
+    config.patience = 60;
     config.codec = BRV_CODEC_BITMAP + 1;
     CHECK(brv_server_new(group, &config, &server) == BRV_ERR_ARGUMENT);
     CHECK(strstr(brv_last_error(), "config.codec is 6") != NULL);
@@ -132,6 +136,7 @@ static void works(brv_group *group, brv_server *server, int serves_too)
     state_bytes = needed;
     state = malloc(needed + 1);
     CHECK(state != NULL && brv_server_save(server, state, needed, &needed) == BRV_OK);
+    CHECK(brv_server_confirm_saved(server) == BRV_OK && brv_server_confirm_saved(NULL) == BRV_ERR_ARGUMENT);
 
     /* All pushes are applied: each was answered. */
     CHECK(brv_barrier(group, &options) == BRV_OK);

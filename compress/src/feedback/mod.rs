@@ -17,4 +17,4 @@ pub use gradient::Gradient;
 pub use residual::Residual;
 pub(crate) use selector::add_entries;
 pub use selector::{NonZeroBlocks, SelectBy, TopK};
-pub use tracked::Tracked;
+pub use tracked::{Tracked, TrackedScratch};

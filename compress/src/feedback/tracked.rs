@@ -36,11 +36,11 @@ const ATTEMPTS: usize = 4;
 ///
 /// ```
 /// use brevity_compress::SparseVec;
-/// use brevity_compress::feedback::Tracked;
+/// use brevity_compress::feedback::{Tracked, TrackedScratch};
 ///
 /// let (mut owed, mut out) = (Tracked::try_new(1000)?, SparseVec::new(0));
 /// owed.add(SparseVec::from_parts(1000, vec![3, 70, 999], vec![0.5, -2.0, 1.0])?.view())?;
-/// owed.select(2, &mut out)?;
+/// owed.select(2, &mut out, &mut TrackedScratch::new())?;
 /// assert_eq!((out.indices(), out.values()), (&[70, 999][..], &[-2.0, 1.0][..]));
 /// assert_eq!(owed.values()[3], 0.5);
 /// # Ok::<(), brevity_compress::Error>(())
@@ -51,17 +51,25 @@ pub struct Tracked {
     /// For each block a bound of its magnitudes. Additions only raise it; a selection that reads a block
     /// makes its bound exact.
     bounds: Vec<f32>,
-    scratch: Scratch,
 }
 
-/// Reused from selection to selection.
+/// Work space of [`Tracked::select`], reused from selection to selection, also of other residuals. Takes up
+/// to 8 bytes for each element that may be selected: a little more than are, but all that are not zero where
+/// more than about a 70th is selected.
 #[derive(Debug, Clone, Default)]
-struct Scratch {
+pub struct TrackedScratch {
     top_k: TopKScratch,
     /// The largest bounds; then the places of the selected candidates.
     picked: SparseVec,
     /// Elements that may be selected, by rising index.
     candidates: SparseVec,
+}
+
+impl TrackedScratch {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
 }
 
 impl Tracked {
@@ -71,11 +79,7 @@ impl Tracked {
     /// [`Error::TooLong`] for more than 2^32 elements, [`Error::Memory`].
     pub fn try_new(n: usize) -> Result<Self, Error> {
         check_addressable(n)?;
-        Ok(Self {
-            values: room::zeros(n)?,
-            bounds: room::zeros(n.div_ceil(BLOCK))?,
-            scratch: Scratch::default(),
-        })
+        Ok(Self { values: room::zeros(n)?, bounds: room::zeros(n.div_ceil(BLOCK))? })
     }
 
     /// The residual.
@@ -127,24 +131,29 @@ impl Tracked {
     ///
     /// # Errors
     /// None that a caller can cause: those of [`top_k`] for values that are not finite.
-    pub fn select(&mut self, k: usize, out: &mut SparseVec) -> Result<(), Error> {
+    pub fn select(
+        &mut self,
+        k: usize,
+        out: &mut SparseVec,
+        scratch: &mut TrackedScratch,
+    ) -> Result<(), Error> {
         out.reset(self.values.len());
         if k == 0 {
             return Ok(());
         }
         let mut attempts = 0..ATTEMPTS;
         loop {
-            let floor = if attempts.next().is_some() { self.floor(k)? } else { 0.0 };
-            if self.collect(floor) >= k || floor == 0.0 {
+            let floor = if attempts.next().is_some() { self.floor(k, scratch)? } else { 0.0 };
+            if self.collect(floor, &mut scratch.candidates) >= k || floor == 0.0 {
                 break;
             }
-            for (index, value) in self.scratch.candidates.iter() {
+            for (index, value) in scratch.candidates.iter() {
                 let bound = &mut self.bounds[index as usize / BLOCK];
                 *bound = bound.max(value.abs());
             }
         }
-        let Self { values, bounds, scratch: Scratch { top_k: scratch, picked, candidates } } = self;
-        top_k(candidates.values(), k, picked, scratch)?;
+        let (Self { values, bounds }, TrackedScratch { top_k: work, picked, candidates }) = (self, scratch);
+        top_k(candidates.values(), k, picked, work)?;
         let mut picked = picked.indices().iter().peekable();
         for (place, (index, value)) in (0u32..).zip(candidates.iter()) {
             if picked.next_if_eq(&&place).is_some() {
@@ -181,22 +190,22 @@ impl Tracked {
 
     /// A magnitude that at least `k` elements reach if the largest bounds are exact; 0 if few blocks are not
     /// zero.
-    fn floor(&mut self, k: usize) -> Result<f32, Error> {
-        let Scratch { top_k: scratch, picked, .. } = &mut self.scratch;
+    fn floor(&self, k: usize, scratch: &mut TrackedScratch) -> Result<f32, Error> {
+        let TrackedScratch { top_k: work, picked, .. } = scratch;
         // Some more, so that a few bounds may be too high.
         let blocks = k.saturating_add(k / 8 + 8);
         if blocks >= self.bounds.len() {
             return Ok(0.0);
         }
-        top_k(&self.bounds, blocks, picked, scratch)?;
+        top_k(&self.bounds, blocks, picked, work)?;
         let smallest = picked.values().iter().copied().min_by(f32::total_cmp);
         Ok(smallest.filter(|_| picked.len() == blocks).unwrap_or(0.0))
     }
 
     /// Collects the elements of at least this magnitude, but no zeros, and sets the bound of each block that
     /// it reads to the largest of the others. Returns their number.
-    fn collect(&mut self, floor: f32) -> usize {
-        let Self { values, bounds, scratch: Scratch { candidates, .. } } = self;
+    fn collect(&mut self, floor: f32, candidates: &mut SparseVec) -> usize {
+        let Self { values, bounds } = self;
         candidates.reset(values.len());
         let least = magnitude(floor).max(1);
         let mut blocks = [0; STRETCH];

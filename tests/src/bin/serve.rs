@@ -1,7 +1,8 @@
 //! One rank of a job with a parameter server: three workers at a limited rate, and a dedicated server that
 //! saves its shard again and again. `serve FOLDER`: states, records and counts are there.
 //!
-//! A worker writes its steps to `steps-RANK` and what it has handed in to `record-RANK`, and goes on until
+//! A worker writes its steps to `steps-RANK`, the most milliseconds between two of them to `gap-RANK`, and
+//! what it has handed in to `record-RANK`, and goes on until
 //! there is a file `stop`, or until the server is lost: then it saves its state, and writes how long after
 //! the last step that was to `lost-RANK`. The server writes its model to `model` in the end. A rank begins
 //! from the states that it finds.
@@ -68,7 +69,7 @@ fn work(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Resul
     let mut parameters = zeros();
     server.fetch(&mut parameters)?;
     Log::of(rank).ready();
-    let (begun, mut last) = (Instant::now(), Instant::now());
+    let (begun, mut last, mut gap) = (Instant::now(), Instant::now(), 0);
     while !folder.join("stop").exists() && begun.elapsed() < PATIENCE {
         record.push(&mut server, rank, step)?;
         step += 1;
@@ -84,8 +85,10 @@ fn work(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Resul
             }
             Err(error) => return Err(error),
         }
+        gap = gap.max(last.elapsed().as_millis());
         last = Instant::now();
         write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
+        write(&folder.join(format!("gap-{rank}")), gap.to_string().as_bytes());
         sleep(PAUSE);
     }
     server.leave()?;
@@ -96,6 +99,7 @@ fn save(folder: &Path, rank: u32, server: &mut ParameterServer) -> brevity::Resu
     let mut state = Vec::new();
     server.save(&mut state)?;
     write(&folder.join(format!("state-{rank}")), &state);
+    server.confirm_saved();
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use brevity_testing::Wire;
 use brevity_tests::faults::Job;
 use brevity_tests::pushes::{Record, TOTAL, fits};
 
-const SERVE: &str = env!("CARGO_BIN_EXE_serve");
+pub const SERVE: &str = env!("CARGO_BIN_EXE_serve");
 
 /// Three workers, and the server.
 const RANKS: u32 = 4;
@@ -20,6 +20,13 @@ const VICTIM: usize = 1;
 
 /// How long steps are counted.
 const WINDOW: Duration = Duration::from_millis(600);
+
+/// The longest time between two steps of a worker to which nothing is done, in milliseconds: other programs
+/// may have the processors.
+const CALM: u32 = 1000;
+
+/// Steps of all workers before the server is killed.
+const STEPS: u32 = 1000;
 
 #[test]
 fn over_tcp() {
@@ -57,6 +64,9 @@ fn work(wire: Wire) {
         let has_rate = |now: [u32; 3]| [0, 2].iter().all(|worker| now[*worker] * 10 > rate[*worker] * 8);
         assert!(windows.any(has_rate), "{signal}: less than {rate:?} in each window");
     }
+    job.until("workers do not go on", || counts(folder, "steps").iter().sum::<u32>() >= STEPS);
+    let gaps = counts(folder, "gap");
+    assert!([0, 2].iter().all(|worker| gaps[*worker] < CALM), "{gaps:?} ms between two steps");
     job.ranks()[SERVER].signal("KILL");
     for worker in [0, 2] {
         let lost = folder.join(format!("lost-{worker}"));
@@ -85,7 +95,7 @@ fn work(wire: Wire) {
     assert_eq!(model.len(), TOTAL);
     let records = [0, 1, 2].map(|worker| record(folder, worker));
     // It may have been killed between a push and its record.
-    let later = dead.advanced(VICTIM as u32, 0.1);
+    let later = dead.advanced(VICTIM as u32, 0.1, 1);
     let fits = fits(&model, 1, &records, std::slice::from_ref(&dead)) || fits(&model, 1, &records, &[later]);
     assert!(fits, "{model:?} of {records:?} and perhaps {dead:?}");
 }
@@ -99,18 +109,20 @@ fn start(folder: &Path, wire: Wire) -> Job {
 
 /// The steps of each worker in so long.
 fn steps(folder: &Path, during: Duration) -> [u32; 3] {
-    let count = || {
-        [0, 1, 2].map(|worker| {
-            let text = fs::read_to_string(folder.join(format!("steps-{worker}"))).unwrap_or_default();
-            text.parse::<u32>().unwrap_or_default()
-        })
-    };
-    let before = count();
+    let before = counts(folder, "steps");
     sleep(during);
-    let after = count();
+    let after = counts(folder, "steps");
     [0, 1, 2].map(|worker| after[worker] - before[worker])
 }
 
-fn record(folder: &Path, worker: usize) -> Record {
+/// A number that each worker has written.
+pub fn counts(folder: &Path, name: &str) -> [u32; 3] {
+    [0, 1, 2].map(|worker| {
+        let text = fs::read_to_string(folder.join(format!("{name}-{worker}"))).unwrap_or_default();
+        text.parse::<u32>().unwrap_or_default()
+    })
+}
+
+pub fn record(folder: &Path, worker: usize) -> Record {
     Record::read(&fs::read(folder.join(format!("record-{worker}"))).unwrap())
 }

@@ -116,6 +116,7 @@ fn rank(job: Job, states: &States, group: &Group) -> Seen {
 fn save(server: &mut ParameterServer) -> Vec<u8> {
     let mut state = Vec::new();
     server.save(&mut state).unwrap();
+    server.confirm_saved();
     state
 }
 

@@ -53,6 +53,7 @@ impl Job {
                 let mut state = Vec::new();
                 server.save(&mut state).unwrap();
                 *self.saved.lock().unwrap() = state;
+                server.confirm_saved();
             }
             if told == DIE {
                 break;

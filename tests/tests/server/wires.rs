@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use brevity::server::messages::{Kind, Trailer};
 use brevity::server::{Method, Servers};
 use brevity::{Error, Group, ParameterServer};
 use brevity_testing::{Wire, on_every_wire};
@@ -17,6 +18,8 @@ on_every_wire! {
     dedicated_servers => |wire: Wire| work(wire, 5, Servers::Dedicated(2));
     strangers_to_the_protocol => |wire: Wire| refuse(wire);
     a_server_that_ends => |wire: Wire| end(wire);
+    a_server_that_ends_behind_a_slow_one => |wire: Wire| end_behind(wire);
+    a_worker_that_hangs => |wire: Wire| hang(wire);
     a_push_before_a_leave => |wire: Wire| leave(wire);
 }
 
@@ -83,26 +86,38 @@ fn refuse(wire: Wire) {
         match group.rank() {
             0 => {
                 server.fetch(&mut parameters).unwrap();
+                // Rank 1 has sent its pushes, and the server has looked at the model.
+                group.barrier().unwrap();
+                group.barrier().unwrap();
                 for step in 0..STEPS {
                     server.step(&gradients(0, step), 1.0, &mut parameters).unwrap();
                 }
                 server.leave().unwrap();
             }
             1 => {
+                server.fetch(&mut parameters).unwrap();
                 let longest = 8 * TOTAL + 10_000;
                 for (bytes, reason) in [
                     (vec![0; 100], "no worker"),
                     (vec![], "0 bytes"),
                     (vec![7; longest], "which is more than any push has"),
                     (vec![7; 5_000_000], "which is more than any push has"),
+                    (push_of(&[]), ""),
+                    (push_of(&[0; 200]), ""),
+                    (push_of(&[0xff; 200]), ""),
                 ] {
                     let reply =
                         server.peers().start_recv(vec![0u8; 1000], 2, REPLIES, Duration::from_secs(60));
                     server.peers().start_send(bytes, 2, REQUESTS).wait().1.unwrap();
                     let (bytes, received) = reply.wait();
-                    let text = String::from_utf8_lossy(&bytes[..received.unwrap().bytes]).into_owned();
+                    let bytes = &bytes[..received.unwrap().bytes];
+                    let (text, trailer) = Trailer::split(bytes).unwrap();
+                    let text = String::from_utf8_lossy(text);
                     assert!(text.contains(reason), "{text}, expected {reason}");
+                    assert_eq!((trailer.kind, trailer.step, trailer.clock), (Kind::Refused, 0, 0), "{text}");
                 }
+                group.barrier().unwrap();
+                group.barrier().unwrap();
                 // More than it may, without waiting for replies.
                 let sends: Vec<_> =
                     (0..50).map(|_| server.peers().start_send(vec![1u8; 200], 2, REQUESTS)).collect();
@@ -110,12 +125,22 @@ fn refuse(wire: Wire) {
                 drop(server);
             }
             _ => {
+                group.barrier().unwrap();
+                assert_eq!(server.model().unwrap().1, zeros().concat());
+                group.barrier().unwrap();
                 let served = server.serve().unwrap().unwrap();
                 assert_eq!(served.pushes, u64::from(STEPS));
-                assert!(served.refused >= 4);
+                assert!(served.refused >= 7);
             }
         }
     });
+}
+
+/// The first push of a worker, with this where a sparse vector should be.
+fn push_of(payload: &[u8]) -> Vec<u8> {
+    let mut message = payload.to_vec();
+    Trailer { rate: 1.0, ..Trailer::new(Kind::Push, 0, 1) }.end(&mut message);
+    message
 }
 
 /// A short leave does not overtake a long push, and the push is applied when the worker has left; also where
@@ -167,6 +192,70 @@ fn end(wire: Wire) {
         }
         assert!(matches!(ended, Some(Error::ServerLost { rank: 1, shard: 0 })), "{ended:?}");
         // The group goes on.
+        group.barrier().unwrap();
+    });
+}
+
+/// Rank 3 ends while the server before it holds an answer back for rank 1.
+fn end_behind(wire: Wire) {
+    on_transports(wire.world(4), move |group: &Group| {
+        let server = builder(group).servers(Servers::Dedicated(2)).staleness(0).build(&zeros());
+        let (mut server, mut parameters) = (server.unwrap(), zeros());
+        if server.is_worker() {
+            server.fetch(&mut parameters).unwrap();
+        }
+        // Both workers are there.
+        group.barrier().unwrap();
+        match group.rank() {
+            0 => {
+                let begun = Instant::now();
+                let ended = server.step(&gradients(0, 0), 1.0, &mut parameters);
+                assert!(matches!(ended, Err(Error::ServerLost { rank: 3, shard: 1 })), "{ended:?}");
+                // Far from the timeout.
+                assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+                group.barrier().unwrap();
+                server.pull(&mut parameters).unwrap();
+                server.leave().unwrap();
+            }
+            1 => {
+                group.barrier().unwrap();
+                server.leave().unwrap();
+            }
+            2 => {
+                group.barrier().unwrap();
+                assert_eq!(server.serve().unwrap().unwrap().pushes, 1);
+            }
+            _ => {
+                sleep(Duration::from_millis(100));
+                drop(server);
+                group.barrier().unwrap();
+            }
+        }
+        group.barrier().unwrap();
+    });
+}
+
+/// Rank 1 is not heard of: the other goes on after the patience, though it is ahead of it.
+fn hang(wire: Wire) {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    on_transports(wire.world(3), move |group: &Group| {
+        let server = builder(group).servers(Servers::Dedicated(1)).staleness(0).patience(PATIENCE);
+        let (mut server, mut parameters) = (server.build(&zeros()).unwrap(), zeros());
+        if server.is_worker() {
+            server.fetch(&mut parameters).unwrap();
+        }
+        group.barrier().unwrap();
+        if group.rank() == 0 {
+            let begun = Instant::now();
+            for step in 0..3 {
+                server.step(&gradients(0, step), 1.0, &mut parameters).unwrap();
+            }
+            // Far from the timeout.
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        }
+        group.barrier().unwrap();
+        let served = server.leave().unwrap();
+        assert!(served.is_none_or(|served| served.pushes == 3), "{served:?}");
         group.barrier().unwrap();
     });
 }
