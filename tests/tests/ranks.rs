@@ -12,6 +12,7 @@ mod collectives;
 mod compressed_estimates;
 mod dense;
 mod differ;
+mod early_deaths;
 mod estimates;
 mod exchange;
 mod exchange_auto;

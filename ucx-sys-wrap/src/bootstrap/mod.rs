@@ -30,6 +30,7 @@ mod acceptor;
 mod call;
 mod channel;
 mod choice;
+mod comeback;
 mod conversation;
 mod deadline;
 pub(crate) mod descriptors;
@@ -72,6 +73,7 @@ mod version_tests;
 mod wire;
 
 pub use choice::{Agreed, Capability, Choice, Selected, choose};
+pub use comeback::{Comeback, come_back};
 pub use deadline::Cancel;
 pub use id::JobId;
 pub use identity::{Identity, Introduction};
@@ -88,7 +90,7 @@ pub use open::{Opened, open};
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub use reserve::Ports;
 pub(crate) use reserve::reserve;
-pub use returning::{Reception, come_back};
+pub use returning::Reception;
 pub use variables::{SWITCH, switch};
 
 /// The version of everything that ranks send each other: bootstrap, frames of tcp, and collectives. It must
