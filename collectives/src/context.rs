@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::{OnLoss, Pool, Port};
 use ucx_sys_wrap::shm::SlotSet;
 use ucx_sys_wrap::{Owner, Rank};
@@ -11,7 +12,7 @@ use ucx_sys_wrap::{Owner, Rank};
 use crate::calls::seed;
 use crate::difference::{CONTROL, Difference};
 use crate::engine::{Engine, Status};
-use crate::group::Settings;
+use crate::group::{Group, Settings};
 use crate::host::Host;
 use crate::messages::{Messages, Tried};
 use crate::plan::{Machine, Plan, Terms};
@@ -31,6 +32,9 @@ pub(crate) struct Context {
     pub(crate) tried: Tried,
     /// The context in which this one was made after a loss: the members agree on that one.
     pub(crate) born_of: OnceLock<Arc<Ranks>>,
+    /// The context that the members have agreed on after this one, until there is a group in it: who shrinks
+    /// this one again goes on from there.
+    pub(crate) successor: Mutex<Option<Group>>,
 }
 
 /// The ranks of a context: what its calls need.
@@ -105,6 +109,7 @@ impl Context {
             objects: AtomicU32::new(0),
             tried: Tried::default(),
             born_of: OnceLock::new(),
+            successor: Mutex::new(None),
         }
     }
 

@@ -67,6 +67,7 @@ mod shared_buffers;
 mod shared_memory;
 mod sharing;
 mod shrink;
+mod shrink_again;
 mod shrink_processes;
 mod sim;
 mod sparse_sums;

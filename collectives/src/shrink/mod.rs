@@ -200,30 +200,32 @@ impl Group {
 
     fn shrink_by(&self, quorum: Quorum) -> Result<Self> {
         self.check_may_shrink(quorum)?;
-        let mut closed = self.clone();
+        let mut closed = self.unconfirmed();
         loop {
             let mut attempts = 0..ATTEMPTS;
-            let next = loop {
+            closed = loop {
                 let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
                 match closed.opened_by(closed.start_agreement(quorum, attempt).wait()) {
                     Err(Error::TooManyGroups) => {}
                     opened => break opened?,
                 }
             };
-            match next.duplicate() {
-                Ok(group) => return Ok(group.born_of(&next)),
-                Err(error) => closed = next.closed_by(error)?,
+            self.agreed_on(&closed);
+            let confirmed = closed.duplicate();
+            if let Some(group) = self.confirmed_by(confirmed, &closed)? {
+                return Ok(group);
             }
         }
     }
 
     fn start_shrink_by(&self, quorum: Quorum) -> impl Future<Output = Result<Self>> + use<> {
-        let mut closed = self.clone();
+        let first = self.clone();
         async move {
-            closed.check_may_shrink(quorum)?;
+            first.check_may_shrink(quorum)?;
+            let mut closed = first.unconfirmed();
             loop {
                 let mut attempts = 0..ATTEMPTS;
-                let next = loop {
+                closed = loop {
                     let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
                     let agreement = closed.start_agreement(quorum, attempt);
                     match closed.opened_by(agreement.await) {
@@ -231,9 +233,10 @@ impl Group {
                         opened => break opened?,
                     }
                 };
-                match next.start_duplicate().await {
-                    Ok(group) => return Ok(group.born_of(&next)),
-                    Err(error) => closed = next.closed_by(error)?,
+                first.agreed_on(&closed);
+                let confirmed = closed.start_duplicate().await;
+                if let Some(group) = first.confirmed_by(confirmed, &closed)? {
+                    return Ok(group);
                 }
             }
         }
@@ -319,11 +322,28 @@ impl Group {
         Ok(next)
     }
 
-    /// This group, if a loss has closed it on the way to the next one.
-    fn closed_by(self, error: Error) -> Result<Self> {
-        match error {
-            Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. } => Ok(self),
-            error => Err(error),
+    /// The group on which the members agree: the last one that has come of this one and was not confirmed,
+    /// because an earlier call has ended before.
+    fn unconfirmed(&self) -> Self {
+        self.context.successor.lock().clone().unwrap_or_else(|| self.clone())
+    }
+
+    /// Notes a group that has come of this one and is not confirmed yet.
+    fn agreed_on(&self, next: &Self) {
+        let before = self.context.successor.lock().replace(next.clone());
+        drop(before);
+    }
+
+    /// The group in which all have come to the `next` one; `None` if a loss has closed that meanwhile.
+    fn confirmed_by(&self, confirmed: Result<Self>, next: &Self) -> Result<Option<Self>> {
+        match confirmed {
+            Ok(group) => {
+                let last = self.context.successor.lock().take();
+                drop(last);
+                Ok(Some(group.born_of(next)))
+            }
+            Err(Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
