@@ -47,7 +47,10 @@ pub(crate) struct Ranks {
     numbers: Arc<Numbers>,
     /// The number of the context, the group of its tags.
     pub(crate) number: u16,
+    /// The epoch of messages: the low bits of the whole one.
     pub(crate) epoch: u8,
+    /// How many contexts have had the number, this one too.
+    pub(crate) whole_epoch: u32,
     /// The members' ranks in the world, by their rank in the context.
     pub(crate) members: Arc<[Rank]>,
     /// This rank in the context.
@@ -66,7 +69,7 @@ pub(crate) struct Ranks {
 /// What the members of a new context have agreed on.
 pub(crate) struct Agreed {
     pub(crate) number: u16,
-    pub(crate) epoch: u8,
+    pub(crate) epoch: u32,
     pub(crate) members: Arc<[Rank]>,
     pub(crate) slots: Option<SlotSet>,
 }
@@ -75,7 +78,9 @@ impl Context {
     /// Opens a context that all members have agreed on; `on_loss` tells what the loss of a member means. The
     /// world holds its number and its slots. A [plan](Self::plan) is made before its first call.
     pub(crate) fn open(world: &Arc<World>, agreed: Agreed, on_loss: OnLoss, settings: Settings) -> Self {
-        let Agreed { number, epoch, members, slots } = agreed;
+        let Agreed { number, epoch: whole_epoch, members, slots } = agreed;
+        // The epoch of messages has 8 bits: so many contexts of a number never have some at the same time.
+        let epoch = whole_epoch as u8;
         let port = world.engine.port();
         // Context 0 is open since the port was made.
         if number != 0 {
@@ -95,6 +100,7 @@ impl Context {
                 numbers: Arc::clone(&world.contexts),
                 number,
                 epoch,
+                whole_epoch,
                 members,
                 own,
                 host,
@@ -168,6 +174,7 @@ impl Ranks {
             numbers: Arc::clone(&world.contexts),
             number: CONTROL,
             epoch: 0,
+            whole_epoch: 0,
             members,
             own,
             host: None,

@@ -336,9 +336,7 @@ impl<'a> Claim<'a> {
         let (number, _) = self.number.take()?;
         self.world.contexts.begin(number, epoch);
         let slots = self.slots.take();
-        // The epoch on the wire has 8 bits: so many contexts of a number never have messages at the same
-        // time.
-        Some(Agreed { number, epoch: epoch as u8, members: choice.members, slots })
+        Some(Agreed { number, epoch, members: choice.members, slots })
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) use agreement::Quorum;
 pub(crate) use message::{GroupId, Value};
 
 /// The agreements and the messages about other groups that a rank remembers. A number has another epoch with
-/// each group, of which there are 256.
+/// each group.
 const REMEMBERED: usize = 64;
 const STRAYED: usize = 1024;
 
@@ -110,7 +110,7 @@ impl Held {
     /// those of other groups others.
     fn take(world: &Arc<World>, group: GroupId, attempt: u64) -> Self {
         let free = world.contexts.offer(&[]).free;
-        let id = u64::from(group.number) << 8 | u64::from(group.epoch);
+        let id = u64::from(group.number) << 32 | u64::from(group.epoch);
         let (count, start) = (free.len() as u64 * 64, mix(mix(group.members ^ id) ^ attempt));
         let numbers = (0..count).map(|step| ((start % count + step) % count) as u16);
         let is_free = |number: &u16| free[usize::from(*number) / 64] >> (number % 64) & 1 == 1;
@@ -313,8 +313,7 @@ impl Group {
             return Err(Error::HasShrunk);
         }
         let members = value.members.iter().map(|place| ranks.member(*place)).collect();
-        // The epoch on the wire has 8 bits.
-        let agreed = Agreed { number: value.number, epoch: value.epoch as u8, members, slots: None };
+        let agreed = Agreed { number: value.number, epoch: value.epoch, members, slots: None };
         let (world, settings) = (&self.context.world, self.context.settings);
         let machine = Some(*self.context.ranks.plan().machine());
         let next = Self::of(Context::open(world, agreed, OnLoss::Close, settings)).planned(machine);
@@ -360,7 +359,7 @@ impl Ranks {
     /// What the members call the context in an agreement.
     fn id(&self) -> GroupId {
         let digest = self.members.iter().fold(0, |digest, member| mix(digest ^ u64::from(member.0)));
-        GroupId { number: self.number, epoch: self.epoch, members: digest }
+        GroupId { number: self.number, epoch: self.whole_epoch, members: digest }
     }
 }
 
@@ -370,6 +369,30 @@ mod tests {
 
     const fn id(number: u16) -> GroupId {
         GroupId { number, epoch: 0, members: 0 }
+    }
+
+    /// The epoch of messages is the same again after 256 groups.
+    #[test]
+    fn a_group_is_another_one_than_that_which_had_its_number_long_ago() {
+        let place = |part: &Group| (part.context.ranks.number, part.context.ranks.epoch);
+        let shrink = |part: &Group| {
+            part.abort();
+            part.shrink().unwrap().barrier().unwrap();
+        };
+        std::thread::scope(|threads| {
+            for transport in ucx_sys_wrap::local::world(2) {
+                threads.spawn(move || {
+                    let group = Group::new(Box::new(transport), crate::Settings::default());
+                    let first = group.duplicate().unwrap();
+                    shrink(&first);
+                    let known = place(&first);
+                    drop(first);
+                    let mut parts = (0..5000).map(|_| group.duplicate().unwrap());
+                    shrink(&parts.find(|part| place(part) == known).unwrap());
+                    group.barrier().unwrap();
+                });
+            }
+        });
     }
 
     #[test]

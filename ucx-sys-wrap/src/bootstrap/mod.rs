@@ -97,4 +97,4 @@ pub use variables::{SWITCH, switch};
 /// be the same on all ranks, and is part of the first bytes that each sends. It rises with every change of
 /// the wire formats, of which tests hold a digest. UCX and shared memory have versions of their own, which
 /// are compared when ranks exchange their endpoint info and when they map each other's segments.
-pub const WIRE_VERSION: u32 = 16;
+pub const WIRE_VERSION: u32 = 17;
