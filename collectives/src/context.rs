@@ -35,6 +35,8 @@ pub(crate) struct Context {
     /// The context that the members have agreed on after this one, until there is a group in it: who shrinks
     /// this one again goes on from there.
     pub(crate) successor: Mutex<Option<Group>>,
+    /// The ranks of the world that others have gone on without, up to this context: some may still be there.
+    pub(crate) excluded: Arc<[Rank]>,
 }
 
 /// The ranks of a context: what its calls need.
@@ -72,13 +74,15 @@ pub(crate) struct Agreed {
     pub(crate) epoch: u32,
     pub(crate) members: Arc<[Rank]>,
     pub(crate) slots: Option<SlotSet>,
+    /// See [`Context::excluded`].
+    pub(crate) excluded: Arc<[Rank]>,
 }
 
 impl Context {
     /// Opens a context that all members have agreed on; `on_loss` tells what the loss of a member means. The
     /// world holds its number and its slots. A [plan](Self::plan) is made before its first call.
     pub(crate) fn open(world: &Arc<World>, agreed: Agreed, on_loss: OnLoss, settings: Settings) -> Self {
-        let Agreed { number, epoch: whole_epoch, members, slots } = agreed;
+        let Agreed { number, epoch: whole_epoch, members, slots, excluded } = agreed;
         // The epoch of messages has 8 bits: so many contexts of a number never have some at the same time.
         let epoch = whole_epoch as u8;
         let port = world.engine.port();
@@ -116,6 +120,7 @@ impl Context {
             tried: Tried::default(),
             born_of: OnceLock::new(),
             successor: Mutex::new(None),
+            excluded,
         }
     }
 

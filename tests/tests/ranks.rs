@@ -30,6 +30,7 @@ mod group_kills;
 mod groups;
 mod groups_sim;
 mod grow;
+mod grow_parts;
 mod grow_processes;
 mod grow_sim;
 mod gtopk_paper;

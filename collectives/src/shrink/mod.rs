@@ -312,8 +312,11 @@ impl Group {
         if !held.keep(&value) {
             return Err(Error::HasShrunk);
         }
-        let members = value.members.iter().map(|place| ranks.member(*place)).collect();
-        let agreed = Agreed { number: value.number, epoch: value.epoch, members, slots: None };
+        let members: Arc<[Rank]> = value.members.iter().map(|place| ranks.member(*place)).collect();
+        let gone = ranks.members.iter().filter(|member| !members.contains(member));
+        let excluded = self.context.excluded.iter().chain(gone).copied().collect();
+        let Value { number, epoch, .. } = value;
+        let agreed = Agreed { number, epoch, members, slots: None, excluded };
         let (world, settings) = (&self.context.world, self.context.settings);
         let machine = Some(*self.context.ranks.plan().machine());
         let next = Self::of(Context::open(world, agreed, OnLoss::Close, settings)).planned(machine);
