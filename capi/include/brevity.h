@@ -286,7 +286,8 @@ typedef struct brv_config {
     const char *place_of_return;
 
     /* How often this rank was started again, or 0 [BREVITY_INCARNATION]. A process with a number comes back
-     * to the job with this rank, world_size, key and name: brv_group_join ends when it is taken back. */
+     * to the job with this rank, world_size, key and name: brv_group_join ends when it is taken back. If the
+     * job has not begun, or all ranks were started again, it joins like the others. */
     uint32_t incarnation;
 
     uint32_t reserved_32;

@@ -50,8 +50,8 @@ pub struct RunArguments {
 
     /// Go on when ranks fail: the job has succeeded if one rank ends with status 0
     ///
-    /// For programs that shrink their group. When one rank has ended with status 0, the others have the grace
-    /// period to end. What has become of those that were lost is reported at the end.
+    /// For programs that shrink their group. When one rank has ended with status 0 and any was lost, the
+    /// others have the grace period to end. What has become of those that were lost is reported at the end.
     #[arg(long)]
     keep_going: bool,
 

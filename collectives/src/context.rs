@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::{OnLoss, Pool, Port};
 use ucx_sys_wrap::shm::SlotSet;
 use ucx_sys_wrap::{Owner, Rank};
@@ -11,7 +12,7 @@ use ucx_sys_wrap::{Owner, Rank};
 use crate::calls::seed;
 use crate::difference::{CONTROL, Difference};
 use crate::engine::{Engine, Status};
-use crate::group::Settings;
+use crate::group::{Group, Settings};
 use crate::host::Host;
 use crate::messages::{Messages, Tried};
 use crate::plan::{Machine, Plan, Terms};
@@ -31,6 +32,11 @@ pub(crate) struct Context {
     pub(crate) tried: Tried,
     /// The context in which this one was made after a loss: the members agree on that one.
     pub(crate) born_of: OnceLock<Arc<Ranks>>,
+    /// The context that the members have agreed on after this one, until there is a group in it: who shrinks
+    /// this one again goes on from there.
+    pub(crate) successor: Mutex<Option<Group>>,
+    /// The ranks of the world that others have gone on without, up to this context: some may still be there.
+    pub(crate) excluded: Arc<[Rank]>,
 }
 
 /// The ranks of a context: what its calls need.
@@ -43,7 +49,10 @@ pub(crate) struct Ranks {
     numbers: Arc<Numbers>,
     /// The number of the context, the group of its tags.
     pub(crate) number: u16,
+    /// The epoch of messages: the low bits of the whole one.
     pub(crate) epoch: u8,
+    /// How many contexts have had the number, this one too.
+    pub(crate) whole_epoch: u32,
     /// The members' ranks in the world, by their rank in the context.
     pub(crate) members: Arc<[Rank]>,
     /// This rank in the context.
@@ -62,16 +71,20 @@ pub(crate) struct Ranks {
 /// What the members of a new context have agreed on.
 pub(crate) struct Agreed {
     pub(crate) number: u16,
-    pub(crate) epoch: u8,
+    pub(crate) epoch: u32,
     pub(crate) members: Arc<[Rank]>,
     pub(crate) slots: Option<SlotSet>,
+    /// See [`Context::excluded`].
+    pub(crate) excluded: Arc<[Rank]>,
 }
 
 impl Context {
     /// Opens a context that all members have agreed on; `on_loss` tells what the loss of a member means. The
     /// world holds its number and its slots. A [plan](Self::plan) is made before its first call.
     pub(crate) fn open(world: &Arc<World>, agreed: Agreed, on_loss: OnLoss, settings: Settings) -> Self {
-        let Agreed { number, epoch, members, slots } = agreed;
+        let Agreed { number, epoch: whole_epoch, members, slots, excluded } = agreed;
+        // The epoch of messages has 8 bits: so many contexts of a number never have some at the same time.
+        let epoch = whole_epoch as u8;
         let port = world.engine.port();
         // Context 0 is open since the port was made.
         if number != 0 {
@@ -91,6 +104,7 @@ impl Context {
                 numbers: Arc::clone(&world.contexts),
                 number,
                 epoch,
+                whole_epoch,
                 members,
                 own,
                 host,
@@ -105,6 +119,8 @@ impl Context {
             objects: AtomicU32::new(0),
             tried: Tried::default(),
             born_of: OnceLock::new(),
+            successor: Mutex::new(None),
+            excluded,
         }
     }
 
@@ -164,6 +180,7 @@ impl Ranks {
             numbers: Arc::clone(&world.contexts),
             number: CONTROL,
             epoch: 0,
+            whole_epoch: 0,
             members,
             own,
             host: None,

@@ -29,6 +29,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The longest reason that other ranks are told.
 const REASON_BYTES: usize = 1024;
 
+const PART: &str = "call grow on a group of all ranks that are left";
+
 const ALONE: &str = "its ranks have not joined a job: they are threads of one process, or simulated";
 
 /// How the job of a world began, and who of its ranks is in the world.
@@ -110,9 +112,10 @@ impl Group {
     /// Joining the new world may take a quarter of the timeout of joining.
     ///
     /// # Errors
-    /// [`Error::NotGrown`] if the lowest rank can't listen, or if the group's ranks have not joined a job:
-    /// the group is as before. Those of an all-reduce, for instance if another rank is lost meanwhile: the
-    /// group can be shrunk, and grown then. [`Error::HasGrown`] if too few ranks are left to know which group
+    /// [`Error::NotGrown`] if the lowest rank can't listen, if other ranks of the world are there, as those
+    /// of another part after a [`split`](Self::split), or if the group's ranks have not joined a job: the
+    /// group is as before. Those of an all-reduce, for instance if another rank is lost meanwhile: the group
+    /// can be shrunk, and grown then. [`Error::HasGrown`] if too few ranks are left to know which group
     /// goes on: this one is closed, and a majority of it may go on in the new one.
     pub fn grow(&self, wait: Duration) -> Result<Self> {
         self.check_process()?;
@@ -180,7 +183,10 @@ impl Group {
         let leader = self.members().iter().position(|member| *member == lowest).unwrap_or_default() as u32;
         let mut millis = [u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)];
         self.broadcast(&mut millis, leader)?;
-        let own = (self.own() == lowest).then(|| self.receive(origin, wait));
+        let own = (self.own() == lowest).then(|| match self.elsewhere() {
+            Some(why) => Told::Failed(why),
+            None => self.receive(origin, wait),
+        });
         let _reserved = match &own {
             Some(Told::Invited(invitation)) => Some(Forgotten(invitation)),
             _ => None,
@@ -205,6 +211,18 @@ impl Group {
         });
         let next = self.confirm(joined.ok(), &left, origin.identity.join_timeout)?;
         Ok(next.map_or(Grown::NotAll, Grown::Next))
+    }
+
+    /// Why this group can't grow, if ranks of its world go on in others: each part would become a world.
+    fn elsewhere(&self) -> Option<String> {
+        let (port, lost) = (self.context.port(), self.context.port().lost());
+        let is_known = |rank: &Rank| self.members().contains(rank) || self.context.excluded.contains(rank);
+        let living = Rank::all(port.world_size()).filter(|rank| !is_known(rank) && !lost.contains(rank));
+        let living: Vec<String> =
+            living.filter(|rank| !port.watch(*rank)).map(|rank| rank.0.to_string()).collect();
+        let others = living.join(", ");
+        let why = || format!("rank {others} of the world is there, and not in this group: {PART}");
+        (!living.is_empty()).then(why)
     }
 
     /// Waits for lost ranks, and invites those that come. Gives up if this group is closed meanwhile.

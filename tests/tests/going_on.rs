@@ -4,18 +4,20 @@
 //! Gradients are whole numbers, so sums of the first tensors are exact; the others have every other kind of
 //! policy, and all ranks get the same bits.
 
+mod ledger;
+mod twice;
+
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use brevity::compress::SparseVec;
 use brevity::compress::quantise::Values;
-use brevity::compress::select::{TopKScratch, top_k};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
-use brevity::{Error, GradientExchange, Group, Policy, PutBack, Scope, Settings, Threshold};
+use brevity::{Error, GradientExchange, Group, Policy, PutBack, ReduceOp, Scope, Settings, Threshold};
 
 const STEPS: u32 = 3;
 pub(crate) const COUNT: usize = 60;
@@ -23,7 +25,7 @@ pub(crate) const TENSORS: usize = 15;
 /// The first ones, of which mass is counted.
 pub(crate) const EXACT: usize = 7;
 /// Those of low rank, of which gradients have rank 1: columns are drawn anew in each step.
-const MATRICES: std::ops::Range<usize> = 7..9;
+const MATRICES: Range<usize> = 7..9;
 const DENSITY: f64 = 0.1;
 
 /// Networks of other latencies, here and in `ci/exhaustive.sh`.
@@ -47,6 +49,8 @@ struct Plan {
     way: Way,
     /// Chooses the links.
     seed: u64,
+    /// Whether fewer than a majority go on.
+    any: bool,
 }
 
 pub(crate) type Tensors = Vec<Vec<f32>>;
@@ -58,12 +62,22 @@ struct Diary {
     begun: Vec<u32>,
     /// The averages that were delivered, by step, and over how many ranks they are.
     delivered: Vec<(u32, u32, Tensors)>,
-    /// Its residuals after its last step that has ended here.
-    residuals: Tensors,
+    /// Its residuals before its first step, and after each one that has ended here.
+    residuals: Vec<Tensors>,
     messages: u64,
+    /// Of each time that it has gone on, or has failed to: its messages from the shrink on.
+    going_on: Vec<(Range<u64>, bool)>,
     /// The steps that others had delivered, and this rank had not.
     caught_up: u32,
     has_ended: bool,
+}
+
+impl Diary {
+    /// Notes what the rank has once its last step has ended.
+    fn settle(&mut self, exchange: &GradientExchange) {
+        self.residuals.truncate(self.begun.len());
+        self.residuals.push(residuals(exchange));
+    }
 }
 
 /// The gradients of a rank: whole numbers, different ones in each step.
@@ -126,7 +140,7 @@ impl Plan {
         links
     }
 
-    fn simulate(self, faults: Option<Fault>) -> Vec<Diary> {
+    fn simulate(self, faults: impl IntoIterator<Item = Fault>) -> Vec<Diary> {
         let diaries: Vec<_> = (0..self.world_size).map(|_| Rc::new(RefCell::new(Diary::default()))).collect();
         let cluster = Cluster::new(self.world_size, self.links()).with_faults(faults);
         let ended = run(cluster.clone(), |transport| {
@@ -143,7 +157,7 @@ impl Plan {
         let own = world.rank();
         let (mut group, mut step) = (world.clone(), 0);
         let mut exchange = exchange(&group);
-        diary.borrow_mut().residuals = residuals(&exchange);
+        diary.borrow_mut().residuals.push(residuals(&exchange));
         loop {
             let mut averages = gradients(own, step.min(STEPS - 1));
             let is_well = if step < STEPS {
@@ -184,22 +198,52 @@ impl Plan {
                     let shared = exchange.share_state_async(&group, 0, &mut [[0.0f32]]).await;
                     assert!(shared.unwrap_err().to_string().contains("go_on"));
                 }
-                let size = group.world_size();
-                let Ok(left) = group.start_shrink().await else { break };
-                group = left;
-                if exchange.go_on_async(&group, &mut averages).await.unwrap() {
-                    let mut diary = diary.borrow_mut();
-                    diary.delivered.push((step - 1, size, averages.clone()));
-                    diary.caught_up += 1;
-                }
-                // They go on with the step that the last one of them has begun.
-                let (steps, reduced) = group.start_all_reduce(vec![step], brevity::ReduceOp::Max).await;
-                reduced.unwrap();
-                step = steps[0];
+                let Some(gone) = self.go_on(group, (&mut exchange, &mut averages), (&mut step, diary)).await
+                else {
+                    break;
+                };
+                group = gone;
             }
-            diary.borrow_mut().residuals = residuals(&exchange);
+            diary.borrow_mut().settle(&exchange);
         }
         diary.borrow_mut().has_ended = true;
+    }
+
+    /// Goes on, also after further deaths meanwhile. `None` if too few ranks are left.
+    async fn go_on(
+        self,
+        mut group: Group,
+        (exchange, averages): (&mut GradientExchange, &mut Tensors),
+        (step, diary): (&mut u32, &RefCell<Diary>),
+    ) -> Option<Group> {
+        loop {
+            // Those of the step that may be delivered.
+            let size = exchange.group().world_size();
+            let sent = || group.statistics().messages_sent;
+            let before = sent();
+            let shrunk = if self.any { group.start_shrink_any().await } else { group.start_shrink().await };
+            let left = shrunk.ok()?;
+            let gone_on = match exchange.go_on_async(&left, averages).await {
+                Ok(was_delivered) => {
+                    let mut diary = diary.borrow_mut();
+                    if was_delivered {
+                        diary.delivered.push((*step - 1, size, averages.clone()));
+                        diary.caught_up += 1;
+                    }
+                    diary.settle(exchange);
+                    true
+                }
+                Err(Error::Collective(_)) => false,
+                Err(error) => panic!("{error}"),
+            };
+            diary.borrow_mut().going_on.push((before..sent(), gone_on));
+            group = left;
+            // They go on with the step that the last one of them has begun.
+            if gone_on && let (steps, Ok(())) = group.start_all_reduce(vec![*step], ReduceOp::Max).await {
+                *step = steps[0];
+                return Some(group);
+            }
+        }
     }
 
     async fn step(
@@ -225,70 +269,21 @@ impl Plan {
         }
     }
 
-    /// What a rank has handed in, in the steps that it has begun.
-    fn handed_in(rank: u32, begun: &[u32]) -> Tensors {
-        let mut all = vec![vec![0.0; COUNT]; TENSORS];
-        begun.iter().for_each(|step| add(&mut all, &gradients(rank, *step), 1.0));
-        all
+    /// A death of each rank at each message that it sends in its steps.
+    fn deaths(self) -> Vec<Fault> {
+        let calm = self.simulate([]);
+        assert!(calm.iter().all(|diary| diary.has_ended && diary.delivered.len() == STEPS as usize));
+        let deaths_of = |(rank, diary): (u32, &Diary)| {
+            let death = move |messages| Fault::KillAfter { rank: Rank(rank), messages };
+            (1..=diary.messages).map(death)
+        };
+        (0..).zip(&calm).flat_map(deaths_of).collect()
     }
+}
 
-    /// Kills a rank. Returns how many ranks have learned afterwards that a step was delivered.
-    fn kill(self, fault: Fault) -> u32 {
-        let Fault::KillAfter { rank: Rank(victim), messages } = fault else { unreachable!() };
-        let diaries = self.simulate(Some(fault));
-        let case = || format!("{self:?}, killed after {messages} messages of rank {victim}: {diaries:#?}");
-        let living: Vec<u32> = (0..self.world_size).filter(|rank| *rank != victim).collect();
-        let first = &diaries[living[0] as usize];
-        for rank in &living {
-            let diary = &diaries[*rank as usize];
-            assert!(diary.has_ended, "rank {rank}, {}", case());
-            assert_eq!(diary.delivered, first.delivered, "ranks {} and {rank}, {}", living[0], case());
-        }
-        let dead = &diaries[victim as usize];
-        // The last step that the dead has begun may have been delivered.
-        let last = dead.begun.last().copied();
-        let ended = dead.delivered.last().map(|(step, ..)| *step);
-        let was_delivered = first.delivered.iter().any(|(step, ..)| Some(*step) == last) && ended != last;
-        let mut lost = Self::lost(&diaries, victim, case);
-        for (tensor, lost) in lost.iter_mut().enumerate() {
-            let mut kept = dead.residuals[tensor].clone();
-            if let Some(last) = last.filter(|_| ended != last) {
-                kept.iter_mut().zip(&gradients(victim, last)[tensor]).for_each(|(kept, own)| *kept += own);
-                if was_delivered {
-                    match tensor {
-                        0 => kept.fill(0.0),
-                        1 => {
-                            let (mut sent, mut scratch) = (SparseVec::new(COUNT), TopKScratch::new());
-                            let k = (DENSITY * COUNT as f64).round() as usize;
-                            top_k(&kept, k, &mut sent, &mut scratch).unwrap();
-                            sent.iter().for_each(|(index, _)| kept[index as usize] = 0.0);
-                        }
-                        // What merges have returned to the dead nobody knows.
-                        _ => continue,
-                    }
-                }
-            }
-            assert_eq!(*lost, kept, "tensor {tensor}, {}", case());
-        }
-        diaries.iter().map(|diary| diary.caught_up).sum()
-    }
-
-    /// What all have handed in, less what was delivered, and what the living still have: what is lost with
-    /// the dead.
-    fn lost(diaries: &[Diary], victim: u32, case: impl Fn() -> String) -> Tensors {
-        let mut lost = vec![vec![0.0; COUNT]; EXACT];
-        let first = diaries.iter().enumerate().find(|(rank, _)| *rank != victim as usize);
-        let (_, first) = first.unwrap_or_else(|| panic!("{}", case()));
-        let delivered = first.delivered.iter().map(|(_, size, averages)| sums(averages, *size));
-        delivered.for_each(|sums| add(&mut lost, &sums, -1.0));
-        for (rank, diary) in diaries.iter().enumerate() {
-            add(&mut lost, &Self::handed_in(rank as u32, &diary.begun), 1.0);
-            if rank != victim as usize {
-                add(&mut lost, &diary.residuals, -1.0);
-            }
-        }
-        lost
-    }
+fn victim_of(fault: &Fault) -> u32 {
+    let Fault::KillAfter { rank, .. } = fault else { unreachable!() };
+    rank.0
 }
 
 pub(crate) fn add(to: &mut Tensors, from: &Tensors, sign: f32) {
@@ -308,21 +303,18 @@ fn exhaustive_deaths_at_any_message_of_steps() {
     kill_everywhere(1..=MANY_SEEDS);
 }
 
-fn kill_everywhere(seeds: std::ops::RangeInclusive<u64>) {
+fn kill_everywhere(seeds: RangeInclusive<u64>) {
     let mut all_caught_up = 0;
     for world_size in 2..=4 {
         for way in [Way::AtOnce, Way::TensorByTensor] {
             let (mut deaths, mut caught_up) = (0, 0);
             for seed in seeds.clone() {
-                let plan = Plan { world_size, way, seed };
-                let calm = plan.simulate(None);
-                assert!(calm.iter().all(|diary| diary.has_ended && diary.delivered.len() == STEPS as usize));
+                let plan = Plan { world_size, way, seed, any: false };
                 // Of two ranks, the higher one does not go on alone.
-                for victim in u32::from(world_size == 2)..world_size {
-                    for messages in 1..=calm[victim as usize].messages {
-                        deaths += 1;
-                        caught_up += plan.kill(Fault::KillAfter { rank: Rank(victim), messages });
-                    }
+                let has_majority = |fault: &Fault| world_size > 2 || victim_of(fault) > 0;
+                for fault in plan.deaths().into_iter().filter(has_majority) {
+                    deaths += 1;
+                    caught_up += plan.kill(&[fault]).iter().map(|diary| diary.caught_up).sum::<u32>();
                 }
             }
             println!(

@@ -4,6 +4,9 @@
 //! have the results; so one that fails in it has them too, and only waits for the decision: it delivers the
 //! step if any rank that is left has passed, and puts it back otherwise. A rank that fails before has kept
 //! all others from passing.
+//!
+//! The ranks compare the number of steps that each has delivered in all groups so far. So if one more is lost
+//! while they do, and only some have learned the result, the others learn it in the next group.
 
 use std::time::Duration;
 
@@ -80,6 +83,9 @@ impl GradientExchange {
     /// those of that step then, for the model. Otherwise they are unchanged, and a step that has failed is in
     /// the residuals: don't hand it in again. Low-rank tensors keep their warm start; thresholds and draws
     /// begin anew, on all ranks.
+    ///
+    /// An exchange that was just built has delivered no step, and can't go on beside others that have: it
+    /// gets its state by [`share_state`](Self::share_state).
     ///
     /// Costs an all-reduce of 8 bytes.
     ///

@@ -224,6 +224,7 @@ impl GradientExchange {
         }
         let momenta = self.parts.tensors.iter_mut().filter_map(|tensor| tensor.momentum.as_mut());
         momenta.for_each(PostMomentum::restart);
+        self.parts.delivered = 0;
         self.move_to(group);
     }
 
@@ -235,7 +236,6 @@ impl GradientExchange {
     fn move_as(&mut self, group: &Group, number: u32) {
         self.group = group.clone();
         self.parts.number = number;
-        self.parts.delivered = 0;
         for bucket in &mut self.parts.buckets {
             match bucket {
                 Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),

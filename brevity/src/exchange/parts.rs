@@ -26,7 +26,8 @@ pub(super) struct Parts {
     pub(super) keeps_going: bool,
     /// The last step, if this rank has its results and does not know whether others have delivered it.
     pub(super) undecided: Option<Shares>,
-    /// The steps that were delivered since the ranks have last counted them.
+    /// The steps that were delivered since the exchange was built, or has rejoined a group. It is counted on
+    /// when the exchange goes on: ranks may learn of a step in one group, and others only in the next.
     pub(super) delivered: u64,
     pub(super) course: Course,
     /// What the exchange was built with, in words.

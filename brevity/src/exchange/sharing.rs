@@ -205,7 +205,7 @@ struct Sharing {
 /// What exchanges have alike on all ranks, apart from what they were built with.
 struct Shared {
     steps: u64,
-    /// The steps that were delivered in the group.
+    /// The steps that were delivered.
     delivered: u64,
     /// Of each sparse tensor its own.
     densities: Vec<Option<Density>>,
@@ -249,7 +249,7 @@ impl Shared {
     }
 }
 
-/// The number of steps, that of the steps that were delivered in the group, the densities of sparse tensors
+/// The number of steps, that of the steps that were delivered, the densities of sparse tensors
 /// in the builder's order, then by bucket the warm starts with their origins, and the steps of projections
 /// with theirs, then momenta after aggregation in the builder's order, with theirs.
 impl State for Shared {

@@ -127,7 +127,7 @@ impl Group {
             has_gone: AtomicBool::new(false),
         });
         let slots = places(&world, &world.here(&members)).map(|_| SlotSet::default());
-        let agreed = Agreed { number: 0, epoch: 0, members, slots };
+        let agreed = Agreed { number: 0, epoch: 0, members, slots, excluded: Arc::default() };
         Ok(Self::of(Context::open(&world, agreed, OnLoss::Close, settings)))
     }
 

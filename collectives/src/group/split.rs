@@ -127,6 +127,7 @@ impl Group {
         let Context { world, settings, .. } = &*self.context;
         let part = agreed.map(|agreed| {
             let machine = Some(*self.context.ranks.plan().machine());
+            let agreed = Agreed { excluded: Arc::clone(&self.context.excluded), ..agreed };
             Self::of(Context::open(world, agreed, on_loss, *settings)).planned(machine)
         });
         if let (Some(part), Err(_)) = (&part, &confirmed) {
@@ -336,9 +337,7 @@ impl<'a> Claim<'a> {
         let (number, _) = self.number.take()?;
         self.world.contexts.begin(number, epoch);
         let slots = self.slots.take();
-        // The epoch on the wire has 8 bits: so many contexts of a number never have messages at the same
-        // time.
-        Some(Agreed { number, epoch: epoch as u8, members: choice.members, slots })
+        Some(Agreed { number, epoch, members: choice.members, slots, excluded: Arc::default() })
     }
 }
 

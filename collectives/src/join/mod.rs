@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::bootstrap::{self, Choice, Identity, JobId, JobKey, Master, Ports, open};
+use ucx_sys_wrap::bootstrap::{self, Choice, Comeback, Identity, JobId, JobKey, Master, Ports, open};
 use ucx_sys_wrap::{Error as Transport, Rank};
 
 pub use awaited::Joining;
@@ -245,10 +245,16 @@ impl Join {
         self
     }
 
-    /// How often this rank was started again. A rank with a number above 0 does not join at the beginning: it
-    /// comes back to a job that goes on, whose ranks that are left call [`grow`](Group::grow). Rank, world
-    /// size, key and job are those with which the job began. The group may be closed already, if another rank
-    /// is lost meanwhile: [shrink](Group::shrink) it then, as the others do.
+    /// How often this rank was started again. A rank with a number above 0 comes back to a job that goes on,
+    /// whose ranks that are left call [`grow`](Group::grow). Rank, world size, key and job are those with
+    /// which the job began. The group may be closed already, if another rank is lost meanwhile:
+    /// [shrink](Group::shrink) it then, as the others do.
+    ///
+    /// If the rank was lost while all joined at an [`address`](Self::address), so that the job has not begun,
+    /// or if all ranks were started again, it joins as if this number was 0. The [`incarnation`] of the next
+    /// process is higher nevertheless.
+    ///
+    /// [`incarnation`]: Self::incarnation
     pub fn incarnation(mut self, number: u32) -> Self {
         self.identity.incarnation = number;
         self
@@ -320,7 +326,8 @@ impl Join {
         Ok(group.planned(machine))
     }
 
-    /// Comes back to a job that goes on, until its ranks have confirmed it or the time is over.
+    /// Comes back to a job that goes on, until its ranks have confirmed it or the time is over; or joins one
+    /// that has not begun.
     fn come_back(self) -> Result<Group> {
         let (start, whole) = (Instant::now(), self.identity.join_timeout);
         loop {
@@ -332,7 +339,12 @@ impl Join {
                 }
                 error => error,
             });
-            let (mut identity, invitation) = called.map_err(self.told())?;
+            let Comeback::Invited(invited) = called.map_err(self.told())? else {
+                let mut first = self.clone();
+                first.identity.join_timeout = whole.saturating_sub(start.elapsed());
+                return first.enter(None);
+            };
+            let (mut identity, invitation) = *invited;
             identity.join_timeout = whole;
             let entered = Origin::invited(&identity, &invitation)
                 .and_then(|(identity, origin)| Self { identity, ..self.clone() }.enter(Some(origin)));

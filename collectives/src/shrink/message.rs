@@ -3,7 +3,7 @@
 //! | bytes | |
 //! | --- | --- |
 //! | 2 | number of the closed context |
-//! | 1 | its epoch |
+//! | 4 | its epoch |
 //! | 8 | digest of its members |
 //! | 1 | kind: 0 prepare, 1 promise, 2 accept, 3 accepted, 4 behind, 5 decided, 6 given up, 7 here |
 //! | 8 | ballot; of a decision, and of one that is here, 0 |
@@ -23,7 +23,7 @@ pub(super) const MOST_OFFERS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupId {
     pub(crate) number: u16,
-    pub(crate) epoch: u8,
+    pub(crate) epoch: u32,
     /// A digest of its members.
     pub(crate) members: u64,
 }
@@ -94,7 +94,7 @@ impl Message {
     pub(super) fn encode(&self, group: GroupId) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(group.number.to_le_bytes());
-        out.push(group.epoch);
+        out.extend(group.epoch.to_le_bytes());
         out.extend(group.members.to_le_bytes());
         let (kind, ballot) = match self {
             Self::Prepare(ballot) => (0, *ballot),
@@ -173,13 +173,13 @@ impl Message {
 
 impl GroupId {
     /// The bytes of an id in front of a message.
-    const BYTES: usize = 11;
+    const BYTES: usize = 14;
 
     /// The group that a message is about.
     pub(super) fn of_message(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let number = u16::from_le_bytes(take(&mut rest)?);
-        let epoch = u8::from_le_bytes(take(&mut rest)?);
+        let epoch = u32::from_le_bytes(take(&mut rest)?);
         Some(Self { number, epoch, members: u64::from_le_bytes(take(&mut rest)?) })
     }
 }
@@ -226,7 +226,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    const GROUP: GroupId = GroupId { number: 3, epoch: 9, members: 0x1234_5678_9abc };
+    const GROUP: GroupId = GroupId { number: 3, epoch: 70_009, members: 0x1234_5678_9abc };
 
     fn all() -> Vec<Message> {
         let value = Value { number: 7, epoch: 300, members: vec![0, 2, 3] };

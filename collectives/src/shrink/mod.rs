@@ -38,7 +38,7 @@ pub(crate) use agreement::Quorum;
 pub(crate) use message::{GroupId, Value};
 
 /// The agreements and the messages about other groups that a rank remembers. A number has another epoch with
-/// each group, of which there are 256.
+/// each group.
 const REMEMBERED: usize = 64;
 const STRAYED: usize = 1024;
 
@@ -110,7 +110,7 @@ impl Held {
     /// those of other groups others.
     fn take(world: &Arc<World>, group: GroupId, attempt: u64) -> Self {
         let free = world.contexts.offer(&[]).free;
-        let id = u64::from(group.number) << 8 | u64::from(group.epoch);
+        let id = u64::from(group.number) << 32 | u64::from(group.epoch);
         let (count, start) = (free.len() as u64 * 64, mix(mix(group.members ^ id) ^ attempt));
         let numbers = (0..count).map(|step| ((start % count + step) % count) as u16);
         let is_free = |number: &u16| free[usize::from(*number) / 64] >> (number % 64) & 1 == 1;
@@ -200,30 +200,32 @@ impl Group {
 
     fn shrink_by(&self, quorum: Quorum) -> Result<Self> {
         self.check_may_shrink(quorum)?;
-        let mut closed = self.clone();
+        let mut closed = self.unconfirmed();
         loop {
             let mut attempts = 0..ATTEMPTS;
-            let next = loop {
+            closed = loop {
                 let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
                 match closed.opened_by(closed.start_agreement(quorum, attempt).wait()) {
                     Err(Error::TooManyGroups) => {}
                     opened => break opened?,
                 }
             };
-            match next.duplicate() {
-                Ok(group) => return Ok(group.born_of(&next)),
-                Err(error) => closed = next.closed_by(error)?,
+            self.agreed_on(&closed);
+            let confirmed = closed.duplicate();
+            if let Some(group) = self.confirmed_by(confirmed, &closed)? {
+                return Ok(group);
             }
         }
     }
 
     fn start_shrink_by(&self, quorum: Quorum) -> impl Future<Output = Result<Self>> + use<> {
-        let mut closed = self.clone();
+        let first = self.clone();
         async move {
-            closed.check_may_shrink(quorum)?;
+            first.check_may_shrink(quorum)?;
+            let mut closed = first.unconfirmed();
             loop {
                 let mut attempts = 0..ATTEMPTS;
-                let next = loop {
+                closed = loop {
                     let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
                     let agreement = closed.start_agreement(quorum, attempt);
                     match closed.opened_by(agreement.await) {
@@ -231,9 +233,10 @@ impl Group {
                         opened => break opened?,
                     }
                 };
-                match next.start_duplicate().await {
-                    Ok(group) => return Ok(group.born_of(&next)),
-                    Err(error) => closed = next.closed_by(error)?,
+                first.agreed_on(&closed);
+                let confirmed = closed.start_duplicate().await;
+                if let Some(group) = first.confirmed_by(confirmed, &closed)? {
+                    return Ok(group);
                 }
             }
         }
@@ -309,9 +312,11 @@ impl Group {
         if !held.keep(&value) {
             return Err(Error::HasShrunk);
         }
-        let members = value.members.iter().map(|place| ranks.member(*place)).collect();
-        // The epoch on the wire has 8 bits.
-        let agreed = Agreed { number: value.number, epoch: value.epoch as u8, members, slots: None };
+        let members: Arc<[Rank]> = value.members.iter().map(|place| ranks.member(*place)).collect();
+        let gone = ranks.members.iter().filter(|member| !members.contains(member));
+        let excluded = self.context.excluded.iter().chain(gone).copied().collect();
+        let Value { number, epoch, .. } = value;
+        let agreed = Agreed { number, epoch, members, slots: None, excluded };
         let (world, settings) = (&self.context.world, self.context.settings);
         let machine = Some(*self.context.ranks.plan().machine());
         let next = Self::of(Context::open(world, agreed, OnLoss::Close, settings)).planned(machine);
@@ -319,11 +324,28 @@ impl Group {
         Ok(next)
     }
 
-    /// This group, if a loss has closed it on the way to the next one.
-    fn closed_by(self, error: Error) -> Result<Self> {
-        match error {
-            Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. } => Ok(self),
-            error => Err(error),
+    /// The group on which the members agree: the last one that has come of this one and was not confirmed,
+    /// because an earlier call has ended before.
+    fn unconfirmed(&self) -> Self {
+        self.context.successor.lock().clone().unwrap_or_else(|| self.clone())
+    }
+
+    /// Notes a group that has come of this one and is not confirmed yet.
+    fn agreed_on(&self, next: &Self) {
+        let before = self.context.successor.lock().replace(next.clone());
+        drop(before);
+    }
+
+    /// The group in which all have come to the `next` one; `None` if a loss has closed that meanwhile.
+    fn confirmed_by(&self, confirmed: Result<Self>, next: &Self) -> Result<Option<Self>> {
+        match confirmed {
+            Ok(group) => {
+                let last = self.context.successor.lock().take();
+                drop(last);
+                Ok(Some(group.born_of(next)))
+            }
+            Err(Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -340,7 +362,7 @@ impl Ranks {
     /// What the members call the context in an agreement.
     fn id(&self) -> GroupId {
         let digest = self.members.iter().fold(0, |digest, member| mix(digest ^ u64::from(member.0)));
-        GroupId { number: self.number, epoch: self.epoch, members: digest }
+        GroupId { number: self.number, epoch: self.whole_epoch, members: digest }
     }
 }
 
@@ -350,6 +372,30 @@ mod tests {
 
     const fn id(number: u16) -> GroupId {
         GroupId { number, epoch: 0, members: 0 }
+    }
+
+    /// The epoch of messages is the same again after 256 groups.
+    #[test]
+    fn a_group_is_another_one_than_that_which_had_its_number_long_ago() {
+        let place = |part: &Group| (part.context.ranks.number, part.context.ranks.epoch);
+        let shrink = |part: &Group| {
+            part.abort();
+            part.shrink().unwrap().barrier().unwrap();
+        };
+        std::thread::scope(|threads| {
+            for transport in ucx_sys_wrap::local::world(2) {
+                threads.spawn(move || {
+                    let group = Group::new(Box::new(transport), crate::Settings::default());
+                    let first = group.duplicate().unwrap();
+                    shrink(&first);
+                    let known = place(&first);
+                    drop(first);
+                    let mut parts = (0..5000).map(|_| group.duplicate().unwrap());
+                    shrink(&parts.find(|part| place(part) == known).unwrap());
+                    group.barrier().unwrap();
+                });
+            }
+        });
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(super) struct Acceptor {
     next: usize,
     party: Arc<Party>,
     purpose: Purpose,
+    /// Whether callers are answered with their own purpose.
+    echoes: bool,
     callers: Vec<Conversation>,
     /// Whether a listener may have more callers.
     more: bool,
@@ -83,7 +85,13 @@ impl Acceptor {
 
     fn over(listeners: Vec<TcpListener>, party: &Arc<Party>, purpose: Purpose) -> Self {
         let (callers, party) = (Vec::new(), party.clone());
-        Self { listeners, next: 0, party, purpose, callers, more: true, turned_away: None }
+        let (next, echoes, more, turned_away) = (0, false, true, None);
+        Self { listeners, next, party, purpose, echoes, callers, more, turned_away }
+    }
+
+    /// The same for all callers that may be answered with this purpose, with their own purpose as answer.
+    pub(super) fn echoing(self) -> Self {
+        Self { echoes: true, ..self }
     }
 
     /// Whether nobody but this host can call.
@@ -150,8 +158,9 @@ impl Acceptor {
                     idle = 0;
                     let channel = Channel::accepted(stream, peer)
                         .map_err(|error| Error::system("can't take a caller", error));
-                    match channel.and_then(|channel| Conversation::answer(&self.party, self.purpose, channel))
-                    {
+                    let Self { party, purpose, echoes, .. } = &*self;
+                    let answer = |channel| Conversation::answer(party, *purpose, channel, *echoes);
+                    match channel.and_then(answer) {
                         Ok(caller) => self.callers.push(caller),
                         Err(error) => tracing::debug!(%peer, %error, "dropped a caller"),
                     }

@@ -22,6 +22,8 @@ pub(super) struct Conversation {
     proven: bool,
     /// Whether a caller hangs up on an answerer of another job, before it has proven anything to it.
     is_choosy: bool,
+    /// Whether an answerer says the purpose of its caller as its own.
+    echoes: bool,
     pub(super) since: Instant,
 }
 
@@ -60,14 +62,21 @@ impl Conversation {
         Ok(Self::new(party, mine, channel, is_choosy))
     }
 
-    pub(super) fn answer(party: &Arc<Party>, purpose: Purpose, channel: Channel) -> Result<Self> {
+    /// Answers a caller that may be answered with this purpose; with `echoes` the answer is the caller's own
+    /// purpose.
+    pub(super) fn answer(
+        party: &Arc<Party>,
+        purpose: Purpose,
+        channel: Channel,
+        echoes: bool,
+    ) -> Result<Self> {
         let mine = party.opening(purpose, Role::Answerer, 0)?;
-        Ok(Self::new(party, mine, channel, false))
+        Ok(Self { echoes, ..Self::new(party, mine, channel, false) })
     }
 
     fn new(party: &Arc<Party>, mine: Opening, channel: Channel, is_choosy: bool) -> Self {
         let (party, since) = (party.clone(), Instant::now());
-        Self { channel, party, mine, theirs: None, proven: false, is_choosy, since }
+        Self { channel, party, mine, theirs: None, proven: false, is_choosy, echoes: false, since }
     }
 
     /// Whether the peer has sent a fitting opening.
@@ -126,6 +135,9 @@ impl Conversation {
             }
             Role::Answerer => {
                 self.mine.peer = opening.rank;
+                if self.echoes {
+                    self.mine.purpose = opening.purpose;
+                }
                 self.channel.queue(self.mine.encode());
             }
         }

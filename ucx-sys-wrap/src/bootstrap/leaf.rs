@@ -11,6 +11,7 @@ use super::identity::{Identity, key_needed};
 use super::interface::{LOOPBACK, is_here};
 use super::master::Master;
 use super::proof::{Opening, Party, Purpose};
+use super::root::left_while_joining;
 use super::wire::{Frame, Verdict};
 use crate::{Error, Rank, Result};
 
@@ -18,6 +19,9 @@ const ROOT: Rank = Rank(0);
 
 /// The delay between the first calls of rank 0's possible ports: usually it has the first.
 const STAGGER: Duration = Duration::from_millis(100);
+
+/// The pause of a rank that has lost rank 0.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// How much longer than its own deadline a rank waits for rank 0's verdict.
 const GRACE: Duration = Duration::from_secs(1);
@@ -32,13 +36,41 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    /// Calls rank 0 until all ranks have joined; returns the earliest deadline of all ranks too.
+    /// Calls rank 0 until all ranks have joined, also if it goes meanwhile and comes again; returns the
+    /// earliest deadline of all ranks too.
     pub(super) fn join(
         identity: &Identity,
         party: &Arc<Party>,
         deadline: Deadline,
     ) -> Result<(Self, Deadline)> {
-        let (opening, channel, master) = reach(identity, party, Purpose::Rendezvous, deadline)?;
+        let mut has_left = false;
+        loop {
+            match Self::join_once(identity, party, deadline) {
+                Err(Error::PeerLost { rank: ROOT }) if !deadline.passed() => {
+                    if !std::mem::replace(&mut has_left, true) {
+                        tracing::warn!(
+                            "rank 0 has left while the others were joining: waiting {:.0} s for it to come \
+                             again",
+                            deadline.remaining().as_secs_f64()
+                        );
+                    }
+                    std::thread::sleep(PAUSE.min(deadline.remaining()));
+                }
+                Err(Error::MissingRanks { missing, deadline, master }) if has_left => {
+                    let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
+                    let left = left_while_joining(&[ROOT.0].into(), &numbers);
+                    return Err(Error::MissingRanks { missing, deadline, master: master + &left });
+                }
+                joined => return joined,
+            }
+        }
+    }
+
+    fn join_once(identity: &Identity, party: &Arc<Party>, deadline: Deadline) -> Result<(Self, Deadline)> {
+        let mut search = Search::new(&[identity], party, Purpose::Rendezvous, &deadline)?;
+        let Some((opening, channel, master)) = search.until(&deadline)? else {
+            return Err(search.missing(&deadline));
+        };
         if let Some((subject, found, expected)) = party.difference(&opening) {
             let verdict = Verdict::Disagreement { subject, rank: party.rank, found, expected };
             return Err(verdict.into_error(master));
@@ -122,50 +154,70 @@ pub(super) fn next_frame(channel: &mut Channel, max_body: usize, deadline: &Dead
     }
 }
 
-/// Calls all places where rank 0, or whoever listens there for this purpose, may be until it has proven
-/// itself; returns its place too.
-pub(super) fn reach(
-    identity: &Identity,
-    party: &Arc<Party>,
-    purpose: Purpose,
-    deadline: Deadline,
-) -> Result<(Opening, Channel, String)> {
-    let addresses = match &identity.published {
-        Some(published) => published.addresses.clone(),
-        None => resolve(&identity.master, &deadline)?,
-    };
-    if identity.key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
-        return Err(key_needed());
-    }
-    let call = |(number, master): (u32, Master)| {
-        let at_port = |address: &SocketAddr| match &identity.published {
-            Some(_) => *address,
-            None => SocketAddr::new(address.ip(), master.port),
-        };
-        let call = Call::new(party, purpose, ROOT.0, addresses.iter().map(at_port).collect());
-        let several = !identity.other_ports.is_empty();
-        (if several { call.one_of_several(STAGGER * number) } else { call }, master)
-    };
-    let mut calls: Vec<(Call, Master)> = (0..).zip(identity.masters()).map(call).collect();
-    loop {
-        for (call, master) in &mut calls {
-            if let Some((opening, channel)) = call.turn()? {
-                return Ok((opening, channel, master.to_string()));
+/// Calls of all places where rank 0, or whoever listens there for this purpose, may be.
+pub(super) struct Search {
+    calls: Vec<(Call, Master)>,
+    /// The places, for an error.
+    places: String,
+}
+
+impl Search {
+    /// Begins to call the masters of these identities of one job. Asks for their addresses until `deadline`.
+    pub(super) fn new(
+        identities: &[&Identity],
+        party: &Arc<Party>,
+        purpose: Purpose,
+        deadline: &Deadline,
+    ) -> Result<Self> {
+        let (mut places, mut calls) = (Vec::new(), Vec::new());
+        let several = identities.len() > 1 || identities.iter().any(|one| !one.other_ports.is_empty());
+        for identity in identities {
+            let addresses = match &identity.published {
+                Some(published) => published.addresses.clone(),
+                None => resolve(&identity.master, deadline)?,
+            };
+            if identity.key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
+                return Err(key_needed());
             }
-        }
-        if deadline.passed() {
-            if let Some(refusal) = calls.iter_mut().find_map(|(call, _)| call.refusal()) {
-                return Err(refusal);
+            for (number, master) in (0..).zip(identity.masters()) {
+                let at_port = |address: &SocketAddr| match &identity.published {
+                    Some(_) => *address,
+                    None => SocketAddr::new(address.ip(), master.port),
+                };
+                let call = Call::new(party, purpose, ROOT.0, addresses.iter().map(at_port).collect());
+                calls.push((if several { call.one_of_several(STAGGER * number) } else { call }, master));
             }
-            let hint = calls.iter().map(|(call, _)| call.hint()).find(|hint| !hint.is_empty());
             let last = identity.other_ports.last();
             let others = last.map_or_else(String::new, |last| format!(" or another port up to {last}"));
-            let hint = hint.unwrap_or_default();
-            return Err(root_missing(deadline, format!("{}{others}{hint}", identity.master)));
+            places.push(format!("{}{others}", identity.master));
         }
-        let longest = calls.iter().map(|(call, _)| call.patience()).min().unwrap_or_default();
-        let channels = calls.iter_mut().filter_map(|(call, _)| call.channel_mut());
-        wait_for(&[], channels, longest.min(deadline.remaining()));
+        Ok(Self { calls, places: places.join(" or ") })
+    }
+
+    /// Calls until one has proven itself, or until then; returns its place too.
+    pub(super) fn until(&mut self, deadline: &Deadline) -> Result<Option<(Opening, Channel, String)>> {
+        loop {
+            for (call, master) in &mut self.calls {
+                if let Some((opening, channel)) = call.turn()? {
+                    return Ok(Some((opening, channel, master.to_string())));
+                }
+            }
+            if deadline.passed() {
+                return Ok(None);
+            }
+            let longest = self.calls.iter().map(|(call, _)| call.patience()).min().unwrap_or_default();
+            let channels = self.calls.iter_mut().filter_map(|(call, _)| call.channel_mut());
+            wait_for(&[], channels, longest.min(deadline.remaining()));
+        }
+    }
+
+    /// The error if nobody was found by the deadline.
+    pub(super) fn missing(mut self, deadline: &Deadline) -> Error {
+        if let Some(refusal) = self.calls.iter_mut().find_map(|(call, _)| call.refusal()) {
+            return refusal;
+        }
+        let hint = self.calls.iter().map(|(call, _)| call.hint()).find(|hint| !hint.is_empty());
+        root_missing(*deadline, self.places + hint.unwrap_or_default())
     }
 }
 

@@ -30,6 +30,7 @@ mod acceptor;
 mod call;
 mod channel;
 mod choice;
+mod comeback;
 mod conversation;
 mod deadline;
 pub(crate) mod descriptors;
@@ -72,6 +73,7 @@ mod version_tests;
 mod wire;
 
 pub use choice::{Agreed, Capability, Choice, Selected, choose};
+pub use comeback::{Comeback, come_back};
 pub use deadline::Cancel;
 pub use id::JobId;
 pub use identity::{Identity, Introduction};
@@ -88,11 +90,11 @@ pub use open::{Opened, open};
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub use reserve::Ports;
 pub(crate) use reserve::reserve;
-pub use returning::{Reception, come_back};
+pub use returning::Reception;
 pub use variables::{SWITCH, switch};
 
 /// The version of everything that ranks send each other: bootstrap, frames of tcp, and collectives. It must
 /// be the same on all ranks, and is part of the first bytes that each sends. It rises with every change of
 /// the wire formats, of which tests hold a digest. UCX and shared memory have versions of their own, which
 /// are compared when ranks exchange their endpoint info and when they map each other's segments.
-pub const WIRE_VERSION: u32 = 16;
+pub const WIRE_VERSION: u32 = 17;

@@ -35,6 +35,14 @@ pub(super) enum Purpose {
     Return = 4,
 }
 
+impl Purpose {
+    /// Whether a listener may answer one that calls for this in this way. One that comes back learns so that
+    /// the job has not begun.
+    fn may_be_answered(self, answer: Self) -> bool {
+        self == answer || (self, answer) == (Self::Return, Self::Rendezvous)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The end that connects.
@@ -122,7 +130,12 @@ impl Opening {
     /// Whether it is what the other end of a connection may say to the end that says `mine`.
     pub(super) fn fits(&self, mine: &Self) -> bool {
         let is_sender_expected = mine.role == Role::Answerer || self.rank == mine.peer;
-        is_sender_expected && (self.purpose, self.peer) == (mine.purpose, mine.rank) && self.role != mine.role
+        let (called, answer) = match mine.role {
+            Role::Caller => (mine.purpose, self.purpose),
+            Role::Answerer => (self.purpose, mine.purpose),
+        };
+        let is_expected = is_sender_expected && called.may_be_answered(answer);
+        is_expected && self.peer == mine.rank && self.role != mine.role
     }
 }
 
@@ -239,6 +252,19 @@ mod tests {
             if let Some(opening) = Opening::decode(&bytes) {
                 prop_assert_eq!(opening.encode(), bytes);
             }
+        }
+    }
+
+    #[test]
+    fn one_that_comes_back_may_be_told_that_the_job_has_not_begun() {
+        use Purpose::{FdExchange, Mesh, Rendezvous, Return};
+        let all = [Rendezvous, Mesh, FdExchange, Return];
+        for (called, answer) in all.into_iter().flat_map(|called| all.map(|answer| (called, answer))) {
+            let caller = party(3).opening(called, Role::Caller, 1).unwrap();
+            let answerer = party(1).opening(answer, Role::Answerer, 3).unwrap();
+            let expected = called == answer || (called, answer) == (Return, Rendezvous);
+            assert_eq!(caller.fits(&answerer), expected, "{called:?} answered as {answer:?}");
+            assert_eq!(answerer.fits(&caller), expected, "{called:?} answered as {answer:?}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! How lost ranks come back to their job.
 //!
-//! The lowest rank that is left listens at the place of return. Who comes back proves, as in every
-//! conversation, that it holds the job's key, and says which rank it is. Those who are left and those who
-//! have come back are then a new world with a [`JobId`] of its own, which its first rank makes:
+//! The lowest rank that is left listens at the place of return. Who [comes back](super::comeback) proves, as
+//! in every conversation, that it holds the job's key, and says which rank it is. Those who are left and
+//! those who have come back are then a new world with a [`JobId`] of its own, which its first rank makes:
 //!
 //! | step | who | frame |
 //! | --- | --- | --- |
@@ -23,7 +23,7 @@ use super::channel::{Channel, close};
 use super::deadline::Deadline;
 use super::environment::RETURN;
 use super::id::JobId;
-use super::identity::{Identity, Introduction};
+use super::identity::Identity;
 use super::interface::is_here;
 use super::invitation::{Invitation, Member};
 use super::leaf;
@@ -40,9 +40,6 @@ const CLOSING: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const HERE: &str = "host:port on this host, whose rank is the lowest that is left";
-
-/// The pause of a rank that was hung up on.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest sleep of a listener.
 const LOOK: Duration = Duration::from_millis(50);
@@ -226,100 +223,8 @@ impl Reception {
     }
 }
 
-/// Comes back to the job as a new process of a rank that was lost: waits until the lowest rank that is left
-/// [receives](Reception) it, at most [`Identity::join_timeout`].
-///
-/// # Errors
-/// [`Error::NotTakenBack`] at the deadline; [`Error::Disagreement`] when another process of the rank is
-/// there, or the job or the version differ; [`Error::Unauthenticated`] for another key;
-/// [`Error::Environment`] when there is no place of return, or no key for other hosts.
-pub fn come_back(identity: &Identity) -> Result<(Identity, Invitation)> {
-    let deadline = Deadline::after(identity.join_timeout);
-    let identity = match &identity.introduction {
-        Introduction::Id(id) => id.resolve(identity)?,
-        // The launcher's store has forgotten, or the process is started without it.
-        _ => identity.clone(),
-    };
-    let (place, party) = at_the_place_of_return(&identity, identity.rank)?;
-    loop {
-        let reached = leaf::reach(&place, &party, Purpose::Return, deadline);
-        let (opening, channel, master) = reached.map_err(|error| match error {
-            Error::MissingRanks { master, .. } => not_taken_back(&identity, &deadline, master),
-            error => error,
-        })?;
-        if let Some((subject, found, expected)) = party.difference(&opening) {
-            let verdict = Verdict::Disagreement { subject, rank: party.rank, found, expected };
-            return Err(verdict.into_error(master));
-        }
-        match be_received(&identity, &party, channel, &deadline) {
-            Received::Invited(invitation) => return Ok((identity, invitation)),
-            Received::Refused(verdict) => return Err(verdict.into_error(master)),
-            Received::Failed(error) => return Err(error),
-            // It has died, or has ended its waiting: another may listen later.
-            Received::Gone if deadline.passed() => return Err(not_taken_back(&identity, &deadline, master)),
-            Received::Gone => std::thread::sleep(PAUSE.min(deadline.remaining())),
-        }
-    }
-}
-
-enum Received {
-    Invited(Invitation),
-    Refused(Verdict),
-    Gone,
-    Failed(Error),
-}
-
-fn be_received(identity: &Identity, party: &Party, mut channel: Channel, deadline: &Deadline) -> Received {
-    let said = identity.incarnation.to_le_bytes().to_vec();
-    channel.queue(Frame::Blob(deadline.told(), said).encode());
-    let max_body = Frame::max_body_bytes(party.world_size);
-    let mut made: Option<MadeId> = None;
-    loop {
-        match leaf::next_frame(&mut channel, max_body, deadline) {
-            Some(Frame::Gathered(empty)) if empty.is_empty() && made.is_none() => {
-                let id = match JobId::of(&identity.elsewhere()) {
-                    Ok(id) => id,
-                    Err(error) => return Received::Failed(error),
-                };
-                channel.queue(Frame::Blob(deadline.told(), id.to_bytes().to_vec()).encode());
-                made = Some(MadeId { id, is_kept: false });
-            }
-            Some(Frame::Gathered(invitation)) => {
-                let invitation = Invitation::decode(&invitation, party.world_size);
-                let own = (Rank(party.rank), true);
-                let is_own = |invitation: &Invitation| {
-                    invitation.members().iter().any(|(member, is_new)| (member.rank, *is_new) == own)
-                };
-                let Some(invitation) = invitation.filter(is_own) else { return Received::Gone };
-                made.iter_mut().for_each(|made| made.is_kept = true);
-                return Received::Invited(invitation);
-            }
-            Some(Frame::Verdict(verdict)) => return Received::Refused(verdict),
-            Some(_) | None => return Received::Gone,
-        }
-    }
-}
-
-/// An identifier that nobody can join with, unless it is kept.
-struct MadeId {
-    id: JobId,
-    is_kept: bool,
-}
-
-impl Drop for MadeId {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            self.id.forget();
-        }
-    }
-}
-
-fn not_taken_back(identity: &Identity, deadline: &Deadline, place: String) -> Error {
-    Error::NotTakenBack { rank: identity.rank, place, deadline: deadline.given }
-}
-
 /// The identity with the place of return as the place to meet, and what this process says there as `rank`.
-fn at_the_place_of_return(identity: &Identity, rank: Rank) -> Result<(Identity, Arc<Party>)> {
+pub(super) fn at_the_place_of_return(identity: &Identity, rank: Rank) -> Result<(Identity, Arc<Party>)> {
     let party = Party {
         key: identity.key.as_ref().map_or(Vec::new(), |key| key.bytes().to_vec()),
         job: identity.job_and_port(),
@@ -343,7 +248,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::bootstrap::{JobKey, Master};
+    use crate::bootstrap::{Comeback, JobKey, Master, come_back};
 
     const WORLD_SIZE: u32 = 4;
 
@@ -392,7 +297,8 @@ mod tests {
                     .collect();
                 assert_eq!(invitation.members(), expected);
                 for (rank, back) in back {
-                    let (identity, told) = back.join().unwrap();
+                    let Comeback::Invited(invited) = back.join().unwrap() else { panic!("rank {rank}") };
+                    let (identity, told) = *invited;
                     assert_eq!(told, invitation);
                     let accepted = told.accept(&identity, Rank(rank)).unwrap();
                     assert_eq!((accepted.rank, accepted.world_size), (Rank(rank), WORLD_SIZE));

@@ -266,6 +266,10 @@ impl Assembly {
             }
             None => {}
         }
+        if opening.purpose == Purpose::Return {
+            // It knows by the answer that the job has not begun, and calls again like the others.
+            return;
+        }
         let Some(seat) = self.root.seats.get_mut(rank as usize).filter(|_| rank != 0) else {
             tracing::warn!(%peer, rank, "turned away a rank that this world does not have");
             return;
@@ -332,7 +336,7 @@ impl Assembly {
 }
 
 /// Says which of the missing ranks had been there.
-fn left_while_joining(left: &BTreeSet<u32>, missing: &[u32]) -> String {
+pub(super) fn left_while_joining(left: &BTreeSet<u32>, missing: &[u32]) -> String {
     let left: Vec<String> = missing.iter().filter(|rank| left.contains(rank)).map(u32::to_string).collect();
     if left.is_empty() { String::new() } else { format!(" (joined and left again: {})", left.join(", ")) }
 }

@@ -219,8 +219,9 @@ impl Job {
         if let Some(blame) = blame {
             failed.iter().for_each(|&(rank, ending)| blame.hear(rank, ending));
         }
-        if self.keeps_going && self.has_success() {
-            // The others had as long; one that hangs is not waited for.
+        let has_lost = blame.is_some() || self.restarts.has_started();
+        if self.keeps_going && has_lost && self.has_success() {
+            // One that has not noticed the loss, and hangs, is not waited for.
             self.schedule.end(now);
         }
         Ok(())

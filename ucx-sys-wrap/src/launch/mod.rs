@@ -113,7 +113,8 @@ impl Launch {
     }
 
     /// Lets ranks go on when others fail, for programs that can do without them. The job has succeeded if one
-    /// rank ends with status 0; then the others have the [grace period](Self::grace) to end.
+    /// rank ends with status 0; then the others have the [grace period](Self::grace) to end, if a rank was
+    /// lost before or is lost meanwhile.
     pub fn keep_going(mut self, keep_going: bool) -> Self {
         self.keeps_going = keep_going;
         self

@@ -73,6 +73,11 @@ impl Restarts {
         self.ranks[rank.index()].restarts += 1;
     }
 
+    /// Whether any rank was started again.
+    pub(super) fn has_started(&self) -> bool {
+        self.ranks.iter().any(|life| life.restarts > 0)
+    }
+
     /// When the next rank is due; `None` if none is planned.
     pub(super) fn due(&self) -> Option<Instant> {
         self.ranks.iter().filter_map(|life| life.due).min()

@@ -107,6 +107,23 @@ fn a_rank_that_is_lost_after_a_success_stays_lost() {
     assert_eq!(outcome.report().as_deref(), Some("rank 1 was killed by signal 9; the others went on"));
 }
 
+/// As one that writes what the job has found.
+#[test]
+fn a_rank_has_its_time_after_the_others_unless_one_was_lost() {
+    let grace = Duration::from_millis(300);
+    let slow = "if [ $BREVITY_RANK = 0 ]; then sleep 1.5; fi";
+    for restarts in [None, Some(5)] {
+        let run = |script: &str| {
+            let launch = shell(3, script).keep_going(true).grace(grace);
+            outcome(restarts.map_or(launch.clone(), |times| launch.restart(times)))
+        };
+        assert_eq!(run(slow).endings, [Ending::Exited(0); 3]);
+        let lost = "if [ $BREVITY_RANK$BREVITY_INCARNATION = 1 ]; then exit 7; fi";
+        let found = run(&format!("{lost}; {slow}"));
+        assert_eq!((found.endings[0], found.exit_status()), (Ending::Killed(9), 0), "{found:?}");
+    }
+}
+
 #[test]
 fn replaced_processes_are_reaped_and_the_first_one_at_the_end() {
     let script = restarting(&format!("{NOTE}; {GO_ON}"));
