@@ -1,7 +1,7 @@
 //! The decoders of untrusted bytes, as functions for a fuzzer: each must return a result or an error. Built
 //! for tests and with the feature `fuzzing`.
 
-use crate::codec::decode;
+use crate::codec::{Decoder, decode, decode_as};
 use crate::feedback::Residual;
 use crate::generator::Generator;
 use crate::low_rank::{Batch, ErrorRule, LowRank, PowerSgd};
@@ -22,10 +22,26 @@ pub fn codec_messages(data: &[u8]) {
     let (indices, values) = out.into_parts();
     let checked = SparseVec::from_parts(DIM, indices, values);
     assert!(checked.is_ok(), "{checked:?}");
+    Format::ALL.into_iter().for_each(|format| in_blocks(data, format));
     elias_codes(data);
     if let Some((&format, bytes)) = data.split_first() {
         dense_values(format, bytes);
     }
+}
+
+/// A message that is read in parts is the same, or refused too.
+fn in_blocks(data: &[u8], format: Format) {
+    let (mut whole, mut memory, mut found) = (SparseVec::new(0), SparseVec::new(0), SparseVec::new(DIM));
+    let expected = decode_as(data, DIM, LIMIT, format, &mut whole);
+    let blocks = Decoder::new(data, DIM, LIMIT, format, &mut memory).and_then(|mut decoder| {
+        found.append(decoder.until(DIM / 2)?);
+        while let Some(block) = decoder.next_block()? {
+            found.append(block);
+        }
+        Ok(())
+    });
+    assert_eq!(blocks.is_ok(), expected.is_ok(), "{blocks:?} {expected:?}");
+    assert!(blocks.is_err() || found == whole, "{found:?} {whole:?}");
 }
 
 /// 300 values of a dense vector in any format.

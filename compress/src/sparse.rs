@@ -170,6 +170,12 @@ impl SparseVec {
         written
     }
 
+    /// Removes the first `entries`.
+    pub(crate) fn remove_first(&mut self, entries: usize) {
+        self.indices.drain(..entries);
+        self.values.drain(..entries);
+    }
+
     /// Removes the entries whose value is 0. Subnormal numbers stay, also where the thread's mode takes them
     /// for zeros.
     pub fn drop_zeros(&mut self) {
@@ -265,6 +271,14 @@ impl<'a> SparseView<'a> {
         let start = self.indices.partition_point(|&index| (index as usize) < range.start);
         let end = start + self.indices[start..].partition_point(|&index| (index as usize) < range.end);
         SparseView { dim: self.dim, indices: &self.indices[start..end], values: &self.values[start..end] }
+    }
+
+    /// The entries at these places of the lists: a vector of the same dense length.
+    ///
+    /// # Panics
+    /// Unless there are as many entries.
+    pub fn slice(&self, places: Range<usize>) -> SparseView<'a> {
+        SparseView { dim: self.dim, indices: &self.indices[places.clone()], values: &self.values[places] }
     }
 
     /// `dense += factor * entries`. Sums are not checked for overflow.

@@ -9,8 +9,9 @@
 //!
 //! One pass over the indices gives the size by every codec, so the encoder picks the smallest without
 //! encoding twice. `docs/compression.md` describes the message byte by byte. [`decode`] trusts no input: it
-//! returns a sparse vector with rising indices and finite values, or an error. Ranks that must have the same
-//! bits decode inside [`in_standard_float_mode`](crate::in_standard_float_mode).
+//! returns a sparse vector with rising indices and finite values, or an error; a [`Decoder`] lends it block
+//! by block, for instance to a merge. Ranks that must have the same bits decode inside
+//! [`in_standard_float_mode`](crate::in_standard_float_mode).
 //!
 //! ```
 //! use brevity_compress::codec::{Choice, Encoder, Plain, decode};
@@ -25,11 +26,13 @@
 //! ```
 
 mod bitmap;
+mod decoder;
 mod header;
 mod packed;
 mod plain;
 mod rice;
 
+pub use decoder::Decoder;
 pub use header::{HEADER_BYTES, IndexCodec};
 pub use plain::Plain;
 
@@ -180,30 +183,54 @@ fn decode_any(
 ) -> Result<(), Error> {
     crate::error::check_addressable(dim)?;
     out.fill(dim, |indices, values| {
+        let parts = Parts::of(message, dim, limit, format)?;
+        parts.decode(dim, indices, values)
+    })
+}
+
+/// The parts of a message whose header and values have been checked.
+struct Parts<'a> {
+    header: Header,
+    indices: &'a [u8],
+    values: Encoded<'a>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(message: &'a [u8], dim: usize, limit: usize, format: Option<Format>) -> Result<Self, Error> {
         let (header, rest) = Header::read(message)?;
         header.check(dim, limit, format, rest.len())?;
-        let count = header.count as usize;
-        let (index_bytes, value_bytes) = rest.split_at(header.index_bytes as usize);
-        let encoded = Encoded::new(header.format, count, value_bytes)?;
+        let (indices, values) = rest.split_at(header.index_bytes as usize);
+        let values = Encoded::new(header.format, header.count as usize, values)?;
+        Ok(Self { header, indices, values })
+    }
+
+    /// Replaces indices and values by those of the message.
+    fn decode(&self, dim: usize, indices: &mut Vec<u32>, values: &mut Vec<f32>) -> Result<(), Error> {
+        let (header, bytes, count) = (&self.header, self.indices, self.values.count());
         if header.codec != IndexCodec::Packed {
             indices.clear();
         }
         match header.codec {
-            IndexCodec::Raw => raw(index_bytes, count, dim, indices)?,
-            IndexCodec::Packed => packed::decode(index_bytes, count, dim, indices)?,
-            IndexCodec::Rice => rice::decode(index_bytes, count, header.rice, dim, indices)?,
-            IndexCodec::Bitmap => bitmap::decode(index_bytes, count, dim, indices)?,
+            IndexCodec::Raw => raw(bytes, count, dim, indices)?,
+            IndexCodec::Packed => packed::decode(bytes, count, dim, indices)?,
+            IndexCodec::Rice => rice::decode(bytes, count, header.rice, dim, indices)?,
+            IndexCodec::Bitmap => bitmap::decode(bytes, count, dim, indices)?,
         }
         values.resize(count, 0.0);
-        encoded.decode_sparse(indices, values)
-    })
+        self.values.decode_sparse(indices, values)
+    }
 }
 
 /// Decodes indices of 4 bytes each.
 fn raw(bytes: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
-    if bytes.len() != 4 * count {
-        return Err(malformed("bytes of raw indices", 4 * count, bytes.len()));
-    }
-    indices.extend(bytes.as_chunks().0.iter().map(|&bytes| u32::from_le_bytes(bytes)));
+    indices.extend(raw_parts(bytes, count)?.iter().map(|&bytes| u32::from_le_bytes(bytes)));
     crate::sparse::check_indices(dim, indices)
+}
+
+/// The bytes of `count` indices of 4 bytes each.
+fn raw_parts(bytes: &[u8], count: usize) -> Result<&[[u8; 4]], Error> {
+    match bytes.as_chunks() {
+        (parts, []) if parts.len() == count => Ok(parts),
+        _ => Err(malformed("bytes of raw indices", count.saturating_mul(4), bytes.len())),
+    }
 }

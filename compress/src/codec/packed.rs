@@ -48,38 +48,65 @@ pub(super) fn encode(indices: &[u32], widths: &[u8], bytes: &mut [u8]) {
 /// Replaces `indices` by `count` decoded ones, without zeroing them first. The widths bound the count: 128
 /// indices a byte.
 pub(super) fn decode(packed: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
-    let blocks = count.div_ceil(BLOCK);
-    let Some((widths, mut rest)) = packed.split_at_checked(blocks) else {
-        return Err(malformed("widths of blocks", blocks, packed.len()));
-    };
-    if let Some(&width) = widths.iter().find(|&&width| width > 32) {
-        return Err(malformed("bits a gap, at most", 32, width.into()));
-    }
-    let expected = bytes(widths, count);
-    if packed.len() != expected {
-        return Err(malformed("bytes of packed indices", expected, packed.len()));
-    }
+    let mut blocks = Blocks::new(packed, count, dim)?;
     indices.resize(count, 0);
-    let (level, mut next) = (Level::best(), 0);
-    for (block, &width) in indices.chunks_mut(BLOCK).zip(widths) {
-        let (own, others) = rest.split_at(block_bytes(block.len(), width));
-        next = match <&mut [u32; BLOCK]>::try_from(&mut *block) {
-            Ok(block) if usize::from(width) <= NARROW => {
-                unpack_rising(level, next as u32, width.into(), rest, block);
-                // The gaps of the block sum to less than 2^32.
-                next + u64::from(block[BLOCK - 1].wrapping_sub(next as u32)) + 1
-            }
-            _ => {
-                unpack_gaps(width, own, block);
-                sum(next, block)
-            }
+    blocks.decode(indices)
+}
+
+/// Decodes indices some blocks at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocks<'a> {
+    /// Of the blocks that are left.
+    widths: &'a [u8],
+    rest: &'a [u8],
+    /// The smallest that the next index may be.
+    next: u64,
+    dim: usize,
+}
+
+impl<'a> Blocks<'a> {
+    /// Of `count` indices. Checks widths and length.
+    pub(super) fn new(packed: &'a [u8], count: usize, dim: usize) -> Result<Self, Error> {
+        let blocks = count.div_ceil(BLOCK);
+        let Some((widths, rest)) = packed.split_at_checked(blocks) else {
+            return Err(malformed("widths of blocks", blocks, packed.len()));
         };
-        rest = others;
-        if next > dim as u64 {
-            return Err(malformed("elements up to an index, at most", dim, next as usize));
+        if let Some(&width) = widths.iter().find(|&&width| width > 32) {
+            return Err(malformed("bits a gap, at most", 32, width.into()));
         }
+        let expected = bytes(widths, count);
+        if packed.len() != expected {
+            return Err(malformed("bytes of packed indices", expected, packed.len()));
+        }
+        Ok(Self { widths, rest, next: 0, dim })
     }
-    Ok(())
+
+    /// Decodes the next indices: whole blocks, or all that are left.
+    pub(super) fn decode(&mut self, indices: &mut [u32]) -> Result<(), Error> {
+        let level = Level::best();
+        let (widths, later) = self.widths.split_at(indices.len().div_ceil(BLOCK));
+        for (block, &width) in indices.chunks_mut(BLOCK).zip(widths) {
+            let (own, others) = self.rest.split_at(block_bytes(block.len(), width));
+            let next = self.next;
+            self.next = match <&mut [u32; BLOCK]>::try_from(&mut *block) {
+                Ok(block) if usize::from(width) <= NARROW => {
+                    unpack_rising(level, next as u32, width.into(), self.rest, block);
+                    // The gaps of the block sum to less than 2^32.
+                    next + u64::from(block[BLOCK - 1].wrapping_sub(next as u32)) + 1
+                }
+                _ => {
+                    unpack_gaps(width, own, block);
+                    sum(next, block)
+                }
+            };
+            self.rest = others;
+            if self.next > self.dim as u64 {
+                return Err(malformed("elements up to an index, at most", self.dim, self.next as usize));
+            }
+        }
+        self.widths = later;
+        Ok(())
+    }
 }
 
 fn block_bytes(count: usize, width: u8) -> usize {

@@ -6,8 +6,10 @@
 
 mod cut;
 mod ordered;
+mod pieces;
 
 pub use ordered::{OrderedScratch, sum_in_order};
+pub use pieces::PiecewiseSum;
 
 use cut::{HalvingScratch, find_half};
 
@@ -43,27 +45,25 @@ pub fn add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) -> Result<
     // Not cleared before, because every entry is overwritten.
     let (indices, values) = out.overwrite(a.dim(), a.len() + b.len());
     let look = simd::merge(Level::best(), a, b, indices, values);
-    close_up(out, look)
+    let closed = close_up(look, indices, values);
+    out.truncate(*closed.as_ref().unwrap_or(&0));
+    closed.map(drop)
 }
 
 /// Merges entries with equal indices, of which there are at most two, and drops zeros, if the merge has left
-/// any. Empties `sums` if a sum is not finite.
-fn close_up(sums: &mut SparseVec, look: Look) -> Result<(), Error> {
-    let mut most = look.most;
+/// any. Returns the number of entries that remain, at the front, unless a sum is not finite.
+fn close_up(look: Look, indices: &mut [u32], values: &mut [f32]) -> Result<usize, Error> {
+    let (mut end, mut most) = (indices.len(), look.most);
     if look.twice || look.least == 0 {
-        let len = sums.len();
-        let (indices, values) = sums.overwrite(sums.dim(), len);
-        let end;
         (end, most) = simd::close_up(Level::best(), indices, values);
-        sums.truncate(end);
     }
-    debug_assert!(sums.values().iter().all(|&sum| sum != 0.0), "a zero was left");
+    let sums = &values[..end];
+    debug_assert!(sums.iter().all(|&sum| sum != 0.0), "a zero was left");
     if most < INFINITE {
-        return Ok(());
+        return Ok(end);
     }
-    let found = sums.iter().find(|(_, value)| !value.is_finite());
-    sums.clear();
-    found.map_or(Ok(()), |(index, value)| Err(Error::NonFinite { index: index as usize, value }))
+    let found = indices.iter().zip(sums).find(|(_, value)| !value.is_finite());
+    found.map_or(Ok(end), |(&index, &value)| Err(Error::NonFinite { index: index as usize, value }))
 }
 
 /// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|` descending,
@@ -88,14 +88,37 @@ pub fn top_k_sum(
         dropped.reset(a.dim());
         return Err(error);
     }
-    let (level, bits) = (Level::best(), bytemuck::cast_slice(sums.values()));
+    split(sums.view(), k, kept, dropped, cut);
+    Ok(())
+}
+
+/// The second half of [`top_k_sum`]: splits a sum into its first `k` entries in the total order, `kept`, and
+/// all others, `dropped`. Its values are finite and not zero, as the other functions of this module leave
+/// them. Cost: O(entries) expected, two passes.
+pub fn split_largest(
+    sum: SparseView<'_>,
+    k: usize,
+    kept: &mut SparseVec,
+    dropped: &mut SparseVec,
+    scratch: &mut MergeScratch,
+) {
+    split(sum, k, kept, dropped, &mut scratch.cut);
+}
+
+fn split(
+    sum: SparseView<'_>,
+    k: usize,
+    kept: &mut SparseVec,
+    dropped: &mut SparseVec,
+    cut: &mut HalvingScratch,
+) {
+    let (level, bits) = (Level::best(), bytemuck::cast_slice(sum.values()));
     let mesh = find_half(level, bits, k, cut);
-    let stay = k.min(sums.len());
-    let go = sums.len() - stay;
-    simd::part(level, sums.indices(), bits, mesh, list(kept, a.dim(), stay), list(dropped, a.dim(), go));
+    let stay = k.min(sum.len());
+    let go = sum.len() - stay;
+    simd::part(level, sum.indices(), bits, mesh, list(kept, sum.dim(), stay), list(dropped, sum.dim(), go));
     kept.truncate(stay);
     dropped.truncate(go);
-    Ok(())
 }
 
 /// Room for `entries`, and for what a kernel writes behind them.

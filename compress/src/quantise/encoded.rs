@@ -208,18 +208,27 @@ impl<'a> Encoded<'a> {
     pub fn decode_sparse(&self, indices: &[u32], values: &mut [f32]) -> Result<(), Error> {
         check_length(self.count, indices.len())?;
         check_length(self.count, values.len())?;
-        let Body::Columns { means, pairs, bits } = self.body else { return self.decode_into(values) };
+        self.decode_part(0, indices, values);
+        Ok(())
+    }
+
+    /// [`decode_sparse`](Self::decode_sparse) for entries from number `first` on, the start of a block, up to
+    /// the end of one or the last.
+    pub(crate) fn decode_part(&self, first: usize, indices: &[u32], values: &mut [f32]) {
+        let blocks = (first / BLOCK..).zip(values.chunks_mut(BLOCK));
+        let Body::Columns { means, pairs, bits } = self.body else {
+            blocks.for_each(|(number, values)| self.decode_block(number, values));
+            return;
+        };
         let columns = means.len() / if pairs { 2 } else { 1 };
         let mut codes = [0; BLOCK];
-        let blocks = values.chunks_mut(BLOCK).zip(indices.chunks(BLOCK));
-        for (number, (values, indices)) in blocks.enumerate() {
+        for ((number, values), indices) in blocks.zip(indices.chunks(BLOCK)) {
             let codes = &mut codes[..values.len()];
             unpack_block(1, bits, number, codes);
             for ((value, &index), &code) in values.iter_mut().zip(indices).zip(&*codes) {
                 *value = column_value(means, pairs, index as usize % columns, code);
             }
         }
-        Ok(())
     }
 
     /// Like [`decode_sparse`](Self::decode_sparse), then `dense[index] += factor * value`.
