@@ -103,11 +103,13 @@ impl Shard {
         }
     }
 
-    /// The steps of the slowest worker that is here and was heard of.
+    /// The steps of the slowest worker that is here and was heard of. One whose answer is held back waits: its
+    /// silence says nothing.
     fn slowest(&self, now: Duration) -> Option<u64> {
         let patience = self.plan.patience;
         let counts = self.clients.iter().filter(|client| {
-            client.presence == Presence::Here && now.saturating_sub(client.heard) <= patience
+            let is_awake = client.is_held || now.saturating_sub(client.heard) <= patience;
+            client.presence == Presence::Here && is_awake
         });
         counts.map(Client::steps).min()
     }
