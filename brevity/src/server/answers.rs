@@ -96,6 +96,8 @@ impl Shard {
             let client = &self.clients[worker];
             let ahead = client.steps().saturating_sub(slowest.unwrap_or(0));
             if client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound) {
+                // It could not be heard of while it waited.
+                self.clients[worker].heard = now;
                 self.clients[worker].is_held = false;
                 let reply = self.answer(worker);
                 out.push(reply);
