@@ -105,8 +105,8 @@ impl Shard {
         }
     }
 
-    /// The steps of the slowest worker that is here and was heard of. One whose answer is held back waits: its
-    /// silence says nothing.
+    /// The steps of the slowest worker that is here and was heard of. One whose answer is held back waits:
+    /// its silence says nothing.
     fn slowest(&self, now: Duration) -> Option<u64> {
         let patience = self.plan.patience;
         let counts = self.clients.iter().filter(|client| {
