@@ -2,6 +2,7 @@
 //! nonsense.
 
 mod awaited;
+mod every;
 mod held;
 mod processes;
 mod resumed;

@@ -96,6 +96,8 @@ impl Shard {
             let client = &self.clients[worker];
             let ahead = client.steps().saturating_sub(slowest.unwrap_or(0));
             if client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound) {
+                // It could not be heard of while it waited.
+                self.clients[worker].heard = now;
                 self.clients[worker].is_held = false;
                 let reply = self.answer(worker);
                 out.push(reply);
@@ -103,11 +105,13 @@ impl Shard {
         }
     }
 
-    /// The steps of the slowest worker that is here and was heard of.
+    /// The steps of the slowest worker that is here and was heard of. One whose answer is held back waits:
+    /// its silence says nothing.
     fn slowest(&self, now: Duration) -> Option<u64> {
         let patience = self.plan.patience;
         let counts = self.clients.iter().filter(|client| {
-            client.presence == Presence::Here && now.saturating_sub(client.heard) <= patience
+            let is_awake = client.is_held || now.saturating_sub(client.heard) <= patience;
+            client.presence == Presence::Here && is_awake
         });
         counts.map(Client::steps).min()
     }

@@ -71,7 +71,7 @@ pub(super) struct Client {
     pub(super) lag: u64,
     /// Its requests that were refused.
     pub(super) refused: u64,
-    /// When its last request came.
+    /// When its last request came, or was answered.
     pub(super) heard: Duration,
     /// Its answer waits for slower workers.
     pub(super) is_held: bool,

@@ -325,9 +325,11 @@ fn a_fast_worker_waits_for_a_slow_one() {
     let mut out = Vec::new();
     world.shard.release(NOW + world.plan.patience, &mut out);
     assert!(out.is_empty());
-    world.shard.clients[0].heard = NOW + 2 * world.plan.patience;
-    world.shard.release(NOW + 2 * world.plan.patience, &mut out);
+    let later = NOW + 2 * world.plan.patience;
+    world.shard.release(later, &mut out);
     assert_eq!(out.len(), 1);
+    // And it is waited for again.
+    assert_eq!(world.shard.heard(), later);
 }
 
 /// The others do not wait for the steps that they made before it came; nor after a restart for those that

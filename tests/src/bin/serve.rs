@@ -1,11 +1,12 @@
 //! One rank of a job with a parameter server: three workers at a limited rate, and a dedicated server that
-//! saves its shard again and again. `serve FOLDER`: states, records and counts are there.
+//! saves its shard again and again. `serve FOLDER`: states, records and counts are there. `serve FOLDER
+//! every`: every rank serves, and saves its state after each step, with what it has handed in behind it.
 //!
 //! A worker writes its steps to `steps-RANK`, the most milliseconds between two of them to `gap-RANK`, and
-//! what it has handed in to `record-RANK`, and goes on until
-//! there is a file `stop`, or until the server is lost: then it saves its state, and writes how long after
-//! the last step that was to `lost-RANK`. The server writes its model to `model` in the end. A rank begins
-//! from the states that it finds.
+//! what it has handed in to `record-RANK`, and goes on until there is a file `stop`, or until a server is
+//! lost: then it saves its state, and writes how long after the last step that was to `lost-RANK`. In the
+//! end the server, or rank 0 if every rank serves, writes the model to `model`. A rank begins from the states
+//! that it finds: its own, or all if every rank serves.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -25,7 +26,7 @@ use brevity_tests::pushes::{Record, builder, zeros};
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A rank that is not ended from outside ends by itself after this time.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 fn main() -> ExitCode {
     launch::die_with_parent();
@@ -42,29 +43,50 @@ fn main() -> ExitCode {
 fn run(folder: &Path) -> brevity::Result<ExitCode> {
     let group = Group::from_env()?;
     let rank = group.rank();
-    let mut builder =
-        builder(&group).method(Method::gradient_dropping(0.1)).servers(Servers::Dedicated(1)).keep_pushes();
+    let mut builder = builder(&group).method(Method::gradient_dropping(0.1)).keep_pushes();
+    if std::env::args().nth(2).is_some() {
+        let mut record = Record::default();
+        for number in 0u32.. {
+            let Ok(state) = fs::read(folder.join(format!("state-{number}"))) else { break };
+            let mut state = Cursor::new(state);
+            builder = builder.resume(&mut state)?;
+            if number % group.world_size() == rank {
+                // Its residuals are this rank's.
+                record.absorb(&Record::read(&state.get_ref()[state.position() as usize..]));
+            }
+        }
+        return work(folder, &group, builder.build(&zeros())?, Some(record));
+    }
+    builder = builder.servers(Servers::Dedicated(1));
     if let Ok(state) = fs::read(folder.join(format!("state-{rank}"))) {
         builder = builder.resume(&mut Cursor::new(state))?;
     }
     let server = builder.build(&zeros())?;
-    if server.is_worker() { work(folder, rank, server) } else { serve(folder, rank, server) }
+    if server.is_worker() { work(folder, &group, server, None) } else { serve(folder, rank, server) }
 }
 
 fn serve(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Result<ExitCode> {
     Log::of(rank).ready();
     let begun = Instant::now();
     while !server.serve_for(Duration::from_millis(15))? && begun.elapsed() < PATIENCE {
-        save(folder, rank, &mut server)?;
+        save(folder, rank, &mut server, None)?;
     }
     let (_, model) = server.model().unwrap_or_default();
     write(&folder.join("model"), &bytes(&model));
     Ok(ExitCode::SUCCESS)
 }
 
-fn work(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Result<ExitCode> {
+/// Works, from a record if every rank serves.
+fn work(
+    folder: &Path,
+    group: &Group,
+    mut server: ParameterServer,
+    begun_from: Option<Record>,
+) -> brevity::Result<ExitCode> {
+    let (rank, serves) = (group.rank(), begun_from.is_some());
     let record_at = folder.join(format!("record-{rank}"));
-    let mut record = Record::read(&fs::read(&record_at).unwrap_or_default());
+    let read = || Record::read(&fs::read(&record_at).unwrap_or_default());
+    let mut record = begun_from.unwrap_or_else(read);
     let mut step: u32 = text(&folder.join(format!("steps-{rank}"))).parse().unwrap_or_default();
     let mut parameters = zeros();
     server.fetch(&mut parameters)?;
@@ -79,25 +101,46 @@ fn work(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Resul
             Err(Error::ServerLost { rank: lost, shard }) => {
                 let after = last.elapsed().as_millis();
                 write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
-                save(folder, rank, &mut server)?;
+                save(folder, rank, &mut server, Some(&record).filter(|_| serves))?;
                 write(&folder.join(format!("lost-{rank}")), format!("{lost} {shard} {after}").as_bytes());
                 return Ok(ExitCode::from(LOST_STATUS));
             }
             Err(error) => return Err(error),
         }
-        gap = gap.max(last.elapsed().as_millis());
+        if serves {
+            save(folder, rank, &mut server, Some(&record))?;
+        }
+        let pause = last.elapsed().as_millis();
+        if pause > gap {
+            gap = pause;
+            write(&folder.join(format!("gap-{rank}")), gap.to_string().as_bytes());
+        }
         last = Instant::now();
         write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
-        write(&folder.join(format!("gap-{rank}")), gap.to_string().as_bytes());
         sleep(PAUSE);
+    }
+    if serves {
+        // All pushes are applied then.
+        group.barrier()?;
+        server.fetch(&mut parameters)?;
+        if rank == 0 {
+            write(&folder.join("model"), &bytes(&parameters.concat()));
+        }
     }
     server.leave()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn save(folder: &Path, rank: u32, server: &mut ParameterServer) -> brevity::Result<()> {
+/// Saves a state, with a record behind it.
+fn save(
+    folder: &Path,
+    rank: u32,
+    server: &mut ParameterServer,
+    record: Option<&Record>,
+) -> brevity::Result<()> {
     let mut state = Vec::new();
     server.save(&mut state)?;
+    state.extend(record.map(Record::bytes).unwrap_or_default());
     write(&folder.join(format!("state-{rank}")), &state);
     server.confirm_saved();
     Ok(())

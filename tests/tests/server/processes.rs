@@ -9,7 +9,7 @@ use brevity_testing::Wire;
 use brevity_tests::faults::Job;
 use brevity_tests::pushes::{Record, TOTAL, fits};
 
-pub const SERVE: &str = env!("CARGO_BIN_EXE_serve");
+pub(super) const SERVE: &str = env!("CARGO_BIN_EXE_serve");
 
 /// Three workers, and the server.
 const RANKS: u32 = 4;
@@ -116,13 +116,13 @@ fn steps(folder: &Path, during: Duration) -> [u32; 3] {
 }
 
 /// A number that each worker has written.
-pub fn counts(folder: &Path, name: &str) -> [u32; 3] {
+pub(super) fn counts(folder: &Path, name: &str) -> [u32; 3] {
     [0, 1, 2].map(|worker| {
         let text = fs::read_to_string(folder.join(format!("{name}-{worker}"))).unwrap_or_default();
         text.parse::<u32>().unwrap_or_default()
     })
 }
 
-pub fn record(folder: &Path, worker: usize) -> Record {
+pub(super) fn record(folder: &Path, worker: usize) -> Record {
     Record::read(&fs::read(folder.join(format!("record-{worker}"))).unwrap())
 }
