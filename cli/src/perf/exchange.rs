@@ -85,6 +85,7 @@ impl Plan {
             ("--dtype", arguments.dtype.is_some()),
             ("--density", !arguments.density.is_empty()),
             ("--values", arguments.values.is_some()),
+            ("--rank", arguments.rank.is_some()),
             ("--overlap", arguments.overlap),
             ("--plot", arguments.plot.is_some()),
             ("--only", !arguments.only.is_empty()),
