@@ -3,6 +3,7 @@
 mod blocks;
 mod dense;
 mod exchange;
+mod exchange_simulated;
 mod hierarchical;
 mod low_rank;
 mod making;
@@ -26,7 +27,8 @@ use brevity::compress::quantise::Values;
 pub use blocks::InBlocks;
 pub use dense::Dense;
 pub(crate) use exchange::check_alike;
-pub use exchange::{Stepped, measure_exchange};
+pub use exchange::{Exchanged, Stepped, measure_exchange};
+pub use exchange_simulated::{Simulated, simulate_dense, simulate_exchange};
 pub use hierarchical::{InHosts, hierarchical_passages};
 pub use low_rank::{Factored, InFactors};
 pub(crate) use overlap::multiply_for;

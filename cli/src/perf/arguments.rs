@@ -90,8 +90,8 @@ pub struct PerfArguments {
     /// value, 8 bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
-    /// Model whose gradients exchange averages: resnet50, vgg16, lstm, transformer, or COUNTxLENGTH for as
-    /// many vectors [default: resnet50]
+    /// Model whose gradients exchange averages: resnet50, vgg16, lstm, transformer, COUNTxLENGTH for as many
+    /// vectors, or matrix:ROWSxCOLUMNS for one matrix [default: resnet50]
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// How its tensors travel, as "dims<2=dense; *=gtopk:0.001"; a row for each [default: dense, gtopk:0.001
@@ -101,10 +101,11 @@ pub struct PerfArguments {
     /// Bytes of gradients of a bucket, as 25M [default: what an exchange takes]
     #[arg(long, value_name = "BYTES")]
     pub bucket_bytes: Option<Size>,
-    /// Type of the elements: f32, f64, f16 or bf16 [default: f32]
+    /// Type of the elements of dense collectives, and of the gradients of exchange: f32, f64, f16 or bf16
+    /// [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
-    /// Iterations timed for each row [default: 1000 up to 8K, 100 above]
+    /// Iterations timed for each row [default: 1000 up to 8K, 100 above; of exchange 20, and 5 on sim]
     #[arg(long, value_name = "I")]
     pub iterations: Option<u32>,
     /// Iterations before those [default: a tenth]

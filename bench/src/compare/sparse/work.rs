@@ -69,7 +69,7 @@ impl Gradients {
     pub fn tensors(self) -> Vec<TensorShape> {
         match self {
             Self::Vectors(count, length) => ModelShape::Vectors(count, length).tensors(),
-            Self::Matrix(rows, columns) => vec![("matrix".into(), vec![rows, columns])],
+            Self::Matrix(rows, columns) => ModelShape::Matrix(rows, columns).tensors(),
             Self::Resnet50 => ModelShape::Resnet50.tensors(),
         }
     }
@@ -103,14 +103,14 @@ impl FromStr for Gradients {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let of = |text: &str| match text.parse()? {
-            ModelShape::Vectors(count, length) => Ok((count, length)),
-            other => Err(Error::Arguments(format!("{other}: expected COUNTxLENGTH"))),
-        };
-        match text.strip_prefix("matrix:") {
-            _ if text == "resnet50" => Ok(Self::Resnet50),
-            Some(sizes) => of(sizes).map(|(rows, columns)| Self::Matrix(rows, columns)),
-            None => of(text).map(|(count, length)| Self::Vectors(count, length)),
+        match text.parse()? {
+            ModelShape::Resnet50 => Ok(Self::Resnet50),
+            ModelShape::Matrix(rows, columns) => Ok(Self::Matrix(rows, columns)),
+            ModelShape::Vectors(count, length) => Ok(Self::Vectors(count, length)),
+            other => {
+                let expected = "expected resnet50, COUNTxLENGTH or matrix:ROWSxCOLUMNS";
+                Err(Error::Arguments(format!("{other}: {expected}")))
+            }
         }
     }
 }
