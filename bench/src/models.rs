@@ -23,6 +23,8 @@ pub enum ModelShape {
     Transformer,
     /// So many equal vectors of so many elements.
     Vectors(usize, usize),
+    /// One matrix of so many rows and columns.
+    Matrix(usize, usize),
 }
 
 impl ModelShape {
@@ -38,6 +40,7 @@ impl ModelShape {
             Self::Vectors(count, length) => {
                 (0..count).for_each(|number| list.add(format!("vector{number}"), &[length]));
             }
+            Self::Matrix(rows, columns) => list.add("matrix", &[rows, columns]),
         }
         list.0
     }
@@ -51,6 +54,7 @@ impl fmt::Display for ModelShape {
             Self::Lstm => f.write_str("lstm"),
             Self::Transformer => f.write_str("transformer"),
             Self::Vectors(count, length) => write!(f, "{count}x{length}"),
+            Self::Matrix(rows, columns) => write!(f, "matrix:{rows}x{columns}"),
         }
     }
 }
@@ -60,13 +64,23 @@ impl FromStr for ModelShape {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let known = [Self::Resnet50, Self::Vgg16, Self::Lstm, Self::Transformer];
-        let vectors = || {
-            let (count, length) = text.split_once('x')?;
-            let (count, length) = (count.parse().ok()?, length.parse().ok()?);
-            (1..=100_000).contains(&count).then_some(Self::Vectors(count, length))
+        let sizes = |text: &str| -> Option<(usize, usize)> {
+            let (first, second) = text.split_once('x')?;
+            Some((first.parse().ok()?, second.parse().ok()?))
         };
-        known.into_iter().find(|model| model.to_string() == text).or_else(vectors).ok_or_else(|| {
-            let expected = "resnet50, vgg16, lstm, transformer, or COUNTxLENGTH for up to 100000 vectors";
+        let other = || match text.strip_prefix("matrix:") {
+            Some(text) => {
+                let (rows, columns) = sizes(text)?;
+                rows.checked_mul(columns).map(|_| Self::Matrix(rows, columns))
+            }
+            None => {
+                let (count, length) = sizes(text)?;
+                (1..=100_000).contains(&count).then_some(Self::Vectors(count, length))
+            }
+        };
+        known.into_iter().find(|model| model.to_string() == text).or_else(other).ok_or_else(|| {
+            let expected = "resnet50, vgg16, lstm, transformer, COUNTxLENGTH for up to 100000 vectors, or \
+                            matrix:ROWSxCOLUMNS";
             Error::Arguments(format!("--model {text}: name one of {expected}"))
         })
     }
@@ -177,6 +191,7 @@ mod tests {
             ("transformer", 253, 63_082_496),
             ("500x2000", 500, 1_000_000),
             ("1x0", 1, 0),
+            ("matrix:4096x6104", 1, 25_001_984),
         ] {
             let model: ModelShape = name.parse().unwrap();
             let list = model.tensors();
@@ -192,7 +207,8 @@ mod tests {
 
     #[test]
     fn other_models_are_refused_with_what_is_expected() {
-        for text in ["", "resnet18", "x", "0x5", "5x", "-1x5", "100001x1"] {
+        let matrices = ["matrix:", "matrix:5", "matrix:-1x5"];
+        for text in ["", "resnet18", "x", "0x5", "5x", "-1x5", "100001x1"].into_iter().chain(matrices) {
             let error = text.parse::<ModelShape>().unwrap_err().to_string();
             assert!(error.contains("resnet50") && error.lines().count() == 1, "{error}");
         }

@@ -109,6 +109,9 @@ pub struct Answer {
     /// Their mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_us: Option<f64>,
+    /// What the rank has computed itself in each: the mean, in microseconds, where it is reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels_us: Option<f64>,
 }
 
 impl What {
@@ -208,7 +211,7 @@ impl Answer {
     pub fn new(samples_us: Vec<f64>) -> Self {
         let any = !samples_us.is_empty();
         let (median_us, mean_us) = (any.then(|| median(&samples_us)), any.then(|| mean(&samples_us)));
-        Self { samples_us, median_us, mean_us }
+        Self { samples_us, median_us, mean_us, kernels_us: None }
     }
 }
 
@@ -232,6 +235,9 @@ mod tests {
         let answer: Answer =
             r#"{"samples_us":[1.5000,2.0000,4.0000],"median_us":2.0000,"mean_us":2.5000}"#.parse().unwrap();
         assert_eq!(answer, Answer::new(vec![1.5, 2.0, 4.0]));
+        let reported = Answer { kernels_us: Some(0.5), ..answer };
+        let line = serde_json::to_string(&reported).unwrap();
+        assert_eq!(line.parse::<Answer>().unwrap(), reported);
         assert_eq!(r#"{"samples_us":[]}"#.parse::<Answer>().unwrap(), Answer::default());
         for line in ["", "{}", "[1]", "nonsense"] {
             assert!(line.parse::<Answer>().is_err(), "{line}");

@@ -47,15 +47,22 @@ impl Line {
     ///
     /// # Errors
     /// The first error of `obey`, which is also sent to the conductor, and errors of the line.
-    pub fn serve(mut self, mut obey: impl FnMut(&Order) -> Result<Vec<f64>>) -> Result<()> {
+    pub fn serve(self, mut obey: impl FnMut(&Order) -> Result<Vec<f64>>) -> Result<()> {
+        self.answer(|order| obey(order).map(Answer::new))
+    }
+
+    /// The same where an answer has more than times.
+    ///
+    /// # Errors
+    /// As for [`serve`](Self::serve).
+    pub fn answer(mut self, mut obey: impl FnMut(&Order) -> Result<Answer>) -> Result<()> {
         let failed = || Error::system("can't talk to the conductor");
         loop {
             let mut line = String::new();
             if self.reader.read_line(&mut line).map_err(failed())? == 0 {
                 return Ok(());
             }
-            let samples = obey(&line.parse()?)?;
-            let mut answer = serde_json::to_string(&Answer::new(samples))
+            let mut answer = serde_json::to_string(&obey(&line.parse()?)?)
                 .map_err(|error| Error::contestant("the conductor's line", error.to_string()))?;
             answer.push('\n');
             self.writer.write_all(answer.as_bytes()).map_err(failed())?;

@@ -4,12 +4,13 @@
 mod vector;
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use brevity::collectives::dense::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Reduce, ReduceScatter, Scatter,
 };
 use brevity::collectives::{Algorithm, Estimate, Ground, Link, Machine, Topology, Work, estimates};
-use brevity_bench::output::print;
+use brevity_bench::output::{Outputs, is_standard_output, print};
 use brevity_bench::record::to_json;
 use brevity_bench::size::SizeRange;
 use serde::Serialize;
@@ -57,9 +58,9 @@ pub struct PlanArguments {
     pub half: bool,
     #[command(flatten)]
     pub vector: vector::VectorArguments,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// Write the figures to a file; "-" prints them in place of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// What is printed.
@@ -79,6 +80,8 @@ struct Plan {
 struct Row {
     collective: String,
     bytes: usize,
+    /// The algorithm that is taken: the fastest.
+    choice: &'static str,
     algorithms: Vec<Choice>,
 }
 
@@ -87,19 +90,21 @@ struct Row {
 struct Choice {
     algorithm: &'static str,
     microseconds: f64,
+    /// The same in seconds.
+    seconds: f64,
     rounds: u32,
     bytes_per_rank: f64,
 }
 
-/// Prints the table.
+/// Prints the table, and writes the figures.
 ///
 /// # Errors
-/// For an unknown collective or placement, or if standard output was closed.
+/// For an unknown collective or placement, a file that can't be written, or if standard output was closed.
 pub fn plan(arguments: &PlanArguments) -> brevity_bench::Result<()> {
     let ground = ground(arguments)?;
     if let Some(summand) = arguments.vector.summand()? {
         let compared = vector::Compared::new(&summand, &ground);
-        return print(&if arguments.json { to_json(&compared)? } else { compared.table() });
+        return tell(arguments, &compared.table(), &compared);
     }
     let Ground { machine, topology, world_size, .. } = ground;
     let plan = Plan {
@@ -109,7 +114,16 @@ pub fn plan(arguments: &PlanArguments) -> brevity_bench::Result<()> {
         is_aligned: topology.is_aligned,
         rows: rows(arguments, &ground)?,
     };
-    print(&if arguments.json { to_json(&plan)? } else { table(&plan) })
+    tell(arguments, &table(&plan), &plan)
+}
+
+fn tell(arguments: &PlanArguments, table: &str, figures: &impl Serialize) -> brevity_bench::Result<()> {
+    let json = arguments.json.as_deref();
+    let outputs = Outputs::open(json, None)?;
+    if !json.is_some_and(is_standard_output) {
+        print(table)?;
+    }
+    outputs.json.map_or(Ok(()), |file| file.write(&to_json(figures)?))
 }
 
 fn ground(arguments: &PlanArguments) -> brevity_bench::Result<Ground> {
@@ -173,10 +187,13 @@ fn rows(arguments: &PlanArguments, ground: &Ground) -> brevity_bench::Result<Vec
         let algorithms = estimates.into_iter().map(|(algorithm, estimate)| Choice {
             algorithm: algorithm.name(),
             microseconds: estimate.seconds * 1e6,
+            seconds: estimate.seconds,
             rounds: estimate.rounds,
             bytes_per_rank: estimate.bytes,
         });
-        rows.push(Row { collective, bytes, algorithms: algorithms.collect() });
+        let algorithms: Vec<Choice> = algorithms.collect();
+        let choice = algorithms.first().map_or("", |fastest| fastest.algorithm);
+        rows.push(Row { collective, bytes, choice, algorithms });
     });
     let Some(name) = &arguments.name else { return Ok(rows) };
     let mut names: Vec<String> = rows.iter().map(|row| row.collective.clone()).collect();
@@ -252,6 +269,7 @@ mod tests {
         assert_eq!(all.len(), 8 * 8 + 1, "collectives and sizes, and the barrier");
         for row in &all {
             assert!(row.algorithms.is_sorted_by(|a, b| a.microseconds <= b.microseconds), "{row:?}");
+            assert_eq!(row.choice, row.algorithms[0].algorithm, "{row:?}");
         }
         let names = |line: &str| -> Vec<&str> {
             let rows = rows_of(line).unwrap();

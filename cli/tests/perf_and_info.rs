@@ -354,6 +354,12 @@ fn bad_arguments_are_told_in_one_line() {
         "perf latency --plot figures.png",
         "perf compress --json /proc/figures.json",
         "perf compress --iterations 0",
+        "perf compress --rank 4",
+        "perf gtopk-allreduce --rank 4",
+        "perf exchange --transport sim --trace trace.json",
+        "perf latency --transport sim",
+        "plan all-reduce --json",
+        "plan --json /proc/plan.json",
         "info --bogus",
     ];
     for line in lines {

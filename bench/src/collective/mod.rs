@@ -77,39 +77,58 @@ pub trait Number: Element {
     /// Integers up to this, of which it holds the sums over a few hundred ranks.
     const MAGNITUDE: u32;
 
-    /// The value of an integer that an `f32` holds exactly.
-    fn of(integer: f32) -> Self;
+    /// The value of an `f32`, rounded if need be; an integer up to the magnitude is not.
+    fn of(value: f32) -> Self;
+
+    /// Its bits.
+    fn bits(self) -> u64;
 }
 
 impl Number for f32 {
     const MAGNITUDE: u32 = EXACT;
 
-    fn of(integer: f32) -> Self {
-        integer
+    fn of(value: f32) -> Self {
+        value
+    }
+
+    fn bits(self) -> u64 {
+        self.to_bits().into()
     }
 }
 
 impl Number for f64 {
     const MAGNITUDE: u32 = EXACT;
 
-    fn of(integer: f32) -> Self {
-        integer.into()
+    fn of(value: f32) -> Self {
+        value.into()
+    }
+
+    fn bits(self) -> u64 {
+        self.to_bits()
     }
 }
 
 impl Number for f16 {
     const MAGNITUDE: u32 = 8;
 
-    fn of(integer: f32) -> Self {
-        Self::from_f32(integer)
+    fn of(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+
+    fn bits(self) -> u64 {
+        self.to_bits().into()
     }
 }
 
 impl Number for bf16 {
     const MAGNITUDE: u32 = 1;
 
-    fn of(integer: f32) -> Self {
-        Self::from_f32(integer)
+    fn of(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+
+    fn bits(self) -> u64 {
+        self.to_bits().into()
     }
 }
 

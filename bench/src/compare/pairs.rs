@@ -48,13 +48,15 @@ pub struct OfJob {
     pub instead: Option<What>,
     /// The times of the fastest and the slowest rank that had times, for each slice so far.
     pub spreads: Vec<(f64, f64)>,
+    /// What the slowest rank has computed itself, for each slice so far, where ranks report it.
+    pub kernels: Vec<f64>,
 }
 
 impl OfJob {
     /// A job whose median counts.
     #[must_use]
     pub fn median(job: Job) -> Self {
-        Self { job, figure: Figure::Median, instead: None, spreads: Vec::new() }
+        Self { job, figure: Figure::Median, instead: None, spreads: Vec::new(), kernels: Vec::new() }
     }
 
     /// A job of which the slowest rank of each batch counts.
@@ -78,6 +80,7 @@ impl Contestant for OfJob {
     fn measure(&mut self, order: &Order) -> Result<f64> {
         let order = Order { what: self.instead.unwrap_or(order.what), ..*order };
         let answers = self.job.tell(&order)?;
+        self.kernels.extend(answers.iter().filter_map(|answer| answer.kernels_us).reduce(f64::max));
         if self.figure == Figure::Slowest {
             return slowest_rank(&answers).ok_or_else(|| {
                 Error::contestant(self.job.name(), format!("not every rank has times of {order}"))
@@ -232,6 +235,9 @@ pub struct Comparison {
     pub ratio_high: f64,
     /// The median of ours - theirs over the turns.
     pub extra_ns: f64,
+    /// Of ours, the time of the kernels: the median over all slices, if it is known apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernels_us: Option<f64>,
     /// Turns that were repeated because the regime changed.
     pub repeated: usize,
     /// The least that the wire allows, in microseconds, if that is known.
@@ -263,12 +269,20 @@ impl Comparison {
             ratio_low: ratio.low,
             ratio_high: ratio.high,
             extra_ns: median(&of(|turn| (turn.ours_us - turn.theirs_us) * 1e3)),
+            kernels_us: None,
             repeated,
             floor_us: None,
             bar: None,
             met: None,
             turns,
         })
+    }
+
+    /// Adds the time of the kernels of ours in each slice.
+    #[must_use]
+    pub fn with_kernels(self, kernels: &[f64]) -> Self {
+        let kernels_us = if kernels.is_empty() { None } else { Some(median(kernels)) };
+        Self { kernels_us, ..self }
     }
 
     /// Compares it to a bar.
@@ -379,5 +393,16 @@ mod tests {
         assert_eq!(slowest_rank(&[rank(&[1.0]), rank(&[])]), None);
         assert_eq!(slowest_rank(&[rank(&[]), rank(&[])]), None);
         assert_eq!(slowest_rank(&[]), None);
+    }
+    #[test]
+    fn kernels_of_ours_stand_apart() {
+        let subject = Subject { what: "overlap".into(), wire: "100M", world_size: 2, bytes: 8 };
+        let row = Comparison::new(subject, "a", "b", vec![Turn::of(&(4.0, 2.0))], 0).unwrap();
+        let line = |row: &Comparison| crate::compare::table::line(row);
+        let without = row.clone().with_kernels(&[]);
+        assert!(without.kernels_us.is_none() && !line(&without).contains("kernels"));
+        let with = row.with_kernels(&[1.0, 9.0, 2.0]);
+        assert_eq!(with.kernels_us, Some(2.0));
+        assert!(line(&with).ends_with("[kernels of ours: 2.000 us]"), "{}", line(&with));
     }
 }

@@ -43,6 +43,9 @@ pub fn line(row: &Comparison) -> String {
         format!("{:.3}..{:.3}", row.ratio_low, row.ratio_high),
         row.extra_ns,
     );
+    if let Some(kernels) = row.kernels_us {
+        line.push_str(&format!("  [kernels of ours: {kernels:.3} us]"));
+    }
     let changed = row.turns.iter().filter(|turn| turn.changed).count();
     if row.repeated > 0 || changed > 0 {
         line.push_str(&format!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use brevity::Group;
 
-use super::workload::{Difference, Workload};
+use super::workload::{Difference, Going, Workload};
 use crate::collective::{Collective, Entry, Number, Place, Started, Vectors, entry};
 use crate::{Error, Result};
 
@@ -45,7 +45,7 @@ impl<T: Number> Dense<T> {
     }
 
     /// Starts the form that does not block, which has the memory until [`end`](Self::end).
-    pub fn start(&mut self, group: &Group) -> Started<T> {
+    pub fn begin(&mut self, group: &Group) -> Started<T> {
         (self.entry.start)(group, mem::take(&mut self.vectors))
     }
 
@@ -72,6 +72,15 @@ impl<T: Number> Workload for Dense<T> {
 
     fn run(&mut self, group: &Group) -> brevity::collectives::Result<()> {
         (self.entry.run)(group, &mut self.vectors)
+    }
+
+    fn start<'a>(&'a mut self, group: &'a Group) -> Going<'a> {
+        let started = self.begin(group);
+        Box::pin(async move {
+            let (vectors, result) = started.ended().await;
+            self.vectors = vectors;
+            result
+        })
     }
 
     fn check(&self) -> Result<(), Difference> {
@@ -109,7 +118,7 @@ mod tests {
                             measured().flat_map(|all| [(all, 0), (all, 12), (all, 500)])
                         {
                             let mut dense = Dense::<f64>::new(&group, collective, count).unwrap();
-                            let started = dense.start(&group);
+                            let started = dense.begin(&group);
                             dense.end(started.wait()).unwrap();
                             assert_eq!(dense.check(), Ok(()), "{collective} of {count}");
                         }

@@ -1,18 +1,23 @@
 //! Sums of dense vectors by hosts: dense inside them, gTop-k between them. Selecting is timed.
 
+use std::sync::Arc;
+
 use brevity::collectives::sparse::{Coder, LeaderSum};
-use brevity::compress::{Density, SparseVec};
+use brevity::compress::SparseVec;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Passage, run};
 use brevity::{Group, Machine, PutBack, Settings, collectives};
 
 use super::SentPart;
 use super::simulated::{Simulation, TIMEOUT, in_order};
-use super::workload::{Difference, Workload};
+use super::workload::{Difference, Going, Workload};
 use crate::{Error, Result, oracle};
 
 /// How leaders sum.
 const BY: LeaderSum = LeaderSum::Gtopk(PutBack::Conserving);
+
+/// The entries that all ranks get.
+pub type Expected = Arc<[(u32, f32)]>;
 
 /// This rank's part, with the expected result.
 pub struct InHosts {
@@ -21,19 +26,14 @@ pub struct InHosts {
     k: usize,
     coder: Coder,
     last: SparseVec,
-    expected: Vec<(u32, f32)>,
+    expected: Expected,
 }
 
 impl InHosts {
-    /// This rank's vector of `count` elements, of whose sums leaders select this share.
-    pub fn new(group: &Group, count: usize, density: Density) -> Self {
-        Self::selecting(group, count, density.entries(count))
-    }
-
-    /// Likewise, of whose sums leaders select `k` entries.
-    fn selecting(group: &Group, count: usize, k: usize) -> Self {
-        let hosts = group.host_numbers();
-        let given = by_host(&hosts).into_iter().map(|ranks| {
+    /// What ranks on these hosts get, whose vectors have `count` elements, and whose leaders select `k`
+    /// entries.
+    pub fn expected(hosts: &[u32], count: usize, k: usize) -> Expected {
+        let given = by_host(hosts).into_iter().map(|ranks| {
             // Integers: a sum has the same bits in any order.
             let mut sum = vec![0.0; count];
             for rank in ranks {
@@ -46,6 +46,11 @@ impl InHosts {
             entries.retain(|_, value| *value != 0.0);
             entries
         };
+        oracle::gtopk(given.collect(), k, said).into_iter().collect()
+    }
+
+    /// This rank's vector of `count` elements, of whose sums leaders select `k` entries.
+    pub fn new(group: &Group, count: usize, k: usize, expected: Expected) -> Self {
         let before = oracle::vector(group.rank(), count, oracle::WIDE);
         Self {
             vector: before.clone(),
@@ -53,7 +58,7 @@ impl InHosts {
             k,
             coder: Coder::pairs(),
             last: SparseVec::new(count),
-            expected: oracle::gtopk(given.collect(), k, said).into_iter().collect(),
+            expected,
         }
     }
 }
@@ -83,12 +88,14 @@ pub fn hierarchical_passages(
     let cluster = simulation.cluster().with_passages();
     let machine = Some(Machine::uniform(simulation.alpha, simulation.beta));
     let settings = Settings { timeout: TIMEOUT, machine, ..Settings::default() };
+    let count = bytes / size_of::<f32>();
+    let expected = InHosts::expected(hosts, count, k);
     let ranks = run(cluster.clone(), |transport| {
         let group = Group::opened(Opened::in_process(transport, None).with_hosts(hosts), settings);
+        let expected = expected.clone();
         async move {
-            let mut part = InHosts::selecting(&group, bytes / size_of::<f32>(), k);
-            let vector = part.before.clone();
-            part.last = group.start_hierarchical_all_reduce(vector, part.k, BY, Coder::pairs()).await.1?;
+            let mut part = InHosts::new(&group, count, k, expected);
+            part.start(&group).await?;
             part.check().map_err(|wrong| wrong.of(group.rank(), SentPart::Hosts.name(), bytes))
         }
     });
@@ -105,6 +112,17 @@ impl Workload for InHosts {
     fn run(&mut self, group: &Group) -> collectives::Result<()> {
         self.last = group.hierarchical_all_reduce(&mut self.vector, self.k, BY, &mut self.coder)?;
         Ok(())
+    }
+
+    fn start<'a>(&'a mut self, group: &'a Group) -> Going<'a> {
+        let (vector, coder) = (std::mem::take(&mut self.vector), std::mem::take(&mut self.coder));
+        let started = group.start_hierarchical_all_reduce(vector, self.k, BY, coder);
+        Box::pin(async move {
+            let (given, sum) = started.await;
+            (self.vector, self.coder) = (given.vector, given.coder);
+            self.last = sum?;
+            Ok(())
+        })
     }
 
     fn check(&self) -> Result<(), Difference> {

@@ -3,7 +3,10 @@
 mod blocks;
 mod dense;
 mod exchange;
+mod exchange_simulated;
 mod hierarchical;
+mod low_rank;
+mod making;
 mod messages;
 mod overlap;
 mod parts;
@@ -17,15 +20,17 @@ use std::fmt;
 use std::str::FromStr;
 
 use brevity::Group;
-use brevity::collectives::sparse::{Draw, Wire};
+use brevity::collectives::sparse::Wire;
 use brevity::compress::Density;
 use brevity::compress::quantise::Values;
 
 pub use blocks::InBlocks;
 pub use dense::Dense;
 pub(crate) use exchange::check_alike;
-pub use exchange::{Stepped, measure_exchange};
+pub use exchange::{Exchanged, Stepped, measure_exchange};
+pub use exchange_simulated::{Simulated, simulate_dense, simulate_exchange};
 pub use hierarchical::{InHosts, hierarchical_passages};
+pub use low_rank::{Factored, InFactors};
 pub(crate) use overlap::multiply_for;
 pub use overlap::{Overlapped, measure_overlap};
 pub use parts::{InParts, SentPart};
@@ -33,9 +38,9 @@ pub use quantised::{FewBits, InFewBits};
 pub use scaling::Summing;
 pub use simulated::{Simulation, passages, simulate};
 pub use sparse::{Sparse, SparseCollective};
-pub use workload::{Difference, Measured, Workload, measure as measure_workload};
+pub use workload::{Difference, Going, Measured, Workload, measure as measure_workload};
 
-use crate::collective::{self, Collective, Number};
+use crate::collective::{self, Collective};
 use crate::{Error, Result};
 
 /// What is measured.
@@ -59,6 +64,8 @@ pub enum Benchmark {
     Sparse(SparseCollective, Wire),
     /// A collective on vectors in few bits.
     FewBits(FewBits),
+    /// The mean of matrices, by factors of this rank.
+    LowRank(usize),
 }
 
 /// The type of a vector's elements.
@@ -88,6 +95,9 @@ macro_rules! of_dtype {
 }
 pub(crate) use of_dtype;
 
+/// The rank of low-rank factors, unless it is said.
+pub const RANK: usize = 4;
+
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
@@ -109,7 +119,8 @@ impl Benchmark {
         let parts = SentPart::ALL.map(Self::Part);
         let sparse = SparseCollective::ALL.map(|collective| Self::Sparse(collective, Wire::Pairs));
         let few_bits = [FewBits::Quantised(Values::Bf16), FewBits::Vote].map(Self::FewBits);
-        paired.into_iter().chain(dense).chain(parts).chain(sparse).chain(few_bits)
+        let low_rank = [Self::LowRank(RANK)];
+        paired.into_iter().chain(dense).chain(parts).chain(sparse).chain(low_rank).chain(few_bits)
     }
 
     /// The name on the command line.
@@ -125,6 +136,7 @@ impl Benchmark {
             Self::Part(which) => which.name(),
             Self::Sparse(collective, _) => collective.name(),
             Self::FewBits(which) => which.name(),
+            Self::LowRank(_) => low_rank::NAME,
         }
     }
 
@@ -143,6 +155,15 @@ impl Benchmark {
     #[must_use]
     pub fn is_sparse(self) -> bool {
         matches!(self, Self::Part(_) | Self::Sparse(..))
+    }
+
+    /// The rank of its factors, if it has any.
+    #[must_use]
+    pub fn rank(self) -> Option<usize> {
+        match self {
+            Self::LowRank(rank) => Some(rank),
+            _ => None,
+        }
     }
 
     /// The smallest number of ranks.
@@ -231,30 +252,8 @@ pub fn measure(
     if benchmark.is_paired() {
         return messages::measure(group, benchmark, case, verify);
     }
-    let mut workload: Box<dyn Workload> = match (benchmark, case.density, dtype) {
-        (Benchmark::Dense(collective), ..) => of_dtype!(dtype, dense(group, collective, case))?,
-        (Benchmark::Part(which), Some(density), _) => {
-            let count = case.bytes / size_of::<f32>();
-            match which {
-                SentPart::RandomK => Box::new(InParts::new(group, Draw::Scattered, count, density)),
-                SentPart::RandomBlock => Box::new(InParts::new(group, Draw::Block, count, density)),
-                SentPart::Blocks => Box::new(InBlocks::new(group, count, density)?),
-                SentPart::Hosts => Box::new(InHosts::new(group, count, density)),
-            }
-        }
-        (Benchmark::Sparse(collective, wire), Some(density), _) => {
-            Box::new(Sparse::new(group, (collective, wire), case.bytes / size_of::<f32>(), density)?)
-        }
-        (Benchmark::FewBits(which), ..) => {
-            Box::new(InFewBits::new(group, which, case.bytes / size_of::<f32>())?)
-        }
-        _ => return Err(Error::Arguments(format!("{benchmark} needs a density"))),
-    };
+    let mut workload = making::maker(group.world_size(), benchmark, dtype, case)?(group)?;
     workload::measure(group, &mut *workload, benchmark.name(), case, verify)
-}
-
-fn dense<T: Number>(group: &Group, collective: Collective, case: Case) -> Result<Box<dyn Workload>> {
-    Ok(Box::new(Dense::<T>::new(group, collective, case.bytes / size_of::<T>())?))
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ impl<'a, T: Number> Row<'a, T> {
     fn call(&mut self, finish: Finish<'_, T>) -> Result<Overlapped> {
         let mut times = Overlapped::default();
         let begun = Instant::now();
-        let started = self.dense.start(self.group);
+        let started = self.dense.begin(self.group);
         times.init_us = microseconds(begun.elapsed());
         let ended = finish(started, &mut times);
         let all = microseconds(begun.elapsed());

@@ -1,10 +1,12 @@
 //! All-reduces of dense vectors of which only a part travels: choosing it is timed.
 
+use std::sync::Arc;
+
 use brevity::collectives::sparse::{Draw, RandomPlaces};
 use brevity::compress::{Density, SparseVec};
 use brevity::{Group, collectives};
 
-use super::workload::{Difference, Workload};
+use super::workload::{Difference, Going, Workload};
 use crate::oracle;
 
 /// A collective on dense vectors that sends a part of them.
@@ -41,18 +43,24 @@ pub struct InParts {
     vector: Vec<f32>,
     places: RandomPlaces,
     last: SparseVec,
-    sums: Vec<f32>,
+    sums: Arc<[f32]>,
 }
 
 impl InParts {
-    /// This rank's vector of `count` elements.
-    pub fn new(group: &Group, draw: Draw, count: usize, density: Density) -> Self {
+    /// The sums of the vectors of `count` elements of all ranks.
+    pub fn sums(world_size: u32, count: usize) -> Arc<[f32]> {
+        oracle::sum(world_size, 0..count, oracle::EXACT).into()
+    }
+
+    /// This rank's vector, as long as the [sums](Self::sums).
+    pub fn new(group: &Group, draw: Draw, density: Density, sums: Arc<[f32]>) -> Self {
+        let count = sums.len();
         let places = RandomPlaces { draw, k: density.entries(count), seed: 1, step: 0 };
         Self {
             vector: oracle::vector(group.rank(), count, oracle::EXACT),
             places,
             last: SparseVec::new(count),
-            sums: oracle::sum(group.world_size(), 0..count, oracle::EXACT),
+            sums,
         }
     }
 }
@@ -65,6 +73,16 @@ impl Workload for InParts {
     fn run(&mut self, group: &Group) -> collectives::Result<()> {
         self.last = group.random_k_all_reduce(&self.vector, self.places)?;
         Ok(())
+    }
+
+    fn start<'a>(&'a mut self, group: &'a Group) -> Going<'a> {
+        let started = group.start_random_k_all_reduce(std::mem::take(&mut self.vector), self.places);
+        Box::pin(async move {
+            let (given, sum) = started.await;
+            self.vector = given.vector;
+            self.last = sum?;
+            Ok(())
+        })
     }
 
     fn check(&self) -> Result<(), Difference> {

@@ -1,9 +1,11 @@
 //! All-reduces in few bits: quantised, and the vote of signs. Quantising is timed.
 
+use std::sync::Arc;
+
 use brevity::compress::quantise::{Encoded, Values};
 use brevity::{Group, collectives};
 
-use super::workload::{Difference, Workload};
+use super::workload::{Difference, Going, Workload};
 use crate::oracle;
 
 /// A collective on vectors whose values take few bits on the wire.
@@ -26,10 +28,13 @@ impl FewBits {
     }
 
     /// What every rank gets.
-    fn expected(self, world_size: u32, count: usize) -> collectives::Result<Vec<f32>> {
+    ///
+    /// # Errors
+    /// If vectors can't be quantised.
+    pub fn expected(self, world_size: u32, count: usize) -> collectives::Result<Arc<[f32]>> {
         let vectors = || (0..world_size).map(|rank| oracle::vector(rank, count, oracle::EXACT));
         match self {
-            Self::Quantised(values) => quantised(&vectors().collect::<Vec<_>>(), values),
+            Self::Quantised(values) => Ok(quantised(&vectors().collect::<Vec<_>>(), values)?.into()),
             Self::Vote => {
                 let mut votes = vec![0_i32; count];
                 for vector in vectors() {
@@ -74,18 +79,14 @@ pub struct InFewBits {
     which: FewBits,
     vector: Vec<f32>,
     before: Vec<f32>,
-    expected: Vec<f32>,
+    expected: Arc<[f32]>,
 }
 
 impl InFewBits {
-    /// This rank's vector of `count` elements.
-    ///
-    /// # Errors
-    /// If it can't be quantised.
-    pub fn new(group: &Group, which: FewBits, count: usize) -> collectives::Result<Self> {
-        let before = oracle::vector(group.rank(), count, oracle::EXACT);
-        let expected = which.expected(group.world_size(), count)?;
-        Ok(Self { which, vector: before.clone(), before, expected })
+    /// This rank's vector, as long as what is [expected](FewBits::expected).
+    pub fn new(group: &Group, which: FewBits, expected: Arc<[f32]>) -> Self {
+        let before = oracle::vector(group.rank(), expected.len(), oracle::EXACT);
+        Self { which, vector: before.clone(), before, expected }
     }
 }
 
@@ -99,6 +100,24 @@ impl Workload for InFewBits {
             FewBits::Quantised(values) => group.quantised_all_reduce(&mut self.vector, values).map(drop),
             FewBits::Vote => group.vote_all_reduce(&mut self.vector),
         }
+    }
+
+    fn start<'a>(&'a mut self, group: &'a Group) -> Going<'a> {
+        let vector = std::mem::take(&mut self.vector);
+        Box::pin(async move {
+            let outcome;
+            (self.vector, outcome) = match self.which {
+                FewBits::Quantised(values) => {
+                    let (given, outcome) = group.start_quantised_all_reduce(vector, values).await;
+                    (given.vector, outcome.map(drop))
+                }
+                FewBits::Vote => {
+                    let (given, outcome) = group.start_vote_all_reduce(vector).await;
+                    (given.vector, outcome)
+                }
+            };
+            outcome
+        })
     }
 
     fn check(&self) -> Result<(), Difference> {

@@ -1,6 +1,5 @@
-//! Dense collectives on the simulated network: as many ranks as wanted in one process, in virtual time.
+//! Collectives on the simulated network: as many ranks as wanted in one process, in virtual time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use brevity::collectives::Algorithm;
@@ -8,8 +7,9 @@ use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Cluster, Links, Passage, run};
 use brevity::{Group, Machine, Settings};
 
-use super::{Case, Dense, Dtype, Measured, Workload, of_dtype};
-use crate::collective::{Collective, Number, Place, ROOT};
+use super::making::{Make, maker};
+use super::{Benchmark, Case, Dtype, Measured};
+use crate::collective::Collective;
 use crate::{Error, Result};
 
 /// No call takes this long, in virtual time.
@@ -27,17 +27,21 @@ pub struct Simulation {
 }
 
 /// What each rank measures for one row: the time of one call that all ranks begin at once, on a network that
-/// is idle before. It is the same in every run. The result is checked.
+/// is idle before. It is the same in every run. The result is checked. Each rank is on a host of its own. Of
+/// what estimates in its first call, the second one is measured.
 ///
 /// # Errors
-/// If a result is wrong; [`Error::Arguments`] if Brevity does not have the collective.
+/// If a result is wrong; [`Error::Arguments`] if Brevity does not have the collective, and for messages
+/// between pairs.
 pub fn simulate(
     simulation: Simulation,
-    collective: Collective,
+    benchmark: Benchmark,
     dtype: Dtype,
     case: Case,
 ) -> Result<Vec<Measured>> {
-    of_dtype!(dtype, simulate_as(simulation, collective, case))
+    let hosts: Vec<u32> = (0..simulation.world_size).collect();
+    let make = maker(simulation.world_size, benchmark, dtype, case)?;
+    simulate_on((simulation, &simulation.cluster()), None, &hosts, (benchmark, case), &make)
 }
 
 /// The messages of one call of a collective between ranks on these hosts, in the order in which they have
@@ -53,7 +57,9 @@ pub fn passages(
 ) -> Result<Vec<Passage>> {
     let case = Case { bytes, density: None, iterations: 1, warmup: 0 };
     let cluster = simulation.cluster().with_passages();
-    simulate_on::<f32>((simulation, &cluster), (collective, algorithm), hosts, case)?;
+    let benchmark = Benchmark::Dense(collective);
+    let make = maker(simulation.world_size, benchmark, Dtype::F32, case)?;
+    simulate_on((simulation, &cluster), algorithm, hosts, (benchmark, case), &make)?;
     Ok(in_order(&cluster))
 }
 
@@ -70,24 +76,13 @@ impl Simulation {
     }
 }
 
-fn simulate_as<T: Number>(
-    simulation: Simulation,
-    collective: Collective,
-    case: Case,
-) -> Result<Vec<Measured>> {
-    let hosts: Vec<u32> = (0..simulation.world_size).collect();
-    simulate_on::<T>((simulation, &simulation.cluster()), (collective, None), &hosts, case)
-}
-
-fn simulate_on<T: Number>(
+fn simulate_on(
     (simulation, cluster): (Simulation, &Cluster),
-    (collective, algorithm): (Collective, Option<Algorithm>),
+    algorithm: Option<Algorithm>,
     hosts: &[u32],
-    case: Case,
+    (benchmark, case): (Benchmark, Case),
+    make: &Make,
 ) -> Result<Vec<Measured>> {
-    let (world_size, count) = (simulation.world_size, case.bytes / size_of::<T>());
-    let expected = |rank| -> Arc<[T]> { collective.expected(Place { rank, world_size }, count).into() };
-    let of_all = collective.has_one_output().then(|| expected(ROOT));
     let machine = Some(Machine::uniform(simulation.alpha, simulation.beta));
     // The results are small integers, which have one sum in any order.
     let settings =
@@ -95,17 +90,22 @@ fn simulate_on<T: Number>(
     let ranks = run(cluster.clone(), |transport| {
         let opened = Opened::in_process(transport, None).with_hosts(hosts);
         let group = Group::opened(opened, settings).with_algorithm(algorithm);
-        let expected = of_all.clone().unwrap_or_else(|| expected(group.rank()));
+        let made = make(&group);
         async move {
-            let mut dense = Dense::expecting(&group, collective, count, expected)?;
-            let begun = group.now();
-            let started = dense.start(&group);
-            dense.end(started.ended().await)?;
+            let mut workload = made?;
+            workload.prepare();
+            if workload.has_first_call() {
+                workload.start(&group).await?;
+                workload.prepare();
+                group.start_barrier().await.1?;
+            }
+            let (begun, sent_before) = (group.now(), group.statistics().bytes_sent);
+            workload.start(&group).await?;
             let times = vec![(group.now() - begun).as_secs_f64() * 1e6];
-            let wrong = |wrong: super::Difference| wrong.of(group.rank(), collective.name(), case.bytes);
-            dense.check().map_err(wrong)?;
-            let bytes_sent = group.statistics().bytes_sent as f64;
-            Ok(Measured { times, bytes_sent, ..Measured::default() })
+            let bytes_sent = (group.statistics().bytes_sent - sent_before) as f64;
+            let wrong = |wrong: super::Difference| wrong.of(group.rank(), benchmark.name(), case.bytes);
+            workload.check().map_err(wrong)?;
+            Ok(Measured { times, bytes_sent, kept: workload.kept(), ..Measured::default() })
         }
     });
     let ranks = ranks.map_err(|stuck| Error::contestant("the simulation", stuck.to_string()))?;
@@ -114,13 +114,23 @@ fn simulate_on<T: Number>(
 
 #[cfg(test)]
 mod tests {
+    use brevity::collectives::sparse::Wire;
+    use brevity::compress::Density;
+    use brevity::compress::quantise::Values;
+
     use super::*;
     use crate::collective::measured;
+    use crate::perf::{FewBits, SparseCollective};
+
+    fn measured_by(world_size: u32, benchmark: Benchmark, bytes: usize, share: Option<f64>) -> Vec<Measured> {
+        let simulation = Simulation { world_size, alpha: 1e-5, beta: 1e-9 };
+        let density = share.map(|share| Density::new(share).unwrap());
+        let case = Case { bytes, density, iterations: 1, warmup: 0 };
+        simulate(simulation, benchmark, Dtype::F32, case).unwrap()
+    }
 
     fn times(world_size: u32, collective: Collective, bytes: usize) -> Vec<f64> {
-        let simulation = Simulation { world_size, alpha: 1e-5, beta: 1e-9 };
-        let case = Case { bytes, density: None, iterations: 1, warmup: 0 };
-        let measured = simulate(simulation, collective, Dtype::F32, case).unwrap();
+        let measured = measured_by(world_size, Benchmark::Dense(collective), bytes, None);
         measured.into_iter().map(|rank| rank.times[0]).collect()
     }
 
@@ -139,5 +149,43 @@ mod tests {
             assert!(first.iter().any(|&time| time >= 10.0), "{collective}: {first:?}");
             assert_eq!(times(5, collective, 400), first);
         }
+    }
+    /// All but those between pairs, whose results are checked. Ranks alone send nothing.
+    #[test]
+    fn what_is_compressed_is_simulated_and_every_run_is_the_same() {
+        let compressed =
+            |benchmark: &Benchmark| !benchmark.is_paired() && !matches!(benchmark, Benchmark::Dense(_));
+        let coded = SparseCollective::ALL.map(|which| Benchmark::Sparse(which, Wire::Coded(Values::Bf16)));
+        let eight_bits = Benchmark::FewBits(FewBits::Quantised(Values::EightBit));
+        for benchmark in Benchmark::all().filter(compressed).chain(coded).chain([eight_bits]) {
+            let share = benchmark.is_sparse().then_some(0.05);
+            for world_size in [1, 2, 3, 5, 8] {
+                let figures = || -> Vec<(f64, f64)> {
+                    let ranks = measured_by(world_size, benchmark, 8000, share);
+                    ranks.iter().map(|rank| (rank.times[0], rank.bytes_sent)).collect()
+                };
+                let first = figures();
+                let is_busy = |rank: &(f64, f64)| rank.0 >= 10.0 && rank.1 > 0.0;
+                assert_eq!(first.iter().any(is_busy), world_size > 1, "{benchmark}: {first:?}");
+                assert_eq!(figures(), first, "{benchmark}");
+            }
+        }
+    }
+
+    /// By the formula of a tree: two trips of k pairs, one up and one down.
+    #[test]
+    fn a_tree_of_two_ranks_takes_the_time_of_two_messages() {
+        let gtopk = Benchmark::Sparse(SparseCollective::GtopkAllReduce, Wire::Pairs);
+        let ranks = measured_by(2, gtopk, 400_000, Some(0.05));
+        assert_eq!(ranks[0].kept, Some(5000));
+        // The rank that sends first also receives last: 10 us a message, and 40 us for 5,000 pairs.
+        assert!((ranks[1].times[0] - 100.0).abs() < 1.0, "{ranks:?}");
+    }
+
+    #[test]
+    fn pairs_are_not_simulated() {
+        let simulation = Simulation { world_size: 2, alpha: 1e-5, beta: 1e-9 };
+        let case = Case { bytes: 8, density: None, iterations: 1, warmup: 0 };
+        assert!(simulate(simulation, Benchmark::Latency, Dtype::F32, case).is_err());
     }
 }

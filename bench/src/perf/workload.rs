@@ -1,11 +1,16 @@
 //! Times an operation: once to check its result, then for warm-up, then for the figures.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Instant;
 
-use brevity::Group;
+use brevity::{Group, collectives};
 
 use super::Case;
 use crate::{Error, Result};
+
+/// A call that goes on.
+pub type Going<'a> = Pin<Box<dyn Future<Output = collectives::Result<()>> + 'a>>;
 
 /// What one rank does for one row.
 pub trait Workload {
@@ -16,7 +21,10 @@ pub trait Workload {
     ///
     /// # Errors
     /// The errors of the operation.
-    fn run(&mut self, group: &Group) -> brevity::collectives::Result<()>;
+    fn run(&mut self, group: &Group) -> collectives::Result<()>;
+
+    /// The same operation, started and awaited: where nothing may block.
+    fn start<'a>(&'a mut self, group: &'a Group) -> Going<'a>;
 
     /// Compares the last result with the oracle's; not timed.
     ///
@@ -30,6 +38,11 @@ pub trait Workload {
     /// The number of entries that are kept, if some are dropped.
     fn kept(&self) -> Option<usize> {
         None
+    }
+
+    /// Whether the first call estimates what later ones go by, and so takes longer than these.
+    fn has_first_call(&self) -> bool {
+        false
     }
 }
 
@@ -149,9 +162,14 @@ mod tests {
     impl Workload for Broken {
         fn prepare(&mut self) {}
 
-        fn run(&mut self, group: &Group) -> brevity::collectives::Result<()> {
+        fn run(&mut self, group: &Group) -> collectives::Result<()> {
             self.runs += 1;
             group.barrier()
+        }
+
+        fn start<'a>(&'a mut self, group: &'a Group) -> Going<'a> {
+            self.runs += 1;
+            Box::pin(async move { group.start_barrier().await.1 })
         }
 
         fn check(&self) -> Result<(), Difference> {

@@ -31,7 +31,7 @@ const DEFAULT_MIN: usize = 4;
 
 const BARRIER: Benchmark = Benchmark::Dense(Collective::Barrier);
 
-/// The default number of elements of vectors that are made sparse.
+/// The default number of elements of vectors that are made sparse, and of matrices.
 const DEFAULT_SPARSE_ELEMENTS: usize = 1 << 20;
 
 /// The default share of entries kept.
@@ -45,9 +45,9 @@ pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
     /// reducescatter, allgather, gather, scatter, alltoall, randomk-allreduce, randomblock-allreduce,
     /// block-allreduce, hierarchical-allreduce, sparse-allgather, sparse-reducescatter, topk-allreduce,
-    /// gtopk-allreduce, oktopk-allreduce, quantised-allreduce, vote-allreduce, or compress for the kernels of
-    /// compression, which need no ranks; or exchange, a step of a model's gradient exchange; or scaling, the
-    /// time of sums of 4, 8, .. up to --ranks simulated ranks
+    /// split-allreduce, gtopk-allreduce, oktopk-allreduce, lowrank-allreduce, quantised-allreduce,
+    /// vote-allreduce, or compress for the kernels of compression, which need no ranks; or exchange, a step
+    /// of a model's gradient exchange; or scaling, the time of sums of 4, 8, .. up to --ranks simulated ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
@@ -82,13 +82,16 @@ pub struct PerfArguments {
     /// Share of entries that is kept, a row for each [default: 0.001]
     #[arg(long, value_name = "D", value_delimiter = ',')]
     pub density: Vec<f64>,
+    /// Rank of the factors of lowrank-allreduce [default: 4]
+    #[arg(long, value_name = "R")]
+    pub rank: Option<usize>,
     /// Format of the values of quantised-allreduce, and of sparse collectives, with packed indices: f32, f16,
     /// bf16, eight-bit, one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and
     /// value, 8 bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
-    /// Model whose gradients exchange averages: resnet50, vgg16, lstm, transformer, or COUNTxLENGTH for as
-    /// many vectors [default: resnet50]
+    /// Model whose gradients exchange averages: resnet50, vgg16, lstm, transformer, COUNTxLENGTH for as many
+    /// vectors, or matrix:ROWSxCOLUMNS for one matrix [default: resnet50]
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// How its tensors travel, as "dims<2=dense; *=gtopk:0.001"; a row for each [default: dense, gtopk:0.001
@@ -98,10 +101,11 @@ pub struct PerfArguments {
     /// Bytes of gradients of a bucket, as 25M [default: what an exchange takes]
     #[arg(long, value_name = "BYTES")]
     pub bucket_bytes: Option<Size>,
-    /// Type of the elements: f32, f64, f16 or bf16 [default: f32]
+    /// Type of the elements of dense collectives, and of the gradients of exchange: f32, f64, f16 or bf16
+    /// [default: f32]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
-    /// Iterations timed for each row [default: 1000 up to 8K, 100 above]
+    /// Iterations timed for each row [default: 1000 up to 8K, 100 above; of exchange 20, and 5 on sim]
     #[arg(long, value_name = "I")]
     pub iterations: Option<u32>,
     /// Iterations before those [default: a tenth]
@@ -220,6 +224,7 @@ impl PerfArguments {
                 "{error}; or {kernels} for the kernels of compression, or {exchange}, or {scaling}"
             ))
         })?;
+        let named = self.with_rank(named)?;
         let Some(values) = &self.values else { return Ok(named) };
         let read = || -> Result<Values> {
             values.parse().map_err(|error| Error::Arguments(format!("--values {values}: {error}")))
@@ -233,6 +238,16 @@ impl PerfArguments {
                 Err(Error::Arguments(why))
             }
         }
+    }
+
+    fn with_rank(&self, named: Benchmark) -> Result<Benchmark> {
+        let Some(rank) = self.rank else { return Ok(named) };
+        refuse(named.rank().is_none(), || {
+            let names = Benchmark::names_of(|benchmark| benchmark.rank().is_some());
+            format!("--rank goes with {names}: {named} has no factors")
+        })?;
+        refuse(rank == 0, || "--rank 0: expected at least 1".into())?;
+        Ok(Benchmark::LowRank(rank))
     }
 
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
@@ -294,14 +309,28 @@ impl PerfArguments {
         Ok(cases.collect())
     }
 
-    /// The largest size that is measured unless one is given.
-    fn default_max(&self, benchmark: Benchmark) -> usize {
-        let (Some(Over::Simulated), Benchmark::Dense(collective)) = (self.transport, benchmark) else {
-            return DEFAULT_MAX;
-        };
+    /// The largest size that is measured unless one is given: a power of two, at most `most`.
+    fn default_max(&self, benchmark: Benchmark, most: usize) -> usize {
+        if self.transport != Some(Over::Simulated) {
+            return most;
+        }
         let ranks = self.ranks_to_start();
-        let fits = |bytes: &usize| collective.longest(*bytes, ranks) <= MOST_SIMULATED / ranks as usize;
-        (2..=DEFAULT_MAX.ilog2()).map(|power| 1 << power).take_while(fits).last().unwrap_or(DEFAULT_MIN)
+        let fits = |bytes: &usize| self.longest(benchmark, *bytes) <= MOST_SIMULATED / ranks as usize;
+        (2..=most.ilog2()).map(|power| 1 << power).take_while(fits).last().unwrap_or(DEFAULT_MIN)
+    }
+
+    /// The bytes of the longest vector that a rank has in a row of so many.
+    fn longest(&self, benchmark: Benchmark, bytes: usize) -> usize {
+        let ranks = self.ranks_to_start();
+        match benchmark {
+            Benchmark::Dense(collective) => collective.longest(bytes, ranks),
+            Benchmark::Sparse(collective, _) if collective.gathers() => {
+                let share = self.density.iter().copied().reduce(f64::max).unwrap_or(DEFAULT_DENSITY);
+                // An index and a value for each element that is kept.
+                bytes.max((2.0 * share * bytes as f64 * f64::from(ranks)) as usize)
+            }
+            _ => bytes,
+        }
     }
 
     fn sizes(&self, benchmark: Benchmark, dtype: Dtype) -> Result<Vec<usize>> {
@@ -319,10 +348,12 @@ impl PerfArguments {
                 })?;
                 Ok(vec![elements * unit])
             }
-            (None, None) if benchmark.is_sparse() => Ok(vec![DEFAULT_SPARSE_ELEMENTS * unit]),
+            (None, None) if benchmark.is_sparse() || benchmark.rank().is_some() => {
+                Ok(vec![self.default_max(benchmark, DEFAULT_SPARSE_ELEMENTS * unit)])
+            }
             (size, None) => {
-                let range =
-                    size.unwrap_or(SizeRange { min: unit, max: self.default_max(benchmark).max(unit) });
+                let max = self.default_max(benchmark, DEFAULT_MAX).max(unit);
+                let range = size.unwrap_or(SizeRange { min: unit, max });
                 let sizes: Vec<_> = range.sizes().collect();
                 refuse(sizes[0] < unit, || {
                     format!("--size from {}: an {} has {unit} bytes", sizes[0], dtype.name())

@@ -37,6 +37,14 @@ fn rows_follow_sizes_and_densities() {
     assert_eq!(bytes("barrier"), [0]);
     assert_eq!(bytes("allreduce --transport sim --np 1024").last(), Some(&(1 << 20)));
     assert_eq!(bytes("allgather --transport sim --np 1024").last(), Some(&(1 << 10)));
+    assert_eq!(bytes("vote-allreduce --transport sim --np 1024").last(), Some(&(1 << 20)));
+    assert_eq!(bytes("lowrank-allreduce"), [4 << 20]);
+    assert_eq!(bytes("lowrank-allreduce --transport sim --np 1024"), [1 << 20]);
+    assert_eq!(bytes("gtopk-allreduce --transport sim --np 1024"), [1 << 20]);
+    // What every rank gathers is longer than its vector.
+    assert_eq!(bytes("split-allreduce --transport sim --np 1024"), [512 << 10]);
+    assert_eq!(bytes("topk-allreduce --transport sim --np 1024 --density 0.001,0.01"), [32 << 10]);
+    assert_eq!(bytes("topk-allreduce --transport sim --np 1024 --elements 1M"), [4 << 20]);
 }
 
 #[test]
@@ -51,6 +59,13 @@ fn values_are_packed() {
         let coded = Benchmark::Sparse(collective, Wire::Coded(Values::Bf16));
         assert_eq!(benchmark(&format!("{name} --values bf16")), coded);
     }
+}
+
+#[test]
+fn factors_have_a_rank() {
+    let benchmark = |line: &str| plan(line).unwrap().benchmark;
+    assert_eq!(benchmark("lowrank-allreduce"), Benchmark::LowRank(4));
+    assert_eq!(benchmark("lowrank-allreduce --rank 2 --size 4K:16K"), Benchmark::LowRank(2));
 }
 
 #[test]
@@ -77,14 +92,16 @@ fn ways_follow_their_options() {
     assert_eq!(way("broadcast --overlap --tests 5"), Way::Overlapped { tests: 5 });
     let simulated = |world_size, alpha, beta| Way::Simulated(Simulation { world_size, alpha, beta });
     assert_eq!(way("allreduce --transport sim"), simulated(2, 20e-6, 8e-9));
-    let line = "allgather --transport sim --np 1024 --alpha 1e-6 --beta 1e-10";
-    assert_eq!(way(line), simulated(1024, 1e-6, 1e-10));
+    for name in ["allgather", "oktopk-allreduce", "lowrank-allreduce", "vote-allreduce", "block-allreduce"] {
+        let line = format!("{name} --transport sim --np 1024 --alpha 1e-6 --beta 1e-10");
+        assert_eq!(way(&line), simulated(1024, 1e-6, 1e-10));
+    }
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let refused = [
-        ("dance", "gtopk-allreduce, oktopk-allreduce, quantised-allreduce, vote-allreduce; or compress"),
+        ("dance", "oktopk-allreduce, lowrank-allreduce, quantised-allreduce, vote-allreduce; or compress"),
         ("latency --ranks 1", "from 2 to"),
         ("allreduce --ranks 0", "from 1 to"),
         ("allreduce --dtype i8", "name one of f32, f64, f16, bf16"),
@@ -99,11 +116,17 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         ),
         (
             "allreduce --values bf16",
-            "goes with sparse-allgather, sparse-reducescatter, topk-allreduce, gtopk-allreduce",
+            "goes with sparse-allgather, sparse-reducescatter, topk-allreduce, split-allreduce",
         ),
         ("sparse-allgather --values bf17", "name one of f32"),
         ("randomk-allreduce --values bf16", "goes with sparse-allgather"),
         ("sparse-allgather --dtype f64", "no other elements"),
+        ("lowrank-allreduce --dtype f64", "no other elements"),
+        ("lowrank-allreduce --rank 0", "at least 1"),
+        ("lowrank-allreduce --density 0.1", "drops nothing"),
+        ("lowrank-allreduce --values bf16", "has one format"),
+        ("gtopk-allreduce --rank 4", "--rank goes with lowrank-allreduce: gtopk-allreduce has no factors"),
+        ("lowrank-allreduce --overlap", "not lowrank-allreduce"),
         ("latency --elements 8", "--size in bytes"),
         ("allreduce --size 4:8 --elements 8", "give one of them"),
         ("allreduce --size 1:8", "an f32 has 4 bytes"),

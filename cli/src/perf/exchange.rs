@@ -4,7 +4,7 @@ use brevity::transport::MAX_WORLD_SIZE;
 use brevity::{Group, PolicyRules};
 use brevity_bench::models::{ModelShape, TensorShape};
 use brevity_bench::output::{Output, Outputs, is_standard_output, print};
-use brevity_bench::perf::{Stepped, measure_exchange};
+use brevity_bench::perf::{Dtype, Exchanged, Simulation, Stepped, measure_exchange};
 use brevity_bench::record;
 use brevity_bench::size::Size;
 use brevity_bench::timeline::Timeline;
@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::arguments::{PerfArguments, Wanted, refuse};
 use super::error::{Error, Result};
 use super::report::Report;
-use super::way::Over;
-use super::{between_ranks, go_on_if_read};
+use super::way::{Over, network};
+use super::{between_ranks, exchange_simulated, go_on_if_read};
 
 /// The name on the command line.
 pub const NAME: &str = "exchange";
@@ -22,37 +22,52 @@ pub const NAME: &str = "exchange";
 /// How tensors travel, unless it is said.
 const POLICIES: [&str; 3] = ["*=dense", "*=gtopk:0.001", "*=low-rank:4"];
 
-/// Steps that are timed, and those before, unless it is said.
+/// Steps that are timed, unless it is said: between ranks, and on sim, where messages need be timed once.
 const ITERATIONS: u32 = 20;
+const SIMULATED_ITERATIONS: u32 = 5;
 
 /// What is measured.
-struct Plan {
-    model: ModelShape,
-    tensors: Vec<TensorShape>,
-    policies: Vec<PolicyRules>,
+pub struct Plan {
+    pub model: ModelShape,
+    pub tensors: Vec<TensorShape>,
+    pub policies: Vec<PolicyRules>,
+    pub dtype: Dtype,
     bucket_bytes: Option<usize>,
     iterations: usize,
     warmup: usize,
+    verify: bool,
+    /// The network, if it is simulated.
+    pub on: Option<Simulation>,
 }
 
 /// The figures of one list of policies, in microseconds.
 #[derive(Clone, Debug, Serialize)]
-struct Row {
+pub struct Row {
     /// The rules.
-    policy: String,
+    pub policy: String,
     /// Elements of all gradients, in bytes.
-    bytes: usize,
-    tensors: usize,
-    buckets: usize,
-    /// A step of the slowest rank: the mean over its iterations.
-    avg_us: f64,
-    /// Means over ranks and iterations.
-    select_us: f64,
-    communicate_us: f64,
-    wait_us: f64,
-    apply_us: f64,
-    bytes_sent_per_rank: f64,
-    iterations: usize,
+    pub bytes: usize,
+    pub tensors: usize,
+    pub buckets: usize,
+    /// A step of the slowest rank: the mean over its iterations. On sim, the sum of `kernels_us` and
+    /// `communicate_us`.
+    pub avg_us: f64,
+    /// All that the rank computes that takes longest, on sim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernels_us: Option<f64>,
+    /// Means over ranks and iterations. On sim, the time of communicating is virtual, and all of it is
+    /// waited for.
+    pub select_us: f64,
+    pub communicate_us: f64,
+    pub wait_us: f64,
+    pub apply_us: f64,
+    pub bytes_sent_per_rank: f64,
+    pub iterations: usize,
+    /// How many times as long the dense all-reduce of `f32` takes, and that of `bf16`, on sim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faster_than_f32: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faster_than_bf16: Option<f64>,
 }
 
 /// Measures as a rank of a job, or starts the ranks and waits for them. Returns the exit status.
@@ -61,6 +76,9 @@ struct Row {
 /// As for [`perf`](super::perf()).
 pub fn perf(arguments: &PerfArguments) -> Result<u8> {
     let plan = Plan::of(arguments)?;
+    if let Some(simulation) = plan.on {
+        return exchange_simulated::perf(arguments, &plan, simulation).map(|()| 0);
+    }
     let transport = match arguments.transport {
         Some(Over::Ranks(choice)) => Some(choice),
         Some(Over::Simulated) | None => None,
@@ -77,21 +95,22 @@ fn open(arguments: &PerfArguments) -> Result<(Outputs, Option<Output>)> {
 }
 
 impl Plan {
-    fn of(arguments: &PerfArguments) -> Result<Self> {
+    /// What the arguments ask for.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`] for options that do not go together.
+    pub fn of(arguments: &PerfArguments) -> Result<Self> {
         let PerfArguments { ranks, bucket_bytes, iterations, warmup, .. } = *arguments;
         let others = [
             ("--size", arguments.size.is_some()),
             ("--elements", arguments.elements.is_some()),
-            ("--dtype", arguments.dtype.is_some()),
             ("--density", !arguments.density.is_empty()),
             ("--values", arguments.values.is_some()),
+            ("--rank", arguments.rank.is_some()),
             ("--overlap", arguments.overlap),
             ("--plot", arguments.plot.is_some()),
             ("--only", !arguments.only.is_empty()),
             ("--record", arguments.record.is_some()),
-            ("--alpha", arguments.alpha.is_some()),
-            ("--beta", arguments.beta.is_some()),
-            ("--transport sim", arguments.transport == Some(Over::Simulated)),
         ];
         for (option, is_given) in others {
             refuse(is_given, || {
@@ -102,6 +121,8 @@ impl Plan {
             format!("--ranks {}: exchange takes from 1 to {MAX_WORLD_SIZE} ranks", ranks.unwrap_or(0))
         })?;
         arguments.check_iterations()?;
+        let on = simulated(arguments)?;
+        let dtype: Dtype = arguments.dtype.as_deref().map_or(Ok(Dtype::default()), str::parse)?;
         let model: ModelShape = arguments.model.as_deref().unwrap_or("resnet50").parse()?;
         let texts: Vec<&str> = match &arguments.policy[..] {
             [] => POLICIES.to_vec(),
@@ -109,16 +130,63 @@ impl Plan {
         };
         let tensors = model.tensors();
         let policies = texts.into_iter().map(|text| read(text, &tensors)).collect::<Result<_>>()?;
-        let iterations = iterations.unwrap_or(ITERATIONS);
+        let default = if on.is_some() { SIMULATED_ITERATIONS } else { ITERATIONS };
+        let iterations = iterations.unwrap_or(default);
         Ok(Self {
             model,
             tensors,
             policies,
+            dtype,
             bucket_bytes: bucket_bytes.map(|Size(bytes)| bytes),
             iterations: iterations as usize,
             warmup: warmup.unwrap_or(iterations.div_ceil(10)) as usize,
+            verify: arguments.verify,
+            on,
         })
     }
+
+    /// What is exchanged by these rules.
+    pub fn exchanged<'a>(&'a self, rules: &'a PolicyRules) -> Exchanged<'a> {
+        let Self { ref tensors, dtype, bucket_bytes, iterations, warmup, verify, .. } = *self;
+        Exchanged { tensors, rules, dtype, bucket_bytes, iterations, warmup, verify }
+    }
+
+    /// A row with what is not measured.
+    pub fn row(&self, policy: String, dtype: Dtype) -> Row {
+        let elements: usize = self.tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        Row {
+            policy,
+            bytes: elements * dtype.bytes(),
+            tensors: self.tensors.len(),
+            buckets: 0,
+            avg_us: 0.0,
+            kernels_us: None,
+            select_us: 0.0,
+            communicate_us: 0.0,
+            wait_us: 0.0,
+            apply_us: 0.0,
+            bytes_sent_per_rank: 0.0,
+            iterations: self.iterations,
+            faster_than_f32: None,
+            faster_than_bf16: None,
+        }
+    }
+}
+
+/// The simulated network, if that is asked for.
+fn simulated(arguments: &PerfArguments) -> Result<Option<Simulation>> {
+    if arguments.transport != Some(Over::Simulated) {
+        let has_links = arguments.alpha.is_some() || arguments.beta.is_some();
+        refuse(has_links, || "--alpha and --beta go with --transport sim".into())?;
+        return Ok(None);
+    }
+    let others = [("--trace", arguments.trace.is_some()), ("--grace", arguments.grace.is_some())];
+    for (option, is_given) in others {
+        refuse(is_given, || {
+            format!("{option} does not go with --transport sim, which has all ranks in one process")
+        })?;
+    }
+    network(arguments).map(Some)
 }
 
 /// Rules that have a policy for each tensor.
@@ -145,14 +213,7 @@ fn measure_all(group: &Group, arguments: &PerfArguments, plan: &Plan) -> Result<
     let mut timeline = arguments.trace.as_ref().map(|_| Timeline::start(group)).transpose()?;
     let mut rows = Vec::new();
     for rules in &plan.policies {
-        let stepped = measure_exchange(
-            group,
-            (&plan.tensors, rules),
-            plan.bucket_bytes,
-            (plan.iterations, plan.warmup),
-            arguments.verify,
-            &mut timeline,
-        )?;
+        let stepped = measure_exchange(group, &plan.exchanged(rules), &mut timeline)?;
         let row = Row::gather(group, plan, rules, stepped)?;
         go_on_if_read(group, tell(&row.line()))?;
         rows.push(row);
@@ -162,7 +223,7 @@ fn measure_all(group: &Group, arguments: &PerfArguments, plan: &Plan) -> Result<
         name: NAME.into(),
         transport,
         world_size: ranks,
-        dtype: "f32",
+        dtype: plan.dtype.name(),
         version: env!("CARGO_PKG_VERSION"),
         rows,
     };
@@ -184,11 +245,7 @@ impl Row {
         group.all_gather(&own, &mut all)?;
         let of = |figure: usize| all.iter().skip(figure).step_by(own.len());
         let mean = |figure| of(figure).sum::<f64>() / f64::from(group.world_size());
-        let elements: usize = plan.tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
         Ok(Self {
-            policy: rules.to_string(),
-            bytes: elements * size_of::<f32>(),
-            tensors: plan.tensors.len(),
             buckets: buckets as usize,
             avg_us: of(0).copied().fold(0.0, f64::max),
             select_us: mean(1),
@@ -196,7 +253,7 @@ impl Row {
             wait_us: mean(3),
             apply_us: mean(4),
             bytes_sent_per_rank: mean(5),
-            iterations: plan.iterations,
+            ..plan.row(rules.to_string(), plan.dtype)
         })
     }
 
@@ -238,27 +295,26 @@ mod tests {
         Command::try_parse_from(words).unwrap().arguments
     }
 
+    fn plan_of(line: &str) -> Plan {
+        Plan::of(&arguments(line)).unwrap()
+    }
+
     #[test]
     fn all_ranks_have_the_same_row() {
-        let line = "--model 5x300 --policy vector1=dense;*=topk:0.1,momentum=0.5 --iterations 3 --verify";
-        for world_size in [1, 2, 3] {
+        let line = "--model 5x300 --policy vector1=dense;*=topk:0.1,momentum=0.5 --iterations 3 --verify \
+                    --bucket-bytes 2400";
+        for (world_size, dtype) in [(1, "f32"), (2, "f32"), (3, "f32"), (2, "f64"), (2, "f16"), (2, "bf16")] {
+            let line = &format!("{line} --dtype {dtype}");
             let rows: Vec<String> = thread::scope(|scope| {
                 let ranks: Vec<_> = local::world(world_size)
                     .into_iter()
                     .map(|rank| {
                         scope.spawn(move || {
                             let group = Group::new(Box::new(rank), Settings::default());
-                            let plan = Plan::of(&arguments(line)).unwrap();
-                            let (tensors, rules) = (&plan.tensors[..], &plan.policies[0]);
-                            let stepped = measure_exchange(
-                                &group,
-                                (tensors, rules),
-                                Some(2400),
-                                (3, 1),
-                                true,
-                                &mut None,
-                            )
-                            .unwrap();
+                            let plan = plan_of(line);
+                            let rules = &plan.policies[0];
+                            let stepped = measure_exchange(&group, &plan.exchanged(rules), &mut None);
+                            let stepped = stepped.unwrap();
                             let row = Row::gather(&group, &plan, rules, stepped).unwrap();
                             let policy = format!("  {}", row.policy);
                             let figures = row.line().strip_suffix(&policy).map(str::len);
@@ -271,6 +327,8 @@ mod tests {
             });
             assert!(rows.iter().all(|row| *row == rows[0]), "{rows:?}");
             assert!(rows[0].contains("\"buckets\":3"), "{}", rows[0]);
+            let bytes = 5 * 300 * plan_of(line).dtype.bytes();
+            assert!(rows[0].contains(&format!("\"bytes\":{bytes},")), "{}", rows[0]);
         }
     }
 
@@ -279,7 +337,13 @@ mod tests {
         for (line, expected) in [
             ("--size 4:8", "--size does not go with exchange"),
             ("--density 0.1", "--density does not go with exchange"),
-            ("--transport sim", "--transport sim does not go with exchange"),
+            ("--rank 4", "--rank does not go with exchange"),
+            ("--dtype i8", "--dtype i8: name one of f32, f64, f16, bf16"),
+            ("--alpha 1e-5", "--alpha and --beta go with --transport sim"),
+            ("--transport sim --trace a.json", "--trace does not go with --transport sim"),
+            ("--transport sim --grace 3", "--grace does not go with --transport sim"),
+            ("--transport sim --beta -1", "from 0 to 1000 seconds"),
+            ("--model matrix:5", "or matrix:ROWSxCOLUMNS"),
             ("--model alexnet", "--model alexnet: name one of resnet50"),
             ("--policy zip", "--policy \"zip\": "),
             ("--policy fc*=dense", "no rule for policies is for tensor \"conv1.weight\""),
@@ -291,7 +355,11 @@ mod tests {
             assert!(message.contains(expected), "{line}: {message}");
             assert_eq!(message.lines().count(), 1, "{line}: {message}");
         }
-        let plan = Plan::of(&arguments("")).unwrap();
+        let plan = plan_of("");
         assert_eq!((plan.tensors.len(), plan.policies.len(), plan.iterations, plan.warmup), (161, 3, 20, 2));
+        let plan = plan_of("--transport sim --np 4 --model matrix:4096x6104 --dtype bf16");
+        let shape = &plan.tensors[0].1[..];
+        assert_eq!((shape, plan.iterations, plan.dtype), (&[4096, 6104][..], 5, Dtype::Bf16));
+        assert_eq!(plan.on, Some(Simulation { world_size: 4, alpha: 20e-6, beta: 8e-9 }));
     }
 }

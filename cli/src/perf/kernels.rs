@@ -99,6 +99,7 @@ fn extent(arguments: &PerfArguments) -> Result<Extent> {
         ("--tests", arguments.tests.is_some()),
         ("--size", arguments.size.is_some()),
         ("--density", !arguments.density.is_empty()),
+        ("--rank", arguments.rank.is_some()),
         ("--dtype", arguments.dtype.is_some()),
         ("--warmup", arguments.warmup.is_some()),
         ("--verify", arguments.verify),

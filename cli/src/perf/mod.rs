@@ -6,6 +6,7 @@
 mod arguments;
 mod error;
 mod exchange;
+mod exchange_simulated;
 mod kernels;
 mod overlap;
 mod plot;

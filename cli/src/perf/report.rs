@@ -62,6 +62,9 @@ pub struct Row {
     /// Entries that are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<usize>,
+    /// The rank of low-rank factors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
 }
 
 /// What all ranks measured for one row, in rank order.
@@ -109,6 +112,7 @@ impl Row {
             call_avg_us: Summary::new(&gathered.call_times).map(|summary| summary.avg),
             density: case.density.map(Density::share),
             kept: gathered.kept,
+            rank: benchmark.rank(),
         })
     }
 }
@@ -209,6 +213,7 @@ mod tests {
             call_avg_us: None,
             density: Some(0.001),
             kept: Some(1),
+            rank: None,
         }
     }
 

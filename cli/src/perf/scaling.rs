@@ -96,6 +96,7 @@ impl Plan {
             ("--size", arguments.size.is_some()),
             ("--dtype", arguments.dtype.is_some()),
             ("--values", arguments.values.is_some()),
+            ("--rank", arguments.rank.is_some()),
             ("--model", arguments.model.is_some()),
             ("--policy", !arguments.policy.is_empty()),
             ("--bucket-bytes", arguments.bucket_bytes.is_some()),

@@ -57,8 +57,8 @@ impl Way {
         let has_links = arguments.alpha.is_some() || arguments.beta.is_some();
         refuse(!is_simulated && has_links, || "--alpha and --beta go with --transport sim".into())?;
         refuse(!arguments.overlap && arguments.tests.is_some(), || "--tests goes with --overlap".into())?;
-        refuse(is_simulated && !is_dense, || {
-            format!("--transport sim simulates dense collectives: not {benchmark}")
+        refuse(is_simulated && benchmark.is_paired(), || {
+            format!("--transport sim simulates collectives: not {benchmark}")
         })?;
         refuse(arguments.overlap && !is_dense, || {
             format!("--overlap measures dense collectives: not {benchmark}")
@@ -85,6 +85,14 @@ fn simulation(arguments: &PerfArguments) -> Result<Simulation> {
             format!("{option} does not go with --transport sim, on which each call takes the same time")
         })?;
     }
+    network(arguments)
+}
+
+/// The network that the arguments describe.
+///
+/// # Errors
+/// [`Error::Arguments`](super::Error::Arguments) for what is no time.
+pub fn network(arguments: &PerfArguments) -> Result<Simulation> {
     let seconds = |option: &str, given: Option<f64>, default: f64| -> Result<f64> {
         let seconds = given.unwrap_or(default);
         refuse(!(0.0..=1e3).contains(&seconds), || {

@@ -249,7 +249,8 @@ impl Row {
             if found.is_empty() {
                 return Err(Missing::Here("the other side could not be measured".into()));
             }
-            all.extend(found.into_iter().map(|comparison| match self.bar {
+            let found = found.into_iter().map(|comparison| comparison.with_kernels(&ours.kernels));
+            all.extend(found.map(|comparison| match self.bar {
                 Some(bar) => comparison.judged(bar),
                 None => comparison,
             }));

@@ -5,7 +5,7 @@ use std::path::Path;
 use brevity::{Group, launch};
 
 use super::work::{Collective, Dense, Does, Gradients, Parts, Steps, Work};
-use crate::order::Order;
+use crate::order::{Answer, Order};
 use crate::perf::{Dtype, of_dtype};
 use crate::seat::Line;
 use crate::{Result, processor};
@@ -24,7 +24,7 @@ pub fn serve(socket: &Path, does: Does, gradients: &str, how: &str) -> Result<()
     // Before the gradients are made, which takes long.
     let line = Line::dial(socket, group.rank())?;
     let mut work = work(&group, does, gradients, how)?;
-    line.serve(|order| obey(&group, &mut *work, order))
+    line.answer(|order| obey(&group, &mut *work, order))
 }
 
 fn work(group: &Group, does: Does, gradients: Gradients, how: &str) -> Result<Box<dyn Work>> {
@@ -43,11 +43,12 @@ fn dense<T: crate::collective::Number>(gradients: Gradients) -> Box<dyn Work> {
     Box::new(Dense::<T>::new(gradients))
 }
 
-/// The mean of each batch, in microseconds.
-fn obey(group: &Group, work: &mut dyn Work, order: &Order) -> Result<Vec<f64>> {
+/// The mean of each batch, in microseconds, and of the kernels over all of them.
+fn obey(group: &Group, work: &mut dyn Work, order: &Order) -> Result<Answer> {
     for _ in 0..order.warmup {
         work.step(group)?;
     }
+    let before = work.kernels();
     let mut batch = |count: usize| -> Result<f64> {
         let mut sum = 0.0;
         for _ in 0..count {
@@ -55,7 +56,10 @@ fn obey(group: &Group, work: &mut dyn Work, order: &Order) -> Result<Vec<f64>> {
         }
         Ok(sum / count as f64)
     };
-    order.batches().map(&mut batch).collect()
+    let samples = order.batches().map(&mut batch).collect::<Result<_>>()?;
+    let kernels = work.kernels().zip(before).map(|(after, before)| after - before);
+    let kernels_us = kernels.map(|took| took.as_secs_f64() * 1e6 / order.iterations as f64);
+    Ok(Answer { kernels_us, ..Answer::new(samples) })
 }
 
 #[cfg(test)]
@@ -69,6 +73,7 @@ mod tests {
         for (does, gradients, how) in [
             (Does::Step, "3x500", "*=gtopk:0.01"),
             (Does::Step, "matrix:20x30", "*=low-rank:2"),
+            (Does::Computing, "3x500", "*=low-rank:2"),
             (Does::Parts, "3x500", "0.01"),
             (Does::Gtopk, "1x5000", "pairs"),
             (Does::Gtopk, "1x5000", "bf16"),
@@ -78,9 +83,12 @@ mod tests {
             let group = Group::solo();
             let gradients: Gradients = gradients.parse().unwrap();
             let mut work = work(&group, does, gradients, how).unwrap();
-            let samples = obey(&group, &mut *work, &order).unwrap();
-            assert_eq!(samples.len(), 3, "{does:?}");
-            assert!(samples.iter().all(|&time| time > 0.0), "{does:?}: {samples:?}");
+            let answer = obey(&group, &mut *work, &order).unwrap();
+            assert_eq!(answer.samples_us.len(), 3, "{does:?}");
+            assert!(answer.samples_us.iter().all(|&time| time > 0.0), "{does:?}: {answer:?}");
+            let is_step = matches!(does, Does::Step | Does::Computing);
+            assert_eq!(answer.kernels_us.is_some_and(|took| took > 0.0), is_step, "{does:?}: {answer:?}");
+            assert!(answer.kernels_us.is_none_or(|took| answer.mean_us > Some(took)), "{does:?}: {answer:?}");
             assert_eq!(gradients.to_string().parse::<Gradients>().unwrap(), gradients);
         }
     }

@@ -69,7 +69,7 @@ impl Gradients {
     pub fn tensors(self) -> Vec<TensorShape> {
         match self {
             Self::Vectors(count, length) => ModelShape::Vectors(count, length).tensors(),
-            Self::Matrix(rows, columns) => vec![("matrix".into(), vec![rows, columns])],
+            Self::Matrix(rows, columns) => ModelShape::Matrix(rows, columns).tensors(),
             Self::Resnet50 => ModelShape::Resnet50.tensors(),
         }
     }
@@ -103,14 +103,14 @@ impl FromStr for Gradients {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let of = |text: &str| match text.parse()? {
-            ModelShape::Vectors(count, length) => Ok((count, length)),
-            other => Err(Error::Arguments(format!("{other}: expected COUNTxLENGTH"))),
-        };
-        match text.strip_prefix("matrix:") {
-            _ if text == "resnet50" => Ok(Self::Resnet50),
-            Some(sizes) => of(sizes).map(|(rows, columns)| Self::Matrix(rows, columns)),
-            None => of(text).map(|(count, length)| Self::Vectors(count, length)),
+        match text.parse()? {
+            ModelShape::Resnet50 => Ok(Self::Resnet50),
+            ModelShape::Matrix(rows, columns) => Ok(Self::Matrix(rows, columns)),
+            ModelShape::Vectors(count, length) => Ok(Self::Vectors(count, length)),
+            other => {
+                let expected = "expected resnet50, COUNTxLENGTH or matrix:ROWSxCOLUMNS";
+                Err(Error::Arguments(format!("{other}: {expected}")))
+            }
         }
     }
 }
@@ -128,6 +128,12 @@ pub trait Work {
     /// # Errors
     /// If a rank is lost, or something is wrong.
     fn step(&mut self, group: &Group) -> Result<f64>;
+
+    /// The time of the kernels in all steps so far, if it is known apart: adding gradients to residuals and
+    /// selecting, or projecting, and writing averages and residuals.
+    fn kernels(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Checks the first result.
@@ -153,6 +159,7 @@ pub struct Steps {
     gradients: Vec<Vec<f32>>,
     /// Computed before each tensor is handed in.
     computing: Duration,
+    kernels: Duration,
     is_checked: bool,
 }
 
@@ -174,7 +181,8 @@ impl Steps {
         let source = normal(group, &tensors);
         let computing = if computes { COMPUTING / tensors.len() as u32 } else { Duration::ZERO };
         let exchange = builder.build()?;
-        Ok(Self { exchange, gradients: source.clone(), source, computing, is_checked: false })
+        let kernels = Duration::ZERO;
+        Ok(Self { exchange, gradients: source.clone(), source, computing, kernels, is_checked: false })
     }
 }
 
@@ -194,10 +202,15 @@ impl Work for Steps {
             }
             step.ready(tensor, gradient)?;
         }
-        step.finish(&mut self.gradients)?;
+        let report = step.finish(&mut self.gradients)?;
         let time = (begun.elapsed() - computed).as_secs_f64() * 1e6;
+        self.kernels += report.total(|bucket| bucket.select + bucket.apply);
         checked(&mut self.is_checked, || check_alike(group, &self.gradients))?;
         Ok(time)
+    }
+
+    fn kernels(&self) -> Option<Duration> {
+        Some(self.kernels)
     }
 }
 
