@@ -23,8 +23,8 @@ pub struct Summand {
     pub elements: usize,
     /// The entries that each rank keeps, for collectives on sparse vectors.
     pub entries: Option<usize>,
-    /// How entries are written.
-    pub wire: Wire,
+    /// How entries are written; `None` for the ways that are exact, as [pairs](Wire::Pairs) and packed.
+    pub wire: Option<Wire>,
     /// The rank of low-rank factors. The vector is the matrix that is the nearest to a square.
     pub rank: Option<usize>,
     /// The format of a quantised vector.
@@ -38,6 +38,8 @@ pub struct Planned {
     pub operation: Operation,
     /// Its algorithm; `None` over the memory that the ranks of one host share.
     pub algorithm: Option<Algorithm>,
+    /// How entries are written, by collectives that write some on a wire.
+    pub wire: Option<Wire>,
     /// Whether every rank gets a sum of gradients. If not, it is a part of one, a vote, or the sum at random
     /// places, and no alternative to those that are.
     pub is_sum: bool,
@@ -67,11 +69,12 @@ impl Planned {
     }
 }
 
-/// As "all-reduce by ring", or "all-reduce over shared memory".
+/// As "all-reduce by ring", "all-reduce over shared memory" or "top-k all-reduce by direct (packed f32)".
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = if self.algorithm.is_some() { "by" } else { "over" };
-        write!(f, "{} {link} {}", self.operation, self.algorithm_name())
+        write!(f, "{} {link} {}", self.operation, self.algorithm_name())?;
+        self.wire.map_or(Ok(()), |wire| write!(f, " ({wire})"))
     }
 }
 
@@ -108,30 +111,40 @@ struct Method {
     is_sum: bool,
     rows: &'static [Row],
     /// What it has to do, if the vector may be compressed so.
-    work: fn(&Summand) -> Option<Work>,
+    work: Doing,
     own_seconds: fn(&Work, &Ground) -> f64,
 }
+
+/// The work for a vector, if it may be compressed so.
+enum Doing {
+    /// Of entries on a wire.
+    Entries,
+    Other(fn(&Summand) -> Option<Work>),
+}
+
+/// The wires that round nothing.
+const EXACT: [Wire; 2] = [Wire::Pairs, Wire::Coded(Values::F32)];
 
 const METHODS: &[Method] = &[
     Method {
         operation: Operation::SPARSE_ALL_GATHER,
         is_sum: false,
         rows: all_gather::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| ground.selecting(work.dim as f64),
     },
     Method {
         operation: Operation::SPARSE_REDUCE_SCATTER,
         is_sum: false,
         rows: reduce_scatter::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| ground.selecting(work.dim as f64),
     },
     Method {
         operation: Operation::TOPK_ALL_REDUCE,
         is_sum: true,
         rows: topk::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(topk::union(work, ground), elements)
@@ -141,7 +154,7 @@ const METHODS: &[Method] = &[
         operation: Operation::GTOPK_ALL_REDUCE,
         is_sum: true,
         rows: gtopk::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -151,7 +164,7 @@ const METHODS: &[Method] = &[
         operation: Operation::HIERARCHICAL_ALL_REDUCE,
         is_sum: true,
         rows: hierarchical::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -161,7 +174,7 @@ const METHODS: &[Method] = &[
         operation: Operation::OK_TOPK_ALL_REDUCE,
         is_sum: true,
         rows: ok_topk::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -171,7 +184,7 @@ const METHODS: &[Method] = &[
         operation: Operation::BLOCK_ALL_REDUCE,
         is_sum: true,
         rows: blocks::ROWS,
-        work: |summand| summand.entries.map(|entries| blocks::work(summand.elements, entries)),
+        work: Doing::Other(|summand| summand.entries.map(|entries| blocks::work(summand.elements, entries))),
         // To write the entries into a vector, and to find its blocks, which become the sum.
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
@@ -183,7 +196,9 @@ const METHODS: &[Method] = &[
         operation: Operation::RANDOM_K_ALL_REDUCE,
         is_sum: false,
         rows: random_k::ROWS,
-        work: |summand| summand.entries.map(|entries| random_k::work(summand.elements, entries)),
+        work: Doing::Other(|summand| {
+            summand.entries.map(|entries| random_k::work(summand.elements, entries))
+        }),
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -193,7 +208,7 @@ const METHODS: &[Method] = &[
         operation: Operation::QUANTISED_ALL_REDUCE,
         is_sum: true,
         rows: quantised::ROWS,
-        work: |summand| summand.values.map(|values| quantised::work(summand.elements, values)),
+        work: Doing::Other(|summand| summand.values.map(|values| quantised::work(summand.elements, values))),
         // To add to the residual, and to quantise.
         own_seconds: |work, ground| ground.combining(2.0 * 4.0 * work.dim as f64),
     },
@@ -201,17 +216,17 @@ const METHODS: &[Method] = &[
         operation: Operation::VOTE_ALL_REDUCE,
         is_sum: false,
         rows: vote::ROWS,
-        work: |summand| summand.values.map(|_| vote::work(summand.elements)),
+        work: Doing::Other(|summand| summand.values.map(|_| vote::work(summand.elements))),
         own_seconds: |work, ground| ground.combining(4.0 * work.dim as f64),
     },
     Method {
         operation: Operation::LOW_RANK_ALL_REDUCE,
         is_sum: true,
         rows: low_rank::ROWS,
-        work: |summand| {
-            let rows = side(summand.elements);
-            summand.rank.map(|rank| low_rank::work(rows, summand.elements.div_ceil(rows), rank))
-        },
+        work: Doing::Other(|summand| {
+            let [rows, cols] = shape(summand.elements);
+            summand.rank.map(|rank| low_rank::work(rows, cols, rank))
+        }),
         // To add to the residual, to project twice and to reconstruct.
         own_seconds: |work, ground| {
             ground.combining((2.35 + 0.14 * work.entries as f64) * 4.0 * work.dim as f64)
@@ -219,13 +234,47 @@ const METHODS: &[Method] = &[
     },
 ];
 
-fn of_entries(summand: &Summand) -> Option<Work> {
-    summand.entries.map(|entries| topk::work(summand.elements, entries, summand.wire))
+impl Doing {
+    /// The work for a vector, with the wire of its entries.
+    fn of(&self, summand: &Summand) -> Vec<(Option<Wire>, Work)> {
+        let wires = summand.wire.map_or(EXACT.to_vec(), |wire| vec![wire]);
+        let on = |wire, entries| (Some(wire), topk::work(summand.elements, entries, wire));
+        match self {
+            Self::Entries => summand
+                .entries
+                .map_or(Vec::new(), |entries| wires.into_iter().map(|wire| on(wire, entries)).collect()),
+            Self::Other(work) => work(summand).into_iter().map(|work| (None, work)).collect(),
+        }
+    }
 }
 
-/// The shorter side of the matrix of so many elements that is the nearest to a square; at least 1.
-fn side(elements: usize) -> usize {
-    elements.isqrt().max(1)
+/// The exact wire on which a collective on sparse vectors of length `dim`, of up to `entries` entries each,
+/// is estimated to be the fastest, by the algorithm `wish` if it fits. In hierarchical sums it is that of the
+/// leaders. Pairs for other collectives.
+pub(crate) fn exact_wire(
+    operation: Operation,
+    (dim, entries): (usize, usize),
+    ground: &Ground,
+    wish: Option<Algorithm>,
+) -> Wire {
+    let method = METHODS.iter().find(|method| method.operation == operation);
+    let (rows, ground) = match method {
+        Some(_) if operation == Operation::HIERARCHICAL_ALL_REDUCE => (gtopk::ROWS, ground.across(1)),
+        Some(Method { rows, work: Doing::Entries, .. }) => (*rows, *ground),
+        _ => return Wire::Pairs,
+    };
+    let [pairs, packed] = EXACT.map(|wire| {
+        let ways = estimates_of(rows, &topk::work(dim, entries, wire), &ground);
+        let wished = ways.iter().find(|(by, _)| Some(*by) == wish);
+        wished.or(ways.first()).map_or(0.0, |(_, estimate)| estimate.seconds)
+    });
+    if packed < pairs { EXACT[1] } else { Wire::Pairs }
+}
+
+/// The rows and columns of the matrix of so many elements that is the nearest to a square.
+fn shape(elements: usize) -> [usize; 2] {
+    let rows = elements.isqrt().max(1);
+    [rows, elements.div_ceil(rows)]
 }
 
 /// All ways to sum a vector that fit, the fastest first: dense ones, and those that its compression allows.
@@ -248,12 +297,14 @@ pub fn compare(summand: &Summand, ground: &Ground) -> Vec<Planned> {
     let (entries, rank) = (summand.entries.filter(|&k| k > 0), summand.rank.filter(|&rank| rank > 0));
     let summand = &Summand { entries, rank, ..*summand };
     for method in METHODS {
-        let Some(work) = (method.work)(summand) else { continue };
-        let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));
-        all.extend(estimates_of(method.rows, &work, ground).into_iter().map(|(algorithm, estimate)| {
-            let Method { operation, is_sum, .. } = *method;
-            Planned { operation, algorithm: Some(algorithm), is_sum, estimate, own_seconds }
-        }));
+        for (wire, work) in method.work.of(summand) {
+            let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));
+            all.extend(estimates_of(method.rows, &work, ground).into_iter().map(|(algorithm, estimate)| {
+                let Method { operation, is_sum, .. } = *method;
+                let algorithm = Some(algorithm);
+                Planned { operation, algorithm, wire, is_sum, estimate, own_seconds }
+            }));
+        }
     }
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     all
@@ -265,6 +316,7 @@ fn dense(summand: &Summand, ground: &Ground) -> Vec<Planned> {
     let planned = |algorithm, estimate| Planned {
         operation: Operation::ALL_REDUCE,
         algorithm,
+        wire: None,
         is_sum: true,
         estimate,
         own_seconds: 0.0,
@@ -289,7 +341,7 @@ mod tests {
 
     fn all_of(elements: usize) -> Summand {
         let entries = Some(elements / 1000);
-        Summand { elements, entries, rank: Some(4), values: Some(Values::EightBit), wire: Wire::Pairs }
+        Summand { elements, entries, rank: Some(4), values: Some(Values::EightBit), wire: Some(Wire::Pairs) }
     }
 
     fn find(all: &[Planned], operation: Operation, algorithm: Algorithm) -> Planned {
