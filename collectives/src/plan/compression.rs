@@ -5,6 +5,8 @@
 //! rank's own work takes is derived from the speed of its dense sums, to which it is about proportional: both
 //! move the vector through memory.
 
+mod comparators;
+
 use std::fmt;
 
 use brevity_compress::in_standard_float_mode;
@@ -36,12 +38,15 @@ pub struct Summand {
 pub struct Planned {
     /// The collective.
     pub operation: Operation,
+    /// Whose messages a dense collective carries, if these are no vectors: `unbiased-low-rank`,
+    /// `best-low-rank`, `atomo` or `sign-norm`, as policies are called.
+    pub policy: Option<&'static str>,
     /// Its algorithm; `None` over the memory that the ranks of one host share.
     pub algorithm: Option<Algorithm>,
     /// How entries are written, by collectives that write some on a wire.
     pub wire: Option<Wire>,
-    /// Whether every rank gets a sum of gradients. If not, it is a part of one, a vote, or the sum at random
-    /// places, and no alternative to those that are.
+    /// Whether every rank gets a sum of gradients. If not, it is a part of one, a vote, the sum at random
+    /// places, or a sample, and no alternative to those that are.
     pub is_sum: bool,
     /// What the collective takes, with the merging of entries.
     pub estimate: Estimate,
@@ -59,7 +64,14 @@ impl Planned {
     /// Whether it compresses nothing.
     #[must_use]
     pub fn is_dense(&self) -> bool {
-        self.operation == Operation::ALL_REDUCE
+        self.operation == Operation::ALL_REDUCE && self.policy.is_none()
+    }
+
+    /// The name of its collective, as "gtop-k all-reduce" or "all-gather (sign-norm)".
+    #[must_use]
+    pub fn collective(&self) -> String {
+        let Self { operation, policy, .. } = self;
+        policy.map_or(operation.to_string(), |policy| format!("{operation} ({policy})"))
     }
 
     /// The name of its algorithm, or "shared memory".
@@ -73,7 +85,7 @@ impl Planned {
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = if self.algorithm.is_some() { "by" } else { "over" };
-        write!(f, "{} {link} {}", self.operation, self.algorithm_name())?;
+        write!(f, "{} {link} {}", self.collective(), self.algorithm_name())?;
         self.wire.map_or(Ok(()), |wire| write!(f, " ({wire})"))
     }
 }
@@ -108,6 +120,7 @@ pub fn recommend(ways: &[Planned]) -> (String, String) {
 /// A compressed collective, as [`compare`] sees it.
 struct Method {
     operation: Operation,
+    policy: Option<&'static str>,
     is_sum: bool,
     rows: &'static [Row],
     /// What it has to do, if the vector may be compressed so.
@@ -128,6 +141,7 @@ const EXACT: [Wire; 2] = [Wire::Pairs, Wire::Coded(Values::F32)];
 const METHODS: &[Method] = &[
     Method {
         operation: Operation::SPARSE_ALL_GATHER,
+        policy: None,
         is_sum: false,
         rows: all_gather::ROWS,
         work: Doing::Entries,
@@ -135,6 +149,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::SPARSE_REDUCE_SCATTER,
+        policy: None,
         is_sum: false,
         rows: reduce_scatter::ROWS,
         work: Doing::Entries,
@@ -142,6 +157,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::TOPK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: topk::ROWS,
         work: Doing::Entries,
@@ -152,6 +168,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::GTOPK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: gtopk::ROWS,
         work: Doing::Entries,
@@ -162,6 +179,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::HIERARCHICAL_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: hierarchical::ROWS,
         work: Doing::Entries,
@@ -172,6 +190,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::OK_TOPK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: ok_topk::ROWS,
         work: Doing::Entries,
@@ -182,6 +201,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::BLOCK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: blocks::ROWS,
         work: Doing::Other(|summand| summand.entries.map(|entries| blocks::work(summand.elements, entries))),
@@ -194,6 +214,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::RANDOM_K_ALL_REDUCE,
+        policy: None,
         is_sum: false,
         rows: random_k::ROWS,
         work: Doing::Other(|summand| {
@@ -206,6 +227,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::QUANTISED_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: quantised::ROWS,
         work: Doing::Other(|summand| summand.values.map(|values| quantised::work(summand.elements, values))),
@@ -214,6 +236,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::VOTE_ALL_REDUCE,
+        policy: None,
         is_sum: false,
         rows: vote::ROWS,
         work: Doing::Other(|summand| summand.values.map(|_| vote::work(summand.elements))),
@@ -221,6 +244,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::LOW_RANK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: low_rank::ROWS,
         work: Doing::Other(|summand| {
@@ -296,13 +320,13 @@ pub fn compare(summand: &Summand, ground: &Ground) -> Vec<Planned> {
     // Nothing is no sum.
     let (entries, rank) = (summand.entries.filter(|&k| k > 0), summand.rank.filter(|&rank| rank > 0));
     let summand = &Summand { entries, rank, ..*summand };
-    for method in METHODS {
+    for method in METHODS.iter().chain(comparators::METHODS) {
         for (wire, work) in method.work.of(summand) {
             let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));
             all.extend(estimates_of(method.rows, &work, ground).into_iter().map(|(algorithm, estimate)| {
-                let Method { operation, is_sum, .. } = *method;
+                let Method { operation, policy, is_sum, .. } = *method;
                 let algorithm = Some(algorithm);
-                Planned { operation, algorithm, wire, is_sum, estimate, own_seconds }
+                Planned { operation, policy, algorithm, wire, is_sum, estimate, own_seconds }
             }));
         }
     }
@@ -315,6 +339,7 @@ fn dense(summand: &Summand, ground: &Ground) -> Vec<Planned> {
     let work = Work { bytes, wide_bytes: bytes, ..Work::default() };
     let planned = |algorithm, estimate| Planned {
         operation: Operation::ALL_REDUCE,
+        policy: None,
         algorithm,
         wire: None,
         is_sum: true,
@@ -375,7 +400,8 @@ mod tests {
         }
         assert!(all.is_sorted_by(|a, b| a.seconds() <= b.seconds()));
         let rows: usize = METHODS.iter().map(|method| method.rows.len()).sum();
-        assert!(all.len() > rows - 3, "a ring and hosts do not fit");
+        let own = all.iter().filter(|way| way.policy.is_none()).count();
+        assert!(own > rows - 3, "a ring and hosts do not fit");
     }
 
     /// What a rank does itself counts: with a fast network it outweighs what compression saves.
