@@ -1055,7 +1055,8 @@ typedef enum brv_put_back {
 /* How values of sparse and quantised messages are written; the mean or the smallest magnitude stands for
  * several. What rounding takes away stays in the residual. */
 typedef enum brv_values {
-    BRV_VALUES_F32 = 0,
+    BRV_VALUES_F32 = 0, /* exact; entries of a policy are pairs or packed, as is estimated to be faster,
+                           those of calls on sparse vectors are pairs */
     BRV_VALUES_F16 = 1,
     BRV_VALUES_BF16 = 2,
     BRV_VALUES_ONE_BIT_MEAN = 3,
@@ -1063,8 +1064,9 @@ typedef enum brv_values {
     BRV_VALUES_TWO_BIT_MEAN = 5,
     BRV_VALUES_TWO_BIT_MIN = 6,
     BRV_VALUES_EIGHT_BIT = 7,
-    /* Exact too, with packed indices: in calls on sparse vectors only. */
+    /* Exact too, of entries only: with packed indices; as pairs of an index and a value, 8 bytes. */
     BRV_VALUES_F32_PACKED = 8,
+    BRV_VALUES_PAIRS = 16,
     BRV_VALUES_MAX = BRV_ENUM_MAX
 } brv_values;
 
@@ -1404,7 +1406,7 @@ brv_status brv_exchange_go_on_typed(brv_exchange *exchange, brv_group *group, vo
  *
  * Nothing is lost of what is handed in, up to the rounding of sums, except by BRV_PUT_BACK_PUBLISHED and in a
  * vote: what is not in the result is in kept of a rank, which adds it to its residual (brv_sparse_add_to).
- * kept may be NULL where format is exact (BRV_VALUES_F32, BRV_VALUES_F32_PACKED), but not where entries are
+ * kept may be NULL where format is exact (BRV_VALUES_F32, _F32_PACKED, _PAIRS), but not where entries are
  * selected again on the way: in gTop-k, Ok-Topk and hierarchical sums.
  *
  * A value that is not finite ends the call on all ranks with BRV_ERR_NON_FINITE, and the group stays usable.
@@ -1883,8 +1885,8 @@ brv_status brv_sparse_decode(brv_sparse *sparse, const brv_quantiser *quantiser,
  * BRV_SUMMAND_INIT; nothing of it is kept. */
 typedef struct brv_summand {
     uint32_t size;       /* sizeof(brv_summand) */
-    int32_t values;      /* a brv_values: of a quantised vector, and of entries, which are pairs of an index
-                            and a float without it; BRV_UNSET for none */
+    int32_t values;      /* a brv_values: of a quantised vector, and of packed entries; BRV_UNSET for none:
+                            then entries are exact, in one way as pairs and in one packed */
     uint64_t elements;   /* its length */
     double density;      /* the share of entries that sparse collectives keep; 0 for none */
     uint32_t rank;       /* of low-rank factors, where the vector is a nearly square matrix; 0 for none */
@@ -1910,28 +1912,30 @@ brv_status brv_plan_new(const brv_group *group, const brv_summand *summand, brv_
 /* Frees it; does nothing if plan is NULL. */
 void brv_plan_free(brv_plan *plan);
 
-/* The fastest way by which every rank gets a sum of gradients, such as "gtop-k all-reduce by binomial", or
- * "dense" if compression does not pay. Its reason, in one line. "" if plan is NULL. Never NULL, valid until
- * the plan is freed. */
+/* The fastest way by which every rank gets a sum of gradients, such as "gtop-k all-reduce by binomial
+ * (pairs)", or "dense" if compression does not pay. Its reason, in one line. "" if plan is NULL. Never NULL,
+ * valid until the plan is freed. */
 const char *brv_plan_choice(const brv_plan *plan);
 const char *brv_plan_reason(const brv_plan *plan);
 
 /* One way. */
 typedef struct brv_plan_row {
     uint64_t size;             /* sizeof(brv_plan_row) */
-    const char *collective;    /* such as "top-k all-reduce"; "all-reduce" is dense. Valid until the plan is
-                                  freed */
+    const char *collective;    /* such as "top-k all-reduce"; "all-reduce" is dense, "all-gather (sign-norm)"
+                                  that of a policy. Valid until the plan is freed */
     const char *algorithm;     /* such as "direct", or "shared memory"; likewise */
     uint32_t rounds;
-    uint32_t is_sum;           /* 0 if ranks get a part of the sum, a vote, or the sum at random places: that
-                                  is no alternative to a sum */
+    uint32_t is_sum;           /* 0 if ranks get a part of the sum, a vote, the sum at random places or a
+                                  sample: that is no alternative to a sum */
     double bytes;              /* that a rank sends */
     double collective_seconds; /* with the merging of entries */
     double own_seconds;        /* of each rank: to compress with error feedback, and to write the sum back */
-    uint64_t reserved[4];
+    const char *wire;          /* how sparse messages are written, "pairs" or such as "packed f32"; "" where
+                                  there are none. Valid until the plan is freed */
+    uint64_t reserved[3];
 } brv_plan_row;
 
-#define BRV_PLAN_ROW_INIT {sizeof(brv_plan_row), NULL, NULL, 0, 0, 0, 0, 0, {0, 0, 0, 0}}
+#define BRV_PLAN_ROW_INIT {sizeof(brv_plan_row), NULL, NULL, 0, 0, 0, 0, 0, NULL, {0, 0, 0}}
 
 /* Stores how many ways there are, and one of them, from 0: the fastest first. *row must have been
  * initialised; BRV_ERR_ARGUMENT if there is no such row. */

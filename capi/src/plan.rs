@@ -45,7 +45,8 @@ pub struct brv_plan_row {
     bytes: f64,
     collective_seconds: f64,
     own_seconds: f64,
-    reserved: [u64; 4],
+    wire: *const c_char,
+    reserved: [u64; 3],
 }
 
 /// All ways to sum a vector, the fastest first. It does not change.
@@ -60,6 +61,7 @@ struct Row {
     way: Planned,
     collective: CString,
     algorithm: CString,
+    wire: CString,
 }
 
 /// Makes a plan.
@@ -214,7 +216,7 @@ fn of_rust(summand: &brv_summand) -> Result<Summand, Failure> {
         },
     };
     let rank = Some(summand.rank as usize).filter(|&rank| rank > 0);
-    Ok(Summand { elements, entries, wire: values.map_or(Wire::Pairs, Wire::Coded), rank, values })
+    Ok(Summand { elements, entries, wire: values.map(Wire::Coded), rank, values })
 }
 
 /// The settings of a group, in place of what the summand leaves out.
@@ -281,8 +283,9 @@ impl brv_plan {
         // None of the texts has a zero.
         let text = |text: String| CString::new(text).unwrap_or_default();
         let row = |way: Planned| Row {
-            collective: text(way.operation.to_string()),
+            collective: text(way.collective()),
             algorithm: text(way.algorithm.name().to_owned()),
+            wire: text(way.wire.map(|wire| wire.to_string()).unwrap_or_default()),
             way,
         };
         Self { rows: ways.into_iter().map(row).collect(), choice: text(choice), reason: text(reason) }
@@ -290,7 +293,7 @@ impl brv_plan {
 }
 
 impl From<&Row> for brv_plan_row {
-    fn from(Row { way, collective, algorithm }: &Row) -> Self {
+    fn from(Row { way, collective, algorithm, wire }: &Row) -> Self {
         Self {
             size: size_of::<Self>() as u64,
             collective: collective.as_ptr(),
@@ -300,7 +303,8 @@ impl From<&Row> for brv_plan_row {
             bytes: way.estimate.bytes,
             collective_seconds: way.estimate.seconds,
             own_seconds: way.own_seconds,
-            reserved: [0; 4],
+            wire: wire.as_ptr(),
+            reserved: [0; 3],
         }
     }
 }
@@ -343,7 +347,7 @@ mod tests {
         assert_eq!((none.elements, none.entries, none.rank, none.values), (1000, None, None, None));
         let all = of(&brv_summand { density: 0.01, rank: 4, values: 2, ..summand() });
         assert_eq!((all.entries, all.rank, all.values), (Some(10), Some(4), values(2)));
-        assert_eq!(all.wire, Wire::Coded(values(2).unwrap()));
+        assert_eq!((all.wire, none.wire), (Some(Wire::Coded(values(2).unwrap())), None));
         let refused = |summand: brv_summand| of_rust(&summand).unwrap_err().text().to_owned();
         assert!(refused(brv_summand { values: 8, ..summand() }).contains("summand.values is 8"));
         assert!(refused(brv_summand { values: -2, ..summand() }).contains("summand.values is -2"));

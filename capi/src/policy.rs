@@ -34,6 +34,12 @@ const BEST_LOW_RANK: brv_method = 12;
 const ATOMO: brv_method = 13;
 const SIGN_NORM: brv_method = 14;
 
+/// The numbers of exact values in entries: pairs or packed, as is estimated to be faster; packed; pairs.
+const CHOSEN: brv_values = 0;
+pub(crate) const F32_PACKED: brv_values = 8;
+/// Above those of formats, of which more may come.
+pub(crate) const PAIRS: brv_values = 16;
+
 /// A method with its parameters, as in C.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -122,7 +128,15 @@ fn momentum(field: &str, momentum: f64) -> Result<f32, Failure> {
 
 /// With the values, the threshold and the momentum of a policy that selects entries.
 fn of_entries(chosen: Policy, policy: &brv_policy) -> Result<Policy, Failure> {
-    let coded = chosen.values(values_of(policy)?);
+    let coded = match policy.values {
+        CHOSEN => chosen,
+        F32_PACKED => chosen.values(Values::F32),
+        PAIRS => chosen.pairs(),
+        number => {
+            let expected = format!("a brv_values (0 to {F32_PACKED}, or {PAIRS})");
+            chosen.values(values(number).ok_or_else(|| refused("values", number, &expected))?)
+        }
+    };
     let selecting = match policy.selection {
         0 => coded,
         1 => coded.threshold(Threshold::Exact),
@@ -255,11 +269,17 @@ mod tests {
         assert_eq!(keeps, Policy::gtopk(0.5).put_back(PutBack::MergerKeeps));
         let far = read_with(LOW_RANK, |policy| policy.min_compression = 3.5).unwrap();
         assert_eq!(far, Policy::low_rank(2).min_compression(3.5));
-        for number in 0..8 {
+        for number in 1..8 {
             let expected = Policy::topk(0.5).values(values(number).unwrap());
             assert_eq!(read_with(TOPK, |policy| policy.values = number).unwrap(), expected);
             let expected = Policy::gtopk(0.5).values(values(number).unwrap());
             assert_eq!(read_with(GTOPK, |policy| policy.values = number).unwrap(), expected);
+        }
+        for method in [TOPK, GTOPK, OK_TOPK] {
+            let plain = plain(method);
+            let with = |number| read_with(method, |policy| policy.values = number).unwrap();
+            let expected = [plain, plain.values(Values::F32), plain.pairs()];
+            assert_eq!([CHOSEN, F32_PACKED, PAIRS].map(with), expected);
         }
         let eight_bit = read_with(QUANTISED, |policy| policy.values = 7).unwrap();
         assert_eq!(eight_bit, Policy::quantised(Values::EightBit));
@@ -352,9 +372,10 @@ mod tests {
             refused(method, "density", |policy| policy.density = f64::NAN);
             refused(method, "density", |policy| policy.density = 1.5);
         }
-        refused(TOPK, "values", |policy| policy.values = 8);
-        refused(GTOPK, "values", |policy| policy.values = 8);
-        refused(QUANTISED, "values", |policy| policy.values = 8);
+        refused(TOPK, "values", |policy| policy.values = PAIRS + 1);
+        refused(GTOPK, "values", |policy| policy.values = PAIRS + 1);
+        refused(QUANTISED, "values", |policy| policy.values = F32_PACKED);
+        refused(QUANTISED, "values", |policy| policy.values = PAIRS);
         refused(SIGNUM, "momentum", |policy| policy.momentum = 1.0);
         refused(SIGNUM, "momentum", |policy| policy.momentum = 1.0 - 1e-12);
         refused(SIGNUM, "momentum", |policy| policy.momentum = f64::NAN);

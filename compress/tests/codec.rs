@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use brevity_compress::codec::{
-    Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode, decode_as, most_bytes,
+    Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode, decode_as, most_bytes, usual_bytes,
 };
 use brevity_compress::generator::Generator;
 use brevity_compress::quantise::{
@@ -271,4 +271,44 @@ fn no_message_is_longer_than_said() {
     let full = sparse(160, (0..160).collect());
     encoder.encode(full.view(), Choice::Only(IndexCodec::Bitmap), &mut Plain, &mut message).unwrap();
     assert_eq!(message.len(), most_bytes(160, usize::MAX, Values::F32), "the bound is met");
+}
+
+/// The mean of messages whose entries are at random places, of a whole vector and of a part of one.
+#[test]
+fn messages_are_as_long_as_is_usual() {
+    const MESSAGES: usize = 32;
+    let mut generator = Generator::new(11);
+    let (mut encoder, mut message) = (Encoder::new(), Vec::new());
+    for (places, count) in [
+        (1_000_000, 1),
+        (1_000_000, 100),
+        (1_000_000, 1000),
+        (1_000_000, 1064),
+        (1_000_000, 10_000),
+        (100_000, 10_000),
+        (10_000, 3000),
+        (2000, 2000),
+    ] {
+        for (start, dim) in [(0, places), (7_000_000, 9_000_000)] {
+            let mut bytes = 0;
+            for _ in 0..MESSAGES {
+                let mut indices = std::collections::BTreeSet::new();
+                while indices.len() < count {
+                    indices.insert((start + generator.below(places as u64) as usize) as u32);
+                }
+                let entries = sparse(dim, indices.into_iter().collect());
+                encoder.encode(entries.view(), Choice::Fast, &mut Plain, &mut message).unwrap();
+                bytes += message.len();
+            }
+            let usual = usual_bytes(dim, (start, places), count, Values::F32);
+            let ratio = usual as f64 * MESSAGES as f64 / bytes as f64;
+            let most = most_bytes(dim, count, Values::F32);
+            assert!((0.98..=1.02).contains(&ratio), "{count} of {places} from {start}: {ratio}");
+            assert!(usual <= most, "{count} of {places} from {start}: {usual} > {most}");
+        }
+    }
+    for values in Values::ALL {
+        assert_eq!(usual_bytes(0, (0, 0), 0, values), most_bytes(0, 0, values));
+        assert_eq!(usual_bytes(9, (0, 9), usize::MAX, values), most_bytes(9, 9, values));
+    }
 }

@@ -1,6 +1,8 @@
 //! Policies that are chosen by what they are estimated to take.
 
 use brevity::collectives::{Algorithm, Operation, Summand};
+use brevity::compress::quantise::Values;
+use brevity::transport::bootstrap::Opened;
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::{Choice, Error, ExchangeBuilder, GradientExchange, Group, Machine, Policy, Settings};
 use brevity_tests::{on_host, on_local, oracle};
@@ -16,8 +18,11 @@ type Preferring = (&'static str, fn(f64) -> Policy);
 const MESSAGES: &str = "between:1000,0,1";
 const BYTES: &str = "between:1,0,1000";
 const COMPUTING: &str = "between:1,0,0.001;reduce:10;copy:10";
-const MACHINES: [Preferring; 3] =
-    [(MESSAGES, Policy::topk), (BYTES, Policy::oktopk), (COMPUTING, |_| Policy::dense())];
+const MACHINES: [Preferring; 3] = [
+    (MESSAGES, |density| Policy::topk(density).values(Values::F32)),
+    (BYTES, |density| Policy::oktopk(density).pairs()),
+    (COMPUTING, |_| Policy::dense()),
+];
 
 fn on_sim<R, F: Future<Output = R>>(world_size: u32, machine: &str, body: impl Fn(Group) -> F) -> Vec<R> {
     let machine: Machine = machine.parse().unwrap();
@@ -95,6 +100,51 @@ fn the_fastest_policy_is_chosen() {
             assert_eq!(first.policy == Policy::dense(), is_slower, "{first}");
             assert!(compressed.own_seconds > 0.0 && first.dense.operation == Operation::ALL_REDUCE);
         }
+    }
+}
+
+/// Two hosts of two ranks, on which messages take no time.
+fn on_hosts<R, F: Future<Output = R>>(body: impl Fn(Group) -> F) -> Vec<R> {
+    let machine = "inside:1,0,0;between:1000,0,1000".parse().unwrap();
+    let settings = Settings { machine: Some(machine), ..Settings::default() };
+    run(Cluster::new(4, Links::new(1e-5, 1e-9)), |transport| {
+        let opened = Opened::in_process(transport, None).with_hosts(&[0, 0, 1, 1]);
+        body(Group::opened(opened, settings))
+    })
+    .unwrap()
+}
+
+/// Sums by hosts are chosen where ranks agree on how a step has ended. Their state fits other choices.
+#[test]
+fn hosts_are_weighed_where_an_exchange_keeps_going() {
+    let by_hosts = Policy::gtopk(DENSITY).values(Values::F32).hierarchical();
+    let states = on_hosts(|group| async move {
+        let plain = builder(&group, auto()).build().unwrap();
+        assert!(!choices(&plain)[0].policy.to_string().contains("hierarchical"), "{:?}", choices(&plain));
+        let mut exchange = builder(&group, auto()).keep_going().build().unwrap();
+        let chosen = choices(&exchange).map(|choice| choice.policy);
+        assert_eq!(chosen, [by_hosts; 2], "{}", choices(&exchange)[0]);
+        let mut given = builder(&group, chosen).keep_going().build().unwrap();
+        for number in 0..3 {
+            let (found, expected);
+            (exchange, found) = step(exchange, gradients(group.rank(), number)).await;
+            (given, expected) = step(given, gradients(group.rank(), number)).await;
+            assert!(found == expected, "step {number}");
+        }
+        let mut restarted = builder(&group, auto()).keep_going().build().unwrap();
+        restarted.load(&mut &saved(&exchange)[..]).unwrap();
+        assert_eq!(saved(&restarted), saved(&exchange));
+        (exchange.residual("first").unwrap(), saved(&exchange))
+    });
+    for (machine, _) in MACHINES {
+        let states = &states;
+        on_sim(4, machine, |group| async move {
+            let (residual, state) = &states[group.rank() as usize];
+            let mut exchange = builder(&group, auto()).keep_going().build().unwrap();
+            exchange.load(&mut &state[..]).unwrap();
+            assert_eq!(exchange.residual("first").as_ref(), Some(residual), "{machine}");
+            assert_eq!(saved(&exchange).len(), state.len(), "{machine}");
+        });
     }
 }
 

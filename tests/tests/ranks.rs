@@ -23,6 +23,7 @@ mod exchange_scopes;
 mod exchange_state;
 mod exchange_thresholds;
 mod exchange_vote;
+mod exchange_wires;
 mod faults;
 mod float_modes;
 mod going_on;

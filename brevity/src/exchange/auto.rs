@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use brevity_collectives::sparse::Wire;
-use brevity_collectives::{Group, Planned, Summand};
+use brevity_collectives::{Group, Operation, Planned, Summand};
 use brevity_compress::{Density, in_standard_float_mode};
 
 use super::GradientExchange;
@@ -19,7 +18,8 @@ use crate::policy::Policy;
 #[non_exhaustive]
 pub struct Choice {
     /// The policy that was chosen: [`dense`](Policy::dense), [`topk`](Policy::topk),
-    /// [`gtopk`](Policy::gtopk) or [`oktopk`](Policy::oktopk).
+    /// [`gtopk`](Policy::gtopk), perhaps by [hosts](Policy::hierarchical), or [`oktopk`](Policy::oktopk),
+    /// with [pairs](Policy::pairs) or packed `f32`.
     pub policy: Policy,
     /// The elements of all tensors that were chosen for together.
     pub elements: usize,
@@ -61,15 +61,23 @@ pub(super) struct Candidate {
     pub(super) density: Density,
 }
 
-/// Chooses for buckets of at most `most` elements.
-pub(super) fn choose(group: &Group, candidates: Vec<Candidate>, most: usize) -> Vec<(Candidate, Choice)> {
+/// Chooses for buckets of at most `most` elements. Sums by hosts must know how a step has ended elsewhere, as
+/// an exchange does that keeps going: they are left out otherwise.
+pub(super) fn choose(
+    group: &Group,
+    candidates: Vec<Candidate>,
+    most: usize,
+    keeps_going: bool,
+) -> Vec<(Candidate, Choice)> {
     let candidates = candidates.into_iter().map(|candidate| ((), candidate)).collect();
     let buckets = in_buckets(candidates, |candidate| candidate.count, most).into_iter();
     let chosen = buckets.flat_map(|((), members)| {
         let elements = members.iter().map(|member| member.count).sum::<usize>();
         let entries = members.iter().map(|member| member.density.entries(member.count)).sum::<usize>();
         let entries = Some(entries).filter(|_| elements <= MOST_INDICES);
-        let ways = group.compare(&Summand { elements, entries, wire: Wire::Pairs, ..Summand::default() });
+        // Those that are exact, with both of their wires.
+        let mut ways = group.compare(&Summand { elements, entries, ..Summand::default() });
+        ways.retain(|way| keeps_going || way.operation != Operation::HIERARCHICAL_ALL_REDUCE);
         members.into_iter().map(move |member| (member, fastest(&ways, elements, member.density)))
     });
     in_standard_float_mode(|| chosen.collect())
@@ -77,7 +85,7 @@ pub(super) fn choose(group: &Group, candidates: Vec<Candidate>, most: usize) -> 
 
 /// The fastest of the ways that a tensor may take.
 fn fastest(ways: &[Planned], elements: usize, density: Density) -> Choice {
-    let policy = |way: &Planned| Policy::chosen(way.operation, density.share());
+    let policy = |way: &Planned| Policy::chosen(way.operation, way.wire, density.share());
     let find = |is_dense| ways.iter().find(|way| policy(way).is_some() && way.is_dense() == is_dense);
     let dense = *find(true).unwrap_or_else(|| unreachable!("every vector can be summed as it is"));
     let compressed = find(false).copied();

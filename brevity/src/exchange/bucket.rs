@@ -1,5 +1,6 @@
 //! The buckets of an exchange: tensors that travel together, in one collective.
 
+use brevity_collectives::sparse::Wire;
 use brevity_collectives::{Call, Description, Error as Collective};
 use brevity_compress::Density;
 use brevity_compress::feedback::Gradient;
@@ -137,6 +138,15 @@ impl Bucket {
         }
     }
 
+    /// How entries of a tensor are written, if it is a sparse one of this bucket and has some.
+    pub(super) fn wire(&self, tensor: usize) -> Option<Wire> {
+        match self {
+            Self::Sparse(bucket) if bucket.holds(tensor) => bucket.wire(),
+            Self::Hierarchical(bucket) if bucket.holds(tensor) => Some(bucket.wire()),
+            _ => None,
+        }
+    }
+
     /// Checks that there is memory for another density of a tensor, if it is a sparse one of this bucket.
     pub(super) fn check_room(&self, tensor: usize, density: Density) -> Option<Result<(), Lacking>> {
         match self {
@@ -245,6 +255,10 @@ impl Bucket {
                 bucket.write_state(tensor, contents);
                 (0..CHOSEN_WORDS).for_each(|_| contents.u64(0));
             }
+            Self::Hierarchical(bucket) if bucket.holds(tensor) => {
+                bucket.write_state(tensor, contents);
+                (0..CHOSEN_WORDS).for_each(|_| contents.u64(0));
+            }
             Self::Sparse(bucket) => bucket.write_chosen(tensor, contents),
             _ => {}
         }
@@ -257,6 +271,10 @@ impl Bucket {
     ) -> Result<(), brevity_compress::Error> {
         match self {
             Self::Dense(bucket) if bucket.holds(tensor) => {
+                bucket.read_state(tensor, contents)?;
+                (0..CHOSEN_WORDS).try_for_each(|_| contents.u64().map(drop))
+            }
+            Self::Hierarchical(bucket) if bucket.holds(tensor) => {
                 bucket.read_state(tensor, contents)?;
                 (0..CHOSEN_WORDS).try_for_each(|_| contents.u64().map(drop))
             }

@@ -204,9 +204,10 @@ impl ExchangeBuilder {
             let momentum = momentum.transpose().map_err(|bytes| lacking(named(&name), bytes))?;
             tensors.push(Tensor { name, count, momentum, choice: None });
         }
-        plan.choose(&self.group, self.bucket_bytes, (&mut tensors[..], &mut course), self.seed);
+        let settings = (self.bucket_bytes, self.keeps_going, self.seed);
+        plan.choose(&self.group, settings, &mut tensors, &mut course);
         let others = plan.gathered_buckets(self.bucket_bytes, self.seed, &self.group)?;
-        let buckets = plan.buckets(self.bucket_bytes, &tensors, self.group.world_size(), others)?;
+        let buckets = plan.buckets(self.bucket_bytes, &tensors, &self.group, others)?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
         let mut parts = Parts::new(tensors, buckets, number, (self.over_participants, self.keeps_going));
         parts.course = course;
@@ -238,12 +239,12 @@ impl Plan {
     fn choose(
         &mut self,
         group: &Group,
-        bytes: Option<usize>,
-        (tensors, course): (&mut [Tensor], &mut Course),
-        seed: u64,
+        (bytes, keeps_going, seed): (Option<usize>, bool, u64),
+        tensors: &mut [Tensor],
+        course: &mut Course,
     ) {
         let most = (bytes.unwrap_or(BUCKET_BYTES) / size_of::<f32>()).min(MOST_INDICES);
-        for (candidate, choice) in auto::choose(group, take(&mut self.auto), most) {
+        for (candidate, choice) in auto::choose(group, take(&mut self.auto), most, keeps_going) {
             let Candidate { tensor, count, density } = candidate;
             match choice.policy.as_sparse() {
                 None => self.dense.push((None, (tensor, count))),
@@ -265,10 +266,10 @@ impl Plan {
     ) {
         course.own[tensor] = Some(density);
         course.dense_steps = course.dense_steps.max(policy.dense_steps);
-        let k = policy.method.selected(course.most(density), count);
+        let [k, own_k] = [course.most(density), density].map(|of| policy.method.selected(of, count));
         // Each draws its own random numbers.
         let seed = seed.wrapping_add(tensor as u64);
-        let member = Member { tensor, count, k, momentum: policy.momentum, seed };
+        let member = Member { tensor, count, k, own_k, momentum: policy.momentum, seed };
         self.sparse.push((Way::of(policy, tensor), member));
     }
 
@@ -298,9 +299,10 @@ impl Plan {
         mut self,
         bytes: Option<usize>,
         tensors: &[Tensor],
-        world_size: u32,
+        group: &Group,
         mut buckets: Vec<Bucket>,
     ) -> Result<Vec<Bucket>> {
+        let world_size = group.world_size();
         let most = |default: usize| bytes.unwrap_or(default) / size_of::<f32>();
         buckets.extend(self.low_rank_buckets(most, tensors, world_size)?);
         buckets.extend(self.unbiased_buckets(most, tensors, world_size)?);
@@ -328,10 +330,10 @@ impl Plan {
         for (way, members) in others.into_iter().chain(in_buckets(whole, count, MOST_INDICES)) {
             let of = || words("sparse", members.iter().map(|member| member.tensor), tensors);
             let bucket = if way.hierarchical {
-                HierarchicalBucket::new(way, &members, world_size)
+                HierarchicalBucket::new(way, &members, group)
                     .map(|bucket| Bucket::Hierarchical(Box::new(bucket)))
             } else {
-                SparseBucket::new(way, &members, world_size).map(|bucket| Bucket::Sparse(Box::new(bucket)))
+                SparseBucket::new(way, &members, group).map(|bucket| Bucket::Sparse(Box::new(bucket)))
             };
             buckets.push(bucket.map_err(|bytes| lacking(of(), bytes))?);
         }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use brevity_collectives::sparse::{
     Coder, HierarchicalSum, LeaderSum, TensorEnd, Wire, describe_hierarchical, hierarchical_all_reduce,
 };
-use brevity_collectives::{Call, Description, Result};
+use brevity_collectives::{Call, Description, Group, Result};
 use brevity_compress::feedback::Gradient;
 use brevity_compress::select::{TopKScratch, top_k};
 use brevity_compress::state::{Reader, Writer};
@@ -26,10 +26,13 @@ use crate::policy::SparseMethod;
 
 /// Sparse tensors that travel together by hosts, as one vector of their elements.
 pub(super) struct HierarchicalBucket {
+    way: Way,
     by: LeaderSum,
     parts: Vec<Part>,
     /// Where each of them ends in the vector.
     ends: Vec<TensorEnd>,
+    /// The entries that a leader selects by the densities of the policies.
+    own_k: usize,
     world_size: u32,
     coder: Coder,
     scratch: TopKScratch,
@@ -47,7 +50,7 @@ struct Part {
 }
 
 impl HierarchicalBucket {
-    pub(super) fn new(way: Way, members: &[Member], world_size: u32) -> std::result::Result<Self, Lacking> {
+    pub(super) fn new(way: Way, members: &[Member], group: &Group) -> std::result::Result<Self, Lacking> {
         let (mut parts, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
         for &Member { tensor, count, k, .. } in members {
             let range = end..end + count;
@@ -59,9 +62,9 @@ impl HierarchicalBucket {
             SparseMethod::Global(rule) => LeaderSum::Gtopk(rule),
             _ => LeaderSum::Topk,
         };
-        let wire = if way.values.is_exact() { Wire::Pairs } else { Wire::Coded(way.values) };
-        let (coder, scratch) = (Coder::new(wire), TopKScratch::new());
-        let bucket = Self { by, parts, ends, world_size, coder, scratch, arrived: None };
+        let (own_k, world_size) = (members.iter().map(|member| member.own_k).sum(), group.world_size());
+        let (coder, scratch) = (Coder::new(way.wire_in(group, end, own_k)), TopKScratch::new());
+        let bucket = Self { way, by, parts, ends, own_k, world_size, coder, scratch, arrived: None };
         room::check(bucket.working_bytes(bucket.k()))?;
         Ok(bucket)
     }
@@ -88,9 +91,15 @@ impl HierarchicalBucket {
         self.parts.iter().map(|part| part.tensor)
     }
 
-    /// Goes on among another number of ranks.
-    pub(super) fn rejoin(&mut self, world_size: u32) {
-        self.world_size = world_size;
+    /// Goes on in another group.
+    pub(super) fn rejoin(&mut self, group: &Group) {
+        self.world_size = group.world_size();
+        self.coder = Coder::new(self.way.wire_in(group, self.count(), self.own_k));
+    }
+
+    /// How entries travel between hosts.
+    pub(super) fn wire(&self) -> Wire {
+        self.coder.wire()
     }
 
     /// Checks that there is memory for this density of a tensor.
@@ -156,10 +165,7 @@ impl HierarchicalBucket {
     /// How a tensor of the bucket travels.
     pub(super) fn travels(&self, tensor: usize) -> Option<String> {
         let k = self.part(tensor)?.k;
-        let values = match self.coder.wire() {
-            Wire::Pairs => String::new(),
-            Wire::Coded(values) => format!(", {values} values"),
-        };
+        let values = self.way.words();
         Some(match self.by {
             LeaderSum::Topk => format!("top {k} entries by hosts{values}"),
             LeaderSum::Gtopk(rule) => format!("gtop {k} entries by hosts, {rule:?}{values}"),

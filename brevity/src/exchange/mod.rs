@@ -37,6 +37,7 @@ mod vote;
 
 use std::time::Duration;
 
+use brevity_collectives::sparse::Wire;
 use brevity_collectives::{Error as Collective, Group};
 use brevity_compress::Density;
 
@@ -238,8 +239,8 @@ impl GradientExchange {
         self.parts.number = number;
         for bucket in &mut self.parts.buckets {
             match bucket {
-                Bucket::Sparse(bucket) => bucket.rejoin(group.world_size()),
-                Bucket::Hierarchical(bucket) => bucket.rejoin(group.world_size()),
+                Bucket::Sparse(bucket) => bucket.rejoin(group),
+                Bucket::Hierarchical(bucket) => bucket.rejoin(group),
                 Bucket::Gathered(bucket) => bucket.rejoin(group.rank()),
                 Bucket::Dense(_) | Bucket::Vote(_) | Bucket::LowRank(_) | Bucket::Unbiased(_) => {}
             }
@@ -277,6 +278,16 @@ impl GradientExchange {
     pub fn density(&self, tensor: &str) -> Option<f64> {
         let (position, _) = self.position(tensor).ok()?;
         self.parts.course.own[position].map(Density::share)
+    }
+
+    /// How entries of a tensor with the policy [`topk`](crate::Policy::topk), [`gtopk`](crate::Policy::gtopk)
+    /// or [`oktopk`](crate::Policy::oktopk) are written in this group: as the policy says, or else as is
+    /// [estimated](crate::Policy::pairs) to be the fastest. The same on all ranks. `None` for other tensors,
+    /// and for an unknown name.
+    #[must_use]
+    pub fn wire(&self, tensor: &str) -> Option<Wire> {
+        let (position, _) = self.position(tensor).ok()?;
+        self.parts.buckets.iter().find_map(|bucket| bucket.wire(position))
     }
 
     /// How many steps the exchange has made: those that were done on all ranks. Steps that were left out or

@@ -7,7 +7,7 @@ mod whole;
 
 use brevity_collectives::dense::describe_all_reduce;
 use brevity_collectives::sparse::{Coder, Draw, TensorEnd, Wire};
-use brevity_collectives::{Call, Description, ReduceOp, Result};
+use brevity_collectives::{Call, Description, Group, Operation, ReduceOp, Result};
 use brevity_compress::feedback::Gradient;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::BLOCK_PLACES;
@@ -29,7 +29,8 @@ use whole::Whole;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Way {
     pub(super) method: SparseMethod,
-    pub(super) values: Values,
+    /// `None` leaves it to the estimates.
+    pub(super) wire: Option<Wire>,
     pub(super) threshold: Threshold,
     pub(super) scope: Scope,
     /// The first steps, in which everything travels.
@@ -43,9 +44,37 @@ pub(super) struct Way {
 impl Way {
     /// That of a tensor with this policy.
     pub(super) fn of(policy: &SparsePolicy, tensor: usize) -> Self {
-        let SparsePolicy { method, values, scope, dense_steps, hierarchical, .. } = *policy;
-        let (threshold, alone) = (policy.threshold(), has_scales(values).then_some(tensor));
-        Self { method, values, threshold, scope, dense_steps, hierarchical, alone }
+        let SparsePolicy { method, wire, scope, dense_steps, hierarchical, .. } = *policy;
+        let (threshold, alone) = (policy.threshold(), has_scales(wire).then_some(tensor));
+        Self { method, wire, threshold, scope, dense_steps, hierarchical, alone }
+    }
+
+    /// The wire of a bucket in a group, of so many elements, of which a rank selects so many entries.
+    pub(super) fn wire_in(&self, group: &Group, elements: usize, entries: usize) -> Wire {
+        let operation = match self.method {
+            _ if self.hierarchical => Operation::HIERARCHICAL_ALL_REDUCE,
+            SparseMethod::Union => Operation::TOPK_ALL_REDUCE,
+            SparseMethod::Global(_) => Operation::GTOPK_ALL_REDUCE,
+            SparseMethod::OkTopk => Operation::OK_TOPK_ALL_REDUCE,
+            // They write no entries on a wire.
+            SparseMethod::Random(_) | SparseMethod::Blocks => return Wire::Pairs,
+        };
+        self.wire.unwrap_or_else(|| group.exact_wire(operation, elements, entries))
+    }
+
+    /// The wire that takes the most memory, in any group.
+    pub(super) fn largest_wire(&self) -> Wire {
+        self.wire.unwrap_or(if self.method.has_entries() { Wire::Coded(Values::F32) } else { Wire::Pairs })
+    }
+
+    /// The wire in words, unless it is left open: then it is the same on all ranks of a group, but may be
+    /// another one in the next.
+    pub(super) fn words(&self) -> String {
+        match self.wire {
+            None => String::new(),
+            Some(Wire::Pairs) => ", pairs".into(),
+            Some(Wire::Coded(values)) => format!(", {values} values"),
+        }
     }
 }
 
@@ -56,6 +85,8 @@ pub(super) struct Member {
     pub(super) count: usize,
     /// How many entries, or blocks, a rank selects of it.
     pub(super) k: usize,
+    /// The same by the density of its policy, without a schedule.
+    pub(super) own_k: usize,
     pub(super) momentum: Momentum,
     /// The seed of random places.
     pub(super) seed: u64,
@@ -69,6 +100,8 @@ pub(super) struct SparseBucket {
     /// Where each of them ends in the vector.
     ends: Vec<TensorEnd>,
     limits: Limits,
+    /// The entries that a rank selects by the densities of the policies.
+    own_k: usize,
     world_size: u32,
     /// The entries taken out of the residuals in this step, tensor after tensor.
     selected: SparseVec,
@@ -102,8 +135,8 @@ impl Limits {
 }
 
 impl SparseBucket {
-    pub(super) fn new(way: Way, members: &[Member], world_size: u32) -> std::result::Result<Self, Lacking> {
-        let wire = if way.values.is_exact() { Wire::Pairs } else { Wire::Coded(way.values) };
+    pub(super) fn new(way: Way, members: &[Member], group: &Group) -> std::result::Result<Self, Lacking> {
+        let world_size = group.world_size();
         let (mut parts, mut ends, mut end) = (Vec::new(), Vec::new(), 0);
         // gTop-k takes at most as many entries as it delivers.
         let may_exceed = !matches!(way.method, SparseMethod::Global(_));
@@ -117,17 +150,19 @@ impl SparseBucket {
         }
         let whole = Whole::new((way.scope, way.dense_steps), rule, may_exceed, members)?;
         let limits = Limits::of(&parts, &whole);
+        let own_k = members.iter().map(|member| member.own_k).sum();
         let bucket = Self {
             way,
             method: Method::new(way.method, members, limits, world_size)?,
             parts,
             ends,
             limits,
+            own_k,
             world_size,
             selected: SparseVec::new(end),
             whole,
             delivered: Delivered { sum: SparseVec::new(end), put_back: SparseVec::new(end) },
-            coder: Coder::new(wire),
+            coder: Coder::new(way.wire_in(group, end, own_k)),
             scratch: Scratch::default(),
         };
         room::check(bucket.working_bytes(limits))?;
@@ -148,12 +183,22 @@ impl SparseBucket {
         self.whole.follow(steps)
     }
 
-    /// Goes on among another number of ranks. What all ranks must have alike begins anew.
-    pub(super) fn rejoin(&mut self, world_size: u32) {
+    /// Goes on in another group. What all ranks must have alike begins anew.
+    pub(super) fn rejoin(&mut self, group: &Group) {
+        let world_size = group.world_size();
         self.parts.iter_mut().for_each(|part| part.kept.rejoin(part.momentum, world_size));
         self.whole.restart();
         self.world_size = world_size;
         self.method.restart(self.limits, world_size);
+        let wire = self.way.wire_in(group, self.limits.count, self.own_k);
+        if wire != self.coder.wire() {
+            self.coder = Coder::new(wire);
+        }
+    }
+
+    /// How entries of its tensors are written, if they are.
+    pub(super) fn wire(&self) -> Option<Wire> {
+        self.way.method.has_entries().then_some(self.coder.wire())
     }
 
     pub(super) fn tensors(&self) -> impl Iterator<Item = usize> {
@@ -265,10 +310,7 @@ impl SparseBucket {
         let part = self.part(tensor)?;
         let (momentum, selector) = (part.momentum, part.kept.selector());
         let k = selector.k();
-        let values = match self.coder.wire() {
-            Wire::Pairs => String::new(),
-            Wire::Coded(values) => format!(", {values} values"),
-        };
+        let values = self.way.words();
         let threshold = match (self.way.threshold, self.way.method) {
             (threshold, method) if threshold == method.own_threshold() => String::new(),
             (Threshold::Fixed(tau), _) => format!(", threshold {tau}"),
@@ -357,7 +399,7 @@ impl SparseBucket {
     /// The least bytes of memory that a full step needs beside the residuals: the vectors of entries that the
     /// collective holds at the same time, and the space for selecting.
     fn working_bytes(&self, Limits { count, most, .. }: Limits) -> usize {
-        let wire = self.coder.wire();
+        let wire = self.way.largest_wire();
         let (vectors, messages, others) = self.method.working(wire, self.world_size);
         let messages = wire.most_bytes(count, most).saturating_mul(messages);
         let selecting = 24_usize.saturating_mul(most).min(8 * count);

@@ -1,7 +1,7 @@
 //! Policies that are chosen for the network.
 
 use brevity_collectives::Operation;
-use brevity_collectives::sparse::PutBack;
+use brevity_collectives::sparse::{PutBack, Wire};
 
 use super::{Kind, Policy, SparseMethod, SparsePolicy};
 
@@ -10,8 +10,11 @@ pub(super) const DENSITY: f64 = 0.001;
 
 impl Policy {
     /// What is estimated to be the fastest of [`dense`](Self::dense), [`topk`](Self::topk),
-    /// [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk), with the time that a rank needs to select and
-    /// merge: dense where compression does not pay. The [density](Self::density) is 0.001 unless set.
+    /// [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk), the latter with [pairs](Self::pairs) or packed
+    /// `f32`, and with the time that a rank needs to select, to write and read messages and to merge: dense
+    /// where compression does not pay. An exchange that [keeps going](crate::ExchangeBuilder::keep_going) may
+    /// also take [`gtopk`](Self::gtopk) by [hosts](Self::hierarchical), if several ranks share one. The
+    /// [density](Self::density) is 0.001 unless set.
     ///
     /// The choice is made once, when the exchange is built, for all `auto` tensors of a sparse
     /// [bucket](crate::ExchangeBuilder::bucket_bytes) together, from
@@ -43,15 +46,19 @@ impl Policy {
         if let Kind::Sparse(policy) = &self.0 { Some(policy) } else { None }
     }
 
-    /// The policies that [`auto`](Self::auto) chooses from, by their collective.
-    pub(crate) fn chosen(operation: Operation, density: f64) -> Option<Self> {
+    /// The policies that [`auto`](Self::auto) chooses from, by their collective and its wire.
+    pub(crate) fn chosen(operation: Operation, wire: Option<Wire>, density: f64) -> Option<Self> {
         let method = match operation {
             Operation::ALL_REDUCE => return Some(Self::dense()),
             Operation::TOPK_ALL_REDUCE => SparseMethod::Union,
             Operation::GTOPK_ALL_REDUCE => SparseMethod::Global(PutBack::Conserving),
             Operation::OK_TOPK_ALL_REDUCE => SparseMethod::OkTopk,
+            Operation::HIERARCHICAL_ALL_REDUCE => SparseMethod::Global(PutBack::Conserving),
             _ => return None,
         };
-        Some(Self::sparse(density, method))
+        let sparse = Self::sparse(density, method);
+        let by_hosts = operation == Operation::HIERARCHICAL_ALL_REDUCE;
+        let sparse = if by_hosts { sparse.hierarchical() } else { sparse };
+        Some(wire.map_or(sparse, |wire| sparse.on(wire)))
     }
 }

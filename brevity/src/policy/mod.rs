@@ -16,7 +16,7 @@ pub use scope::Scope;
 pub use sparse::Threshold;
 pub(crate) use sparse::{SparseMethod, SparsePolicy, has_scales};
 
-use brevity_collectives::sparse::PutBack;
+use brevity_collectives::sparse::{PutBack, Wire};
 use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 
@@ -127,17 +127,19 @@ impl Policy {
         self
     }
 
-    /// How the values of [`topk`](Self::topk), [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk) are
-    /// written: exactly (`f32`) unless this says otherwise. What rounding takes away stays in residuals, and
-    /// indices are packed. Sums that gTop-k and Ok-Topk pass on are written in the [format for
-    /// sums](Values::of_sums). Replaces the format of [`quantised`](Self::quantised). Other sparse policies
-    /// refuse all but `f32` when the exchange is built; no effect on policies that are not sparse.
+    /// Packs the indices of [`topk`](Self::topk), [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk), and
+    /// writes values in this format, of which `f32` is exact. What rounding takes away stays in residuals.
+    /// Sums that gTop-k and Ok-Topk pass on are written in the [format for sums](Values::of_sums). Replaces
+    /// the format of [`quantised`](Self::quantised). Other sparse policies refuse it when the exchange is
+    /// built; no effect on policies that are not sparse.
+    ///
+    /// Without this, [`pairs`](Self::pairs) or packed `f32`, whichever is estimated to be faster.
     #[must_use]
-    pub const fn values(mut self, values: Values) -> Self {
-        if let Kind::Sparse(SparsePolicy { values: own, .. }) | Kind::Quantised(own) = &mut self.0 {
-            *own = values;
+    pub const fn values(self, values: Values) -> Self {
+        match self.0 {
+            Kind::Quantised(_) => Self(Kind::Quantised(values)),
+            _ => self.on(Wire::Coded(values)),
         }
-        self
     }
 
     /// Momentum correction of a sparse policy (0 <= factor < 1): momentum is applied before selecting, so the
@@ -330,17 +332,22 @@ mod tests {
 
     #[test]
     fn values_are_those_of_sparse_policies() {
-        let values = |policy: Policy| match policy.resolve("t", &[10]).unwrap() {
-            Resolved::Sparse(_, policy) => policy.values,
+        let wire = |policy: Policy| match policy.resolve("t", &[10]).unwrap() {
+            Resolved::Sparse(_, policy) => policy.wire,
             other => panic!("{other:?}"),
         };
-        for policy in [Policy::topk(0.5), Policy::gtopk(0.5)] {
-            assert_eq!(values(policy), Values::F32);
-            assert_eq!(values(policy.values(Values::Bf16)), Values::Bf16);
+        for policy in [Policy::topk(0.5), Policy::gtopk(0.5), Policy::oktopk(0.5)] {
+            assert_eq!(wire(policy), None);
+            assert_eq!(wire(policy.values(Values::Bf16)), Some(Wire::Coded(Values::Bf16)));
+            assert_eq!(wire(policy.pairs().values(Values::F32)), Some(Wire::Coded(Values::F32)));
+            assert_eq!(wire(policy.values(Values::F32).pairs()), Some(Wire::Pairs));
         }
         for other in [Policy::dense(), Policy::low_rank(2)] {
             assert_eq!(other.values(Values::Bf16), other);
+            assert_eq!(other.pairs(), other);
         }
+        let quantised = Policy::quantised(Values::F16);
+        assert_eq!(quantised.pairs(), quantised);
     }
 
     #[test]
@@ -388,6 +395,8 @@ mod tests {
                 matches!(refused, Err(Error::PolicySetting { setting: "a threshold", .. })),
                 "{refused:?}"
             );
+            let exact = [policy.pairs(), policy.values(Values::F32)].map(|policy| policy.resolve("t", &[8]));
+            assert!(exact.iter().all(|found| matches!(found, Err(Error::PolicySetting { .. }))), "{exact:?}");
             let error = policy.values(Values::Bf16).resolve("t", &[8]).unwrap_err().to_string();
             let (name, _) = policy.to_string().split_once(':').map(|(a, b)| (a.to_owned(), b.len())).unwrap();
             let expected = format!(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use brevity_collectives::sparse::{Draw, PutBack};
+use brevity_collectives::sparse::{Draw, PutBack, Wire};
 use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::BLOCK_PLACES;
@@ -14,8 +14,8 @@ use super::{Kind, Momentum, Policy, Scope};
 pub(crate) struct SparsePolicy {
     pub(crate) density: f64,
     pub(crate) method: SparseMethod,
-    /// The format of the values on the wire.
-    pub(crate) values: Values,
+    /// How entries are written; `None` leaves it to the estimates whether they are pairs or packed.
+    pub(crate) wire: Option<Wire>,
     pub(crate) momentum: Momentum,
     /// That of its method unless it is set.
     pub(crate) threshold: Option<Threshold>,
@@ -177,6 +177,29 @@ impl Policy {
         self
     }
 
+    /// Writes entries of [`topk`](Self::topk), [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk) as pairs:
+    /// an index and a value of 4 bytes each. As text `values=pairs`. Other sparse policies refuse it when the
+    /// exchange is built; no effect on policies that are not sparse.
+    ///
+    /// Without this and [`values`](Self::values), entries are pairs or packed `f32`, both exact, whichever is
+    /// [estimated](brevity_collectives::Group::exact_wire) to be faster for all tensors of a
+    /// [bucket](crate::ExchangeBuilder::bucket_bytes), with the time to write and to read messages. The
+    /// choice is made when the exchange is built, for the densities of its policies, and again when it moves
+    /// to another group. All ranks make the same, from the speeds of rank 0.
+    /// [`GradientExchange::wire`](crate::GradientExchange::wire) tells it.
+    #[must_use]
+    pub const fn pairs(self) -> Self {
+        self.on(Wire::Pairs)
+    }
+
+    /// On this wire, if it is sparse.
+    pub(super) const fn on(mut self, wire: Wire) -> Self {
+        if let Kind::Sparse(SparsePolicy { wire: own, .. }) = &mut self.0 {
+            *own = Some(wire);
+        }
+        self
+    }
+
     /// For [`topk`](Self::topk) and [`gtopk`](Self::gtopk): the ranks of each host sum their gradients first,
     /// as they are, to the first of them, which selects entries of the sum and takes part in the sparse sum
     /// for its host. Between hosts as much travels as with one rank on each, and what is selected is the
@@ -200,12 +223,12 @@ impl Policy {
     }
 
     pub(super) const fn sparse(density: f64, method: SparseMethod) -> Self {
-        let (values, momentum, scope) = (Values::F32, Momentum::None, Scope::Tensor);
+        let (wire, momentum, scope) = (None, Momentum::None, Scope::Tensor);
         let (threshold, dense_steps, hierarchical) = (None, 0, false);
         Self(Kind::Sparse(SparsePolicy {
             density,
             method,
-            values,
+            wire,
             momentum,
             threshold,
             scope,
@@ -215,15 +238,26 @@ impl Policy {
     }
 }
 
-/// Whether several values of a format share a scale, which must be of one tensor.
-pub(crate) const fn has_scales(values: Values) -> bool {
-    !matches!(values, Values::F32 | Values::F16 | Values::Bf16)
+/// Pairs, among the formats of values.
+pub(super) const PAIRS: &str = "pairs";
+
+/// A wire as the value of a setting in a policy's text.
+pub(super) fn named(wire: Wire) -> String {
+    match wire {
+        Wire::Pairs => PAIRS.into(),
+        Wire::Coded(values) => values.to_string(),
+    }
+}
+
+/// Whether several values on a wire share a scale, which must be of one tensor.
+pub(crate) const fn has_scales(wire: Option<Wire>) -> bool {
+    !matches!(wire, None | Some(Wire::Pairs | Wire::Coded(Values::F32 | Values::F16 | Values::Bf16)))
 }
 
 impl SparsePolicy {
     /// A setting that its method does not take, and why.
     pub(super) fn refused(&self) -> Option<(&'static str, &'static str)> {
-        if !self.method.has_entries() && self.values != Values::F32 {
+        if !self.method.has_entries() && self.wire.is_some() {
             return Some(("a format of values", "its sums are those of f32 values"));
         }
         if !self.method.has_entries() && self.threshold.is_some() {
@@ -232,7 +266,7 @@ impl SparsePolicy {
         if !self.method.has_entries() && self.scope != Scope::Tensor {
             return Some(("the scope of a threshold", "it does not select entries by their magnitudes"));
         }
-        if has_scales(self.values) && self.scope != Scope::Tensor {
+        if has_scales(self.wire) && self.scope != Scope::Tensor {
             let reason = "its tensors travel alone, because its format of values has scales: use f32, f16 \
                           or bf16 values";
             return Some(("the scope of a threshold", reason));

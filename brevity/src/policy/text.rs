@@ -7,6 +7,7 @@ use brevity_collectives::sparse::PutBack;
 use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 
+use super::sparse::{PAIRS, named};
 use super::{
     DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, LowRankMethod, LowRankPolicy, MOMENTA, Momentum, Policy, Scope,
     SparseMethod, SparsePolicy, Threshold, auto,
@@ -34,10 +35,10 @@ impl fmt::Display for Policy {
             Kind::Auto { density: auto::DENSITY } => f.write_str("auto"),
             Kind::Auto { density } => write!(f, "auto:{density}"),
             Kind::Sparse(policy) => {
-                let SparsePolicy { density, method, values, momentum, threshold, scope, .. } = policy;
+                let SparsePolicy { density, method, wire, momentum, threshold, scope, .. } = policy;
                 write!(f, "{}:{density}", method.name())?;
-                if values != Values::default() {
-                    write!(f, ",values={values}")?;
+                if let Some(wire) = wire {
+                    write!(f, ",values={}", named(wire))?;
                 }
                 if let SparseMethod::Global(rule) = method
                     && let Some((name, _)) = PUT_BACKS.iter().find(|(_, other)| *other == rule)
@@ -79,7 +80,7 @@ impl fmt::Display for Policy {
 /// | --- | --- | --- |
 /// | `dense` | none | none |
 /// | `auto` | none, or a [density](Policy::auto) | none |
-/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`scope`](Policy::scope): [`tensor`, `bucket`, `model`](Scope); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov), [`hierarchical`](Policy::hierarchical): `yes`; [`dense-steps`](Policy::dense_steps): a number |
+/// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`pairs`](Policy::pairs), or [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`scope`](Policy::scope): [`tensor`, `bucket`, `model`](Scope); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov), [`hierarchical`](Policy::hierarchical): `yes`; [`dense-steps`](Policy::dense_steps): a number |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `oktopk` | [density](Policy::oktopk) | those of `topk` but `hierarchical` |
 /// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum; `dense-steps` |
@@ -167,10 +168,11 @@ impl Policy {
                 })
             }
             (Kind::Sparse(SparsePolicy { method, .. }), "values") if method.has_entries() => {
-                let values = value.parse().ok();
-                values.map(|values| self.values(values)).ok_or_else(|| {
+                let pairs = Some(self.pairs()).filter(|_| value == PAIRS);
+                let values = value.parse().ok().map(|values| self.values(values));
+                pairs.or(values).ok_or_else(|| {
                     let names = Values::ALL.map(|values| values.to_string()).join(", ");
-                    format!("values=FORMAT, with one of {names}")
+                    format!("values=FORMAT, with one of {PAIRS}, {names}")
                 })
             }
             (Kind::Sparse(SparsePolicy { method, .. }), "threshold") if method.has_entries() => {
@@ -294,6 +296,8 @@ mod tests {
             ("block:0.5,dense-steps=1", Policy::block(0.5).dense_steps(1)),
             ("topk:0.01", Policy::topk(0.01)),
             ("topk:0.01,values=bf16", Policy::topk(0.01).values(Values::Bf16)),
+            ("topk:0.01,values=f32", Policy::topk(0.01).values(Values::F32)),
+            ("oktopk:0.01,values=pairs", Policy::oktopk(0.01).pairs()),
             ("gtopk:0.0000001", Policy::gtopk(1e-7)),
             ("gtopk:1,put-back=published", Policy::gtopk(1.0).put_back(PutBack::Published)),
             ("gtopk:0.5,put-back=merger-keeps", Policy::gtopk(0.5).put_back(PutBack::MergerKeeps)),
@@ -403,7 +407,7 @@ mod tests {
             ),
             (
                 "topk:0.1,values=bf17",
-                "values=FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
+                "values=FORMAT, with one of pairs, f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
                  two-bit-mean, two-bit-min",
             ),
             ("topk:0.1,hierarchical=no", "hierarchical=yes"),

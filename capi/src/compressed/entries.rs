@@ -7,10 +7,7 @@ use brevity_collectives::sparse::{Coder, Wire};
 
 use crate::failure::Failure;
 use crate::memory::Stretch;
-use crate::policy::{self, brv_put_back, brv_values};
-
-/// The number of exact values with packed indices, which only sparse collectives have.
-const F32_PACKED: brv_values = 8;
+use crate::policy::{self, F32_PACKED, PAIRS, brv_put_back, brv_values};
 
 /// The entries of this rank.
 #[derive(Clone, Copy)]
@@ -45,21 +42,22 @@ impl Entries {
 
 /// The format of values with this number.
 pub(super) fn values(number: brv_values) -> Result<Values, Failure> {
-    policy::values(number).ok_or_else(|| refused(number, F32_PACKED - 1))
+    policy::values(number).ok_or_else(|| refused(number, "7"))
 }
 
-/// What writes entries in the format with this number. As in a policy, exact values travel as pairs.
+/// What writes entries in the format with this number. Exact values travel as pairs unless they are packed.
 pub(super) fn coder(number: brv_values) -> Result<Coder, Failure> {
     let wire = match policy::values(number) {
         Some(values) if values.is_exact() => Wire::Pairs,
         Some(values) => Wire::Coded(values),
         None if number == F32_PACKED => Wire::Coded(Values::F32),
-        None => return Err(refused(number, F32_PACKED)),
+        None if number == PAIRS => Wire::Pairs,
+        None => return Err(refused(number, &format!("{F32_PACKED}, or {PAIRS}"))),
     };
     Ok(Coder::new(wire))
 }
 
-fn refused(number: brv_values, last: brv_values) -> Failure {
+fn refused(number: brv_values, last: &str) -> Failure {
     Failure::argument(format!("format is {number}, expected a brv_values (0 to {last})"))
 }
 
@@ -75,12 +73,12 @@ mod tests {
 
     #[test]
     fn each_format_has_its_wire() {
-        assert_eq!(coder(0).unwrap().wire(), Wire::Pairs);
+        assert_eq!([0, PAIRS].map(|number| coder(number).unwrap().wire()), [Wire::Pairs; 2]);
         assert_eq!(coder(F32_PACKED).unwrap().wire(), Wire::Coded(Values::F32));
         for number in 1..F32_PACKED {
             assert_eq!(coder(number).unwrap().wire(), Wire::Coded(values(number).unwrap()));
         }
-        assert!(coder(9).unwrap_err().text().contains("format is 9, expected a brv_values (0 to 8)"));
+        assert!(coder(9).unwrap_err().text().contains("format is 9, expected a brv_values (0 to 8, or 16)"));
         assert!(values(8).unwrap_err().text().contains("format is 8, expected a brv_values (0 to 7)"));
         assert!(put_back(3).unwrap_err().text().contains("put_back is 3"));
     }

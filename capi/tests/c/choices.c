@@ -14,21 +14,26 @@ static const char *fastest(const brv_group *group)
                                               {"top-k all-reduce", "topk:0.01"},
                                               {"gtop-k all-reduce", "gtopk:0.01"},
                                               {"ok-topk all-reduce", "oktopk:0.01"}};
+    static char found[TEXT];
     brv_summand summand = BRV_SUMMAND_INIT;
     brv_plan_row row = BRV_PLAN_ROW_INIT;
-    const char *found = NULL;
     brv_plan *plan = NULL;
     size_t i, way;
 
     summand.elements = FIRST + LAST;
     summand.density = 0.01;
     CHECK(brv_plan_new(group, &summand, &plan) == BRV_OK);
-    for (i = 0; found == NULL; i++) {
+    found[0] = '\0';
+    for (i = 0; found[0] == '\0'; i++) {
         CHECK(brv_plan_get_row(plan, i, &row) == BRV_OK);
         for (way = 0; way < sizeof policies / sizeof *policies; way++)
             if (strcmp(row.collective, policies[way][0]) == 0)
-                found = policies[way][1];
+                strcpy(found, policies[way][1]);
     }
+    if (strcmp(row.wire, "pairs") == 0)
+        strcat(found, ",values=pairs");
+    else if (strncmp(row.wire, "packed ", 7) == 0)
+        strcat(strcat(found, ",values="), row.wire + 7);
     brv_plan_free(plan);
     return found;
 }

@@ -235,7 +235,7 @@ static void refusals(brv_group *group)
     REFUSES("leader_sum is 0, expected a brv_leader_sum (1 or 2)", a.leader_sum = (brv_leader_sum)0);
     REFUSES("leader_sum is 3", a.leader_sum = (brv_leader_sum)3);
     REFUSES("put_back is 3", a.put_back = (brv_put_back)3);
-    REFUSES("format is 9, expected a brv_values (0 to 8)", a.format = (brv_values)9);
+    REFUSES("format is 9, expected a brv_values (0 to 8, or 16)", a.format = (brv_values)9);
     REFUSES("sum is NULL", a.sum = NULL);
     REFUSES("4294967297", a.n = (size_t)UINT32_MAX + 2);
 #undef REFUSES

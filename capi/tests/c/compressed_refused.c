@@ -81,7 +81,7 @@ static void entries(brv_group *group, const entry *entry)
     indices[2] = DIM;
     REFUSES("index 700 at position 2 is out of range", (a.indices = indices, a.count = 3));
     limits(group, entry);
-    REFUSES("format is 9, expected a brv_values (0 to 8)", a.format = (brv_values)9);
+    REFUSES("format is 9, expected a brv_values (0 to 8, or 16)", a.format = (brv_values)9);
     if (entry->has_kept) {
         REFUSES("sum is NULL", a.sum = NULL);
         REFUSES("kept is NULL, expected a brv_sparse", a.kept = NULL);

@@ -26,9 +26,15 @@ static size_t rows_of(const brv_plan *plan, const char *collective)
         CHECK(seconds >= before && row.bytes >= 0 && row.is_sum <= 1 && strlen(row.algorithm) > 0);
         before = seconds;
         found += strcmp(row.collective, collective) == 0;
+        if (strcmp(row.collective, "gtop-k all-reduce") == 0)
+            CHECK(strcmp(row.wire, "pairs") == 0 || strncmp(row.wire, "packed ", 7) == 0);
+        if (strcmp(row.collective, "all-reduce") == 0)
+            CHECK(strcmp(row.wire, "") == 0);
         CHECK(row.is_sum != (strcmp(row.collective, "sparse all-gather") == 0
                              || strcmp(row.collective, "sparse reduce-scatter") == 0
                              || strcmp(row.collective, "random-k all-reduce") == 0
+                             || strcmp(row.collective, "all-reduce (unbiased-low-rank)") == 0
+                             || strcmp(row.collective, "all-gather (atomo)") == 0
                              || strcmp(row.collective, "vote") == 0));
     }
     CHECK_FAILS(brv_plan_get_row(plan, count, &row), BRV_ERR_ARGUMENT, "the number of rows");
@@ -58,8 +64,15 @@ static void compression_pays_on_slow_networks(void)
     CHECK(rows_of(plan, "gtop-k all-reduce") == 1 && rows_of(plan, "ok-topk all-reduce") == 1);
     CHECK(rows_of(plan, "low-rank all-reduce") >= 1 && rows_of(plan, "quantised all-reduce") >= 1);
     CHECK(rows_of(plan, "sparse all-gather") >= 1 && rows_of(plan, "vote") == 1);
+    CHECK(rows_of(plan, "all-gather (sign-norm)") >= 1 && rows_of(plan, "all-gather (best-low-rank)") >= 1);
     brv_plan_free(plan);
 
+    summand.values = BRV_UNSET;
+    plan = plan_of(NULL, &summand);
+    CHECK(rows_of(plan, "gtop-k all-reduce") == 2);
+    brv_plan_free(plan);
+
+    summand.values = BRV_VALUES_EIGHT_BIT;
     summand.machine = "between:2,0.1,0.02;reduce:0.2";
     plan = plan_of(NULL, &summand);
     CHECK(strcmp(brv_plan_choice(plan), "dense") == 0);

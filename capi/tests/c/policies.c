@@ -45,6 +45,8 @@ static void sparse_kinds(void)
     policy = add_kind("oktopk:0.05,values=bf16,threshold=exact", ok_topk, 1);
     policy->values = BRV_VALUES_BF16;
     policy->selection = BRV_SELECTION_EXACT;
+    add_kind("oktopk:0.05,values=f32", ok_topk, 1)->values = BRV_VALUES_F32_PACKED;
+    add_kind("gtopk:0.05,values=pairs", gtopk, 1)->values = BRV_VALUES_PAIRS;
     add_kind("random-k:0.1", random_k, 1);
     policy = add_kind("random-k:0.1,momentum=0.5,nesterov=yes", random_k, 0);
     policy->momentum_rule = BRV_MOMENTUM_NESTEROV;

@@ -20,7 +20,7 @@ static void wrong_policies(brv_exchange *exchange)
     REFUSES(policy.selection = (brv_selection)5, "policy.selection is 5");
     REFUSES(policy.selection = BRV_SELECTION_FIXED, "policy.threshold is 0");
     REFUSES((policy.selection = BRV_SELECTION_FIXED, policy.threshold = INFINITY), "policy.threshold is inf");
-    REFUSES(policy.values = 8, "policy.values is 8");
+    REFUSES(policy.values = 17, "policy.values is 17");
     REFUSES(policy.unused = 1, "reserved");
     REFUSES(policy.reserved[1] = 1, "reserved");
     policy.method = BRV_RANDOM_BLOCK;

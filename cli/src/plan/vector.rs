@@ -26,8 +26,8 @@ pub struct VectorArguments {
     /// The rank of low-rank factors; the vector is a nearly square matrix [default: 4, likewise]
     #[arg(long, value_name = "R", requires = "elements")]
     pub rank: Option<usize>,
-    /// The format of values, of a quantised vector and of entries, which are pairs of an index and an f32
-    /// without it [default: eight-bit, likewise]
+    /// The format of values, of a quantised vector and of packed entries; without it entries are pairs of an
+    /// index and an f32, or packed [default: of a quantised vector eight-bit, likewise]
     #[arg(long, value_name = "FORMAT", requires = "elements")]
     pub values: Option<Values>,
 }
@@ -40,7 +40,7 @@ impl VectorArguments {
     pub fn summand(&self) -> brevity_bench::Result<Option<Summand>> {
         let Self { elements, mut density, mut rank, mut values } = *self;
         let Some(Size(elements)) = elements else { return Ok(None) };
-        let wire = values.map_or(Wire::Pairs, Wire::Coded);
+        let wire = values.map(Wire::Coded);
         if (density, rank, values) == (None, None, None) {
             (density, rank, values) = (Some(DENSITY), Some(RANK), Some(VALUES));
         }
@@ -79,6 +79,8 @@ pub struct Compared {
 struct Row {
     collective: String,
     algorithm: &'static str,
+    /// How entries are written; empty where there are none.
+    wire: String,
     rounds: u32,
     bytes_per_rank: f64,
     /// In all.
@@ -97,8 +99,9 @@ impl Compared {
         let ways = compare(summand, ground);
         let (choice, reason) = recommend(&ways);
         let row = |way: &Planned| Row {
-            collective: way.operation.to_string(),
+            collective: way.collective(),
             algorithm: way.algorithm.name(),
+            wire: way.wire.map(|wire| wire.to_string()).unwrap_or_default(),
             rounds: way.estimate.rounds,
             bytes_per_rank: way.estimate.bytes,
             seconds: way.seconds(),
@@ -121,18 +124,19 @@ impl Compared {
     pub fn table(&self) -> String {
         let Self { machine, ranks, hosts, elements, choice, reason, rows } = self;
         let mut text = format!(
-            "# machine {machine}\n# {elements} elements, {ranks} ranks on {hosts} hosts\n# {:<22}{:<14}{:>6}\
-             {:>14}{:>15}{:>12}{:>12}\n",
-            "collective", "algorithm", "rounds", "bytes/rank", "collective us", "own us", "us"
+            "# machine {machine}\n# {elements} elements, {ranks} ranks on {hosts} hosts\n# {:<30}{:<14}{:<20}\
+             {:>6}{:>14}{:>15}{:>12}{:>12}\n",
+            "collective", "algorithm", "entries", "rounds", "bytes/rank", "collective us", "own us", "us"
         );
         for row in rows {
             let [seconds, inside, own] =
                 [row.seconds, row.collective_seconds, row.own_seconds].map(|seconds| seconds * 1e6);
             let _ = writeln!(
                 text,
-                "{:<24}{:<14}{:>6}{:>14.0}{inside:>15.1}{own:>12.1}{seconds:>12.1}{}",
+                "{:<32}{:<14}{:<20}{:>6}{:>14.0}{inside:>15.1}{own:>12.1}{seconds:>12.1}{}",
                 row.collective,
                 row.algorithm,
+                row.wire,
                 row.rounds,
                 row.bytes_per_rank,
                 if row.is_sum { "" } else { "  (no alternative)" }
@@ -158,7 +162,7 @@ mod tests {
     fn compression_is_chosen_where_it_pays() {
         let line = "--world-size 16 --elements 25000000 --density 0.001 --alpha 436e-6 --bandwidth 1e9";
         let slow = compared(line).unwrap();
-        assert_eq!(slow.choice, "ok-topk all-reduce by direct", "{slow:?}");
+        assert_eq!(slow.choice, "ok-topk all-reduce by direct (packed f32)", "{slow:?}");
         assert!(slow.rows.iter().all(|row| row.seconds >= slow.rows[0].seconds));
         assert!(slow.table().ends_with(&format!("\n{}: {}\n", slow.choice, slow.reason)));
         let fast = compared(&line.replace("436e-6", "2e-6").replace("1e9", "400e9")).unwrap();
@@ -175,11 +179,14 @@ mod tests {
             names.dedup();
             names
         };
-        assert_eq!(names("").len(), 11, "dense, seven of entries, quantised, a vote and factors");
+        assert_eq!(names("").len(), 15, "dense, seven of entries, quantised, a vote, five others");
         let of_hosts = names("--world-size 16 --hosts 4 --density 0.01");
         assert!(of_hosts.contains(&"hierarchical all-reduce".to_owned()), "{of_hosts:?}");
-        assert_eq!(names("--rank 2"), ["all-reduce", "low-rank all-reduce"]);
-        assert_eq!(names("--values bf16"), ["all-reduce", "quantised all-reduce", "vote"]);
+        let of_rank = ["all-gather (atomo)", "all-gather (best-low-rank)", "all-reduce"];
+        assert_eq!(names("--rank 2")[..3], of_rank);
+        assert_eq!(names("--rank 2")[3..], ["all-reduce (unbiased-low-rank)", "low-rank all-reduce"]);
+        let of_values = ["all-gather (sign-norm)", "all-reduce", "quantised all-reduce", "vote"];
+        assert_eq!(names("--values bf16"), of_values);
         let entries = ["ok-topk all-reduce", "random-k all-reduce", "sparse all-gather"];
         let of_density = names("--density 0.01");
         assert_eq!(of_density[..2], ["all-reduce", "block-sparse all-reduce"]);
@@ -188,6 +195,13 @@ mod tests {
             |line: &str| compared(line).unwrap().rows.iter().map(|row| row.bytes_per_rank).sum::<f64>();
         let line = "--elements 1M --density 0.01";
         assert!(bytes(&format!("{line} --values one-bit-mean")) < bytes(line));
+        let wires = |line: &str| {
+            let rows = compared(line).unwrap().rows.into_iter();
+            let of_gtopk = rows.filter(|row| row.collective == "gtop-k all-reduce").map(|row| row.wire);
+            of_gtopk.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(wires(line), ["packed f32", "pairs"]);
+        assert_eq!(wires(&format!("{line} --values bf16")), ["packed bf16"]);
         for (line, told) in [("--density 2", "at most 1"), ("--rank 0", "at least 1")] {
             let error = compared(&format!("--elements 1M {line}")).unwrap_err().to_string();
             assert!(error.contains(told), "{error}");

@@ -5,15 +5,16 @@ use brevity_compress::quantise::Values;
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::Group;
+use crate::description::Operation;
 use crate::engine::Handle;
 use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
-use crate::plan::{Planned, Summand, compare};
+use crate::plan::{Planned, Summand, compare, exact_wire};
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
     BlockAllReduce, Coder, Gtopk, GtopkAllReduce, HierarchicalAllReduce, LeaderSum, OkTopk, OkTopkAllReduce,
     OkTopkSum, PutBack, RandomKAllReduce, RandomPlaces, Scattered, SparseAllGather, SparseReduceScatter,
-    TopK, TopkAllReduce,
+    TopK, TopkAllReduce, Wire,
 };
 use crate::vote::VoteAllReduce;
 
@@ -24,6 +25,27 @@ impl Group {
     #[must_use]
     pub fn compare(&self, summand: &Summand) -> Vec<Planned> {
         in_standard_float_mode(|| compare(summand, &self.context.ranks.plan().ground))
+    }
+
+    /// The [wire](Wire) on which a collective on sparse vectors is estimated to be the fastest among this
+    /// group's ranks, of the two that are exact: pairs, or packed `f32`, which has fewer bytes and takes time
+    /// to write and to read. The vectors have length `dim`, and up to `entries` entries each, at random
+    /// places. Of a hierarchical sum, the wire between the hosts. Pairs for other operations. All ranks get
+    /// the same, as from [`compare`](Self::compare).
+    ///
+    /// ```
+    /// use brevity_collectives::sparse::Wire;
+    /// use brevity_collectives::{Group, Operation};
+    ///
+    /// // Alone, nothing is gained.
+    /// let wire = Group::solo().exact_wire(Operation::GTOPK_ALL_REDUCE, 1_000_000, 1000);
+    /// assert_eq!(wire, Wire::Pairs);
+    /// ```
+    #[must_use]
+    pub fn exact_wire(&self, operation: Operation, dim: usize, entries: usize) -> Wire {
+        let plan = self.context.ranks.plan();
+        let wish = plan.wishes.of(operation);
+        in_standard_float_mode(|| exact_wire(operation, (dim, entries), &plan.ground, wish))
     }
 
     /// Gathers the sparse vectors of all ranks, in rank order, whatever their values are. `local` has at most

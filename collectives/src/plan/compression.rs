@@ -5,6 +5,8 @@
 //! rank's own work takes is derived from the speed of its dense sums, to which it is about proportional: both
 //! move the vector through memory.
 
+mod comparators;
+
 use std::fmt;
 
 use brevity_compress::in_standard_float_mode;
@@ -23,8 +25,8 @@ pub struct Summand {
     pub elements: usize,
     /// The entries that each rank keeps, for collectives on sparse vectors.
     pub entries: Option<usize>,
-    /// How entries are written.
-    pub wire: Wire,
+    /// How entries are written; `None` for the ways that are exact, as [pairs](Wire::Pairs) and packed.
+    pub wire: Option<Wire>,
     /// The rank of low-rank factors. The vector is the matrix that is the nearest to a square.
     pub rank: Option<usize>,
     /// The format of a quantised vector.
@@ -36,10 +38,15 @@ pub struct Summand {
 pub struct Planned {
     /// The collective.
     pub operation: Operation,
+    /// Whose messages a dense collective carries, if these are no vectors: `unbiased-low-rank`,
+    /// `best-low-rank`, `atomo` or `sign-norm`, as policies are called.
+    pub policy: Option<&'static str>,
     /// Its algorithm.
     pub algorithm: Algorithm,
-    /// Whether every rank gets a sum of gradients. If not, it is a part of one, a vote, or the sum at random
-    /// places, and no alternative to those that are.
+    /// How entries are written, by collectives that write some on a wire.
+    pub wire: Option<Wire>,
+    /// Whether every rank gets a sum of gradients. If not, it is a part of one, a vote, the sum at random
+    /// places, or a sample, and no alternative to those that are.
     pub is_sum: bool,
     /// What the collective takes, with the merging of entries.
     pub estimate: Estimate,
@@ -57,14 +64,22 @@ impl Planned {
     /// Whether it compresses nothing.
     #[must_use]
     pub fn is_dense(&self) -> bool {
-        self.operation == Operation::ALL_REDUCE
+        self.operation == Operation::ALL_REDUCE && self.policy.is_none()
+    }
+
+    /// The name of its collective, as "gtop-k all-reduce" or "all-gather (sign-norm)".
+    #[must_use]
+    pub fn collective(&self) -> String {
+        let Self { operation, policy, .. } = self;
+        policy.map_or(operation.to_string(), |policy| format!("{operation} ({policy})"))
     }
 }
 
-/// As "all-reduce by ring".
+/// As "all-reduce by ring", or "top-k all-reduce by direct (packed f32)".
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by {}", self.operation, self.algorithm)
+        write!(f, "{} by {}", self.collective(), self.algorithm)?;
+        self.wire.map_or(Ok(()), |wire| write!(f, " ({wire})"))
     }
 }
 
@@ -98,33 +113,47 @@ pub fn recommend(ways: &[Planned]) -> (String, String) {
 /// A compressed collective, as [`compare`] sees it.
 struct Method {
     operation: Operation,
+    policy: Option<&'static str>,
     is_sum: bool,
     rows: &'static [Row],
     /// What it has to do, if the vector may be compressed so.
-    work: fn(&Summand) -> Option<Work>,
+    work: Doing,
     own_seconds: fn(&Work, &Ground) -> f64,
 }
+
+/// The work for a vector, if it may be compressed so.
+enum Doing {
+    /// Of entries on a wire.
+    Entries,
+    Other(fn(&Summand) -> Option<Work>),
+}
+
+/// The wires that round nothing.
+const EXACT: [Wire; 2] = [Wire::Pairs, Wire::Coded(Values::F32)];
 
 const METHODS: &[Method] = &[
     Method {
         operation: Operation::SPARSE_ALL_GATHER,
+        policy: None,
         is_sum: false,
         rows: all_gather::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| ground.selecting(work.dim as f64),
     },
     Method {
         operation: Operation::SPARSE_REDUCE_SCATTER,
+        policy: None,
         is_sum: false,
         rows: reduce_scatter::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| ground.selecting(work.dim as f64),
     },
     Method {
         operation: Operation::TOPK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: topk::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(topk::union(work, ground), elements)
@@ -132,9 +161,10 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::GTOPK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: gtopk::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -142,9 +172,10 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::HIERARCHICAL_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: hierarchical::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -152,9 +183,10 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::OK_TOPK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: ok_topk::ROWS,
-        work: of_entries,
+        work: Doing::Entries,
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -162,9 +194,10 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::BLOCK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: blocks::ROWS,
-        work: |summand| summand.entries.map(|entries| blocks::work(summand.elements, entries)),
+        work: Doing::Other(|summand| summand.entries.map(|entries| blocks::work(summand.elements, entries))),
         // To write the entries into a vector, and to find its blocks, which become the sum.
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
@@ -174,9 +207,12 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::RANDOM_K_ALL_REDUCE,
+        policy: None,
         is_sum: false,
         rows: random_k::ROWS,
-        work: |summand| summand.entries.map(|entries| random_k::work(summand.elements, entries)),
+        work: Doing::Other(|summand| {
+            summand.entries.map(|entries| random_k::work(summand.elements, entries))
+        }),
         own_seconds: |work, ground| {
             let elements = work.dim as f64;
             ground.selecting(elements) + ground.spreading(work.entries as f64, elements)
@@ -184,27 +220,30 @@ const METHODS: &[Method] = &[
     },
     Method {
         operation: Operation::QUANTISED_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: quantised::ROWS,
-        work: |summand| summand.values.map(|values| quantised::work(summand.elements, values)),
+        work: Doing::Other(|summand| summand.values.map(|values| quantised::work(summand.elements, values))),
         // To add to the residual, and to quantise.
         own_seconds: |work, ground| ground.combining(2.0 * 4.0 * work.dim as f64),
     },
     Method {
         operation: Operation::VOTE_ALL_REDUCE,
+        policy: None,
         is_sum: false,
         rows: vote::ROWS,
-        work: |summand| summand.values.map(|_| vote::work(summand.elements)),
+        work: Doing::Other(|summand| summand.values.map(|_| vote::work(summand.elements))),
         own_seconds: |work, ground| ground.combining(4.0 * work.dim as f64),
     },
     Method {
         operation: Operation::LOW_RANK_ALL_REDUCE,
+        policy: None,
         is_sum: true,
         rows: low_rank::ROWS,
-        work: |summand| {
-            let rows = side(summand.elements);
-            summand.rank.map(|rank| low_rank::work(rows, summand.elements.div_ceil(rows), rank))
-        },
+        work: Doing::Other(|summand| {
+            let [rows, cols] = shape(summand.elements);
+            summand.rank.map(|rank| low_rank::work(rows, cols, rank))
+        }),
         // To add to the residual, to project twice and to reconstruct.
         own_seconds: |work, ground| {
             ground.combining((2.35 + 0.14 * work.entries as f64) * 4.0 * work.dim as f64)
@@ -212,13 +251,47 @@ const METHODS: &[Method] = &[
     },
 ];
 
-fn of_entries(summand: &Summand) -> Option<Work> {
-    summand.entries.map(|entries| topk::work(summand.elements, entries, summand.wire))
+impl Doing {
+    /// The work for a vector, with the wire of its entries.
+    fn of(&self, summand: &Summand) -> Vec<(Option<Wire>, Work)> {
+        let wires = summand.wire.map_or(EXACT.to_vec(), |wire| vec![wire]);
+        let on = |wire, entries| (Some(wire), topk::work(summand.elements, entries, wire));
+        match self {
+            Self::Entries => summand
+                .entries
+                .map_or(Vec::new(), |entries| wires.into_iter().map(|wire| on(wire, entries)).collect()),
+            Self::Other(work) => work(summand).into_iter().map(|work| (None, work)).collect(),
+        }
+    }
 }
 
-/// The shorter side of the matrix of so many elements that is the nearest to a square; at least 1.
-fn side(elements: usize) -> usize {
-    elements.isqrt().max(1)
+/// The exact wire on which a collective on sparse vectors of length `dim`, of up to `entries` entries each,
+/// is estimated to be the fastest, by the algorithm `wish` if it fits. In hierarchical sums it is that of the
+/// leaders. Pairs for other collectives.
+pub(crate) fn exact_wire(
+    operation: Operation,
+    (dim, entries): (usize, usize),
+    ground: &Ground,
+    wish: Option<Algorithm>,
+) -> Wire {
+    let method = METHODS.iter().find(|method| method.operation == operation);
+    let (rows, ground) = match method {
+        Some(_) if operation == Operation::HIERARCHICAL_ALL_REDUCE => (gtopk::ROWS, ground.across(1)),
+        Some(Method { rows, work: Doing::Entries, .. }) => (*rows, *ground),
+        _ => return Wire::Pairs,
+    };
+    let [pairs, packed] = EXACT.map(|wire| {
+        let ways = estimates_of(rows, &topk::work(dim, entries, wire), &ground);
+        let wished = ways.iter().find(|(by, _)| Some(*by) == wish);
+        wished.or(ways.first()).map_or(0.0, |(_, estimate)| estimate.seconds)
+    });
+    if packed < pairs { EXACT[1] } else { Wire::Pairs }
+}
+
+/// The rows and columns of the matrix of so many elements that is the nearest to a square.
+fn shape(elements: usize) -> [usize; 2] {
+    let rows = elements.isqrt().max(1);
+    [rows, elements.div_ceil(rows)]
 }
 
 /// All ways to sum a vector that fit, the fastest first: dense ones, and those that its compression allows.
@@ -240,13 +313,14 @@ pub fn compare(summand: &Summand, ground: &Ground) -> Vec<Planned> {
     // Nothing is no sum.
     let (entries, rank) = (summand.entries.filter(|&k| k > 0), summand.rank.filter(|&rank| rank > 0));
     let summand = &Summand { entries, rank, ..*summand };
-    for method in METHODS {
-        let Some(work) = (method.work)(summand) else { continue };
-        let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));
-        all.extend(estimates_of(method.rows, &work, ground).into_iter().map(|(algorithm, estimate)| {
-            let Method { operation, is_sum, .. } = *method;
-            Planned { operation, algorithm, is_sum, estimate, own_seconds }
-        }));
+    for method in METHODS.iter().chain(comparators::METHODS) {
+        for (wire, work) in method.work.of(summand) {
+            let own_seconds = in_standard_float_mode(|| (method.own_seconds)(&work, ground));
+            all.extend(estimates_of(method.rows, &work, ground).into_iter().map(|(algorithm, estimate)| {
+                let Method { operation, policy, is_sum, .. } = *method;
+                Planned { operation, policy, algorithm, wire, is_sum, estimate, own_seconds }
+            }));
+        }
     }
     all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     all
@@ -257,7 +331,9 @@ fn dense(summand: &Summand, ground: &Ground) -> Vec<Planned> {
     let work = Work { bytes, wide_bytes: bytes, ..Work::default() };
     let planned = |algorithm, estimate| Planned {
         operation: Operation::ALL_REDUCE,
+        policy: None,
         algorithm,
+        wire: None,
         is_sum: true,
         estimate,
         own_seconds: 0.0,
@@ -276,7 +352,7 @@ mod tests {
 
     fn all_of(elements: usize) -> Summand {
         let entries = Some(elements / 1000);
-        Summand { elements, entries, rank: Some(4), values: Some(Values::EightBit), wire: Wire::Pairs }
+        Summand { elements, entries, rank: Some(4), values: Some(Values::EightBit), wire: Some(Wire::Pairs) }
     }
 
     fn find(all: &[Planned], operation: Operation, algorithm: Algorithm) -> Planned {
@@ -310,7 +386,8 @@ mod tests {
         }
         assert!(all.is_sorted_by(|a, b| a.seconds() <= b.seconds()));
         let rows: usize = METHODS.iter().map(|method| method.rows.len()).sum();
-        assert!(all.len() > rows - 3, "a ring and hosts do not fit");
+        let own = all.iter().filter(|way| way.policy.is_none()).count();
+        assert!(own > rows - 3, "a ring and hosts do not fit");
     }
 
     /// What a rank does itself counts: with a fast network it outweighs what compression saves.

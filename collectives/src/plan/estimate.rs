@@ -1,6 +1,11 @@
 //! Estimates of what algorithms take.
 
 use super::Ground;
+use crate::sparse::Wire;
+
+/// An entry that is encoded, or decoded, costs about as much as so many bytes of a dense sum.
+const ENCODED_BYTES: f64 = 12.0;
+const DECODED_BYTES: f64 = 9.0;
 
 /// What an algorithm is estimated to take, if all ranks begin at once and nothing else uses the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -126,6 +131,23 @@ impl Ground {
     /// Seconds to copy so many bytes.
     pub(crate) fn copying(&self, bytes: f64) -> f64 {
         bytes * self.machine.copy
+    }
+
+    /// Seconds to write so many entries as a message on a wire and to read what it says, as the sender does:
+    /// nothing as pairs.
+    pub(crate) fn encoding(&self, entries: f64, wire: Wire) -> f64 {
+        match wire {
+            Wire::Pairs => 0.0,
+            Wire::Coded(_) => self.combining(ENCODED_BYTES * entries),
+        }
+    }
+
+    /// Seconds to read so many entries from messages on a wire: nothing as pairs.
+    pub(crate) fn decoding(&self, entries: f64, wire: Wire) -> f64 {
+        match wire {
+            Wire::Pairs => 0.0,
+            Wire::Coded(_) => self.combining(DECODED_BYTES * entries),
+        }
     }
 
     /// Seconds to merge so many entries two by two until one vector of `P` is left: an entry of 8 bytes costs

@@ -16,6 +16,7 @@ mod wishes;
 use brevity_compress::in_standard_float_mode;
 
 pub use algorithm::Algorithm;
+pub(crate) use compression::exact_wire;
 pub use compression::{Planned, Summand, compare, recommend};
 pub(crate) use estimate::Cut;
 pub use estimate::Estimate;
@@ -29,6 +30,7 @@ pub use wishes::{UnknownWish, Wishes};
 use crate::compressed::Compressed;
 use crate::dense::{Collective, SLICE_BYTES};
 use crate::pattern::doubling_rounds;
+use crate::sparse::Wire;
 
 /// What a call has to do, as all ranks know it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,13 +43,15 @@ pub struct Work {
     pub is_exact: bool,
     /// Whether blocks have lengths of their own, which only some ranks know.
     pub is_uneven: bool,
-    /// Of a sparse vector: the largest number of entries, of which `bytes` are the message, and its length.
+    /// Of a sparse vector: the largest number of entries, which take `bytes` on average, and its length.
     /// Of low-rank factors: their rank, and the elements of the matrices.
     pub entries: usize,
     /// See `entries`.
     pub dim: usize,
     /// Bytes of a second vector, which follows: of the right factors, where `bytes` are those of the left.
     pub second_bytes: usize,
+    /// Of a sparse vector: how its entries are written.
+    pub wire: Wire,
 }
 
 impl Work {

@@ -17,7 +17,7 @@ use crate::data::Element;
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::pattern::doubling_rounds;
-use crate::plan::{Algorithm, Estimate, Ground, Row, always};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
 
 /// What ranks of a sparse all-gather must agree on.
 #[must_use]
@@ -26,11 +26,15 @@ pub fn describe_all_gather(dim: usize, limit: usize, wire: Wire) -> Description 
 }
 
 /// The algorithm.
-pub(crate) const ROWS: &[Row] = &[Row {
-    algorithm: Algorithm::Bruck,
-    fits: always,
-    estimate: |work, ground| gathering(work.bytes as f64, ground),
-}];
+pub(crate) const ROWS: &[Row] =
+    &[Row { algorithm: Algorithm::Bruck, fits: always, estimate: gathering_entries }];
+
+/// An all-gather of the entries of each rank.
+pub(super) fn gathering_entries(work: &Work, ground: &Ground) -> Estimate {
+    let (own, all) = (work.entries as f64, work.entries as f64 * ground.ranks());
+    let coding = ground.encoding(own, work.wire) + ground.decoding(all, work.wire);
+    gathering(work.bytes as f64, ground).computing(coding)
+}
 
 /// An all-gather of messages of so many bytes.
 pub(super) fn gathering(bytes: f64, ground: &Ground) -> Estimate {

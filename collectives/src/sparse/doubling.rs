@@ -228,14 +228,19 @@ fn dense_of(call: &Call<'_, '_>, from: u32, values: Vec<f32>, dim: usize) -> Res
 /// What it takes if the entries of each rank are anywhere.
 pub(super) fn estimate(work: &Work, ground: &Ground) -> Estimate {
     let dim = work.dim.max(1) as f64;
-    let each = work.bytes as f64 / work.entries.max(1) as f64;
+    let bytes = |entries: f64| match work.wire {
+        Wire::Pairs => 8.0 * entries,
+        wire => wire.usual_bytes(work.dim, entries.ceil() as usize) as f64,
+    };
     // A message of so many entries, and adding them to as many.
     let exchange = |entries: f64| {
-        let (sparse, dense) = (each * entries, 4.0 * dim);
+        let (sparse, dense) = (bytes(entries), 4.0 * dim);
         if sparse > dense {
             return ground.message(dense).computing(ground.combining(dense));
         }
-        ground.message(sparse).computing(ground.combining(MERGED_BYTES * 2.0 * entries))
+        let coding = ground.encoding(entries, work.wire) + ground.decoding(entries, work.wire);
+        let merging = ground.combining(MERGED_BYTES * 2.0 * entries);
+        ground.message(sparse).computing(coding + merging)
     };
     let absent = 1.0 - work.entries as f64 / dim;
     let has_guests = !ground.world_size.is_power_of_two();
@@ -250,7 +255,7 @@ pub(super) fn estimate(work: &Work, ground: &Ground) -> Estimate {
         all = all.then(exchange(dim * (1.0 - absent.powi(vectors))));
     }
     if has_guests {
-        all = all.then(ground.message((each * union(work, ground)).min(4.0 * dim)));
+        all = all.then(ground.message(bytes(union(work, ground)).min(4.0 * dim)));
     }
     all
 }

@@ -84,11 +84,15 @@ pub(crate) const ROWS: &[Row] = &[Row {
         let rounds = ground.rounds();
         let (first, sum) = (ground.message(work.bytes as f64), ground.message(work.wide_bytes as f64));
         // The first merges are of contributions, all others of sums.
-        let merge = ground.merging_largest(2.0 * work.entries as f64);
+        let entries = work.entries as f64;
+        let merge = ground.merging_largest(2.0 * entries);
         let up = first.times(rounds.min(1)).then(sum.times(rounds.saturating_sub(1)));
         let down = sum.times(rounds);
+        // Each rank on the way writes a message, the root that of the result.
+        let coding = ground.encoding(entries, work.wire) + ground.decoding(entries, work.wire);
+        let coding = coding * f64::from(rounds + 1);
         // The root sends to its children alone, and nobody sends more.
-        Estimate { bytes: down.bytes, ..up.then(down) }.computing(merge * f64::from(rounds))
+        Estimate { bytes: down.bytes, ..up.then(down) }.computing(merge * f64::from(rounds) + coding)
     },
 }];
 

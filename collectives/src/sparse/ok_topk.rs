@@ -37,7 +37,7 @@ use self::balance::Holdings;
 use self::state::{Agreed, Regions};
 pub use self::state::{OkTopk, Periods};
 use self::threshold::{SHARE_BYTES, Shares};
-use super::all_gather::{gathering, sparse_all_gather};
+use super::all_gather::sparse_all_gather;
 use super::calls::{Entries, check_limit};
 use super::gtopk::{Kept, PutBack};
 use super::reduce_scatter::{Scattered, scatter, scattering};
@@ -60,8 +60,8 @@ pub(crate) const ROWS: &[Row] = &[Row { algorithm: Algorithm::Direct, fits: alwa
 fn estimate(work: &Work, ground: &Ground) -> Estimate {
     let shares = Work { bytes: SHARE_BYTES, wide_bytes: SHARE_BYTES, ..Work::default() };
     let (_, shares) = fastest(AllGather::ROWS, &shares, ground);
-    let of_sums = work.wide_bytes as f64 / ground.ranks();
-    scattering(work, ground).then(shares).then(gathering(of_sums, ground))
+    let sums = topk::gathering_sums(work, work.entries as f64, ground);
+    scattering(work, ground).then(shares).then(sums)
 }
 
 /// The result of an Ok-Topk all-reduce.

@@ -54,8 +54,17 @@ pub(crate) const ROWS: &[Row] = &[Row {
 
 /// What [`scatter`] takes, if the entries are anywhere.
 pub(super) fn scattering(work: &Work, ground: &Ground) -> Estimate {
-    let sent = all_pairs::estimate(work.bytes as f64 / ground.ranks(), ground);
-    sent.computing(ground.merging(work.entries as f64))
+    let (entries, ranks) = (work.entries as f64, ground.ranks());
+    let each = match work.wire {
+        Wire::Pairs => work.bytes as f64 / ranks,
+        wire => {
+            wire.usual_bytes_of_part(work.dim, (entries / ranks).ceil() as usize, ground.world_size) as f64
+        }
+    };
+    // Its own stay as they are.
+    let coded = entries * (ranks - 1.0) / ranks;
+    let coding = ground.encoding(coded, work.wire) + ground.decoding(coded, work.wire);
+    all_pairs::estimate(each, ground).computing(coding + ground.merging(entries))
 }
 
 /// Sums the sparse vectors of all ranks; each gets the sum at the indices that it [owns](owned).

@@ -16,7 +16,7 @@
 use brevity_compress::merge::{self, OrderedScratch, sum_in_order};
 use brevity_compress::{Error as Compress, SparseVec, SparseView, in_standard_float_mode};
 
-use super::all_gather::{gathering, sparse_all_gather};
+use super::all_gather::{gathering, gathering_entries, sparse_all_gather};
 use super::doubling;
 use super::reduce_scatter::{Scattered, owned, scatter, scattering};
 use super::tensors::Tensors;
@@ -25,7 +25,7 @@ use crate::call::Call;
 use crate::data::Element;
 use crate::description::{Description, Operation};
 use crate::error::{Error, Result};
-use crate::plan::{Algorithm, Ground, Row, Work, always};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always};
 
 /// The result of a top-k all-reduce.
 #[derive(Clone, Debug)]
@@ -53,16 +53,15 @@ pub(crate) const ROWS: &[Row] = &[
         fits: always,
         estimate: |work, ground| {
             let all = work.entries as f64 * ground.ranks();
-            gathering(work.bytes as f64, ground).computing(ground.merging(all))
+            gathering_entries(work, ground).computing(ground.merging(all))
         },
     },
     Row {
         algorithm: Algorithm::Direct,
         fits: always,
         estimate: |work, ground| {
-            let each = work.wide_bytes as f64 / (work.entries as f64).max(1.0);
-            let of_sums = union(work, ground) / ground.ranks() * each;
-            scattering(work, ground).then(gathering(of_sums, ground))
+            let sums = union(work, ground);
+            scattering(work, ground).then(gathering_sums(work, sums, ground))
         },
     },
     Row { algorithm: Algorithm::Doubling, fits: |work, _| work.is_exact, estimate: doubling::estimate },
@@ -70,9 +69,20 @@ pub(crate) const ROWS: &[Row] = &[
 
 /// What an all-reduce or an all-gather of sparse vectors has to do.
 pub(crate) fn work(dim: usize, limit: usize, wire: Wire) -> Work {
-    let (entries, bytes) = (limit.min(dim), wire.most_bytes(dim, limit));
-    let wide_bytes = wire.of_sums().most_bytes(dim, limit);
-    Work { bytes, wide_bytes, is_exact: wire.is_exact(), entries, dim, ..Work::default() }
+    let (entries, bytes) = (limit.min(dim), wire.usual_bytes(dim, limit));
+    let wide_bytes = wire.of_sums().usual_bytes(dim, limit);
+    Work { bytes, wide_bytes, is_exact: wire.is_exact(), entries, dim, wire, ..Work::default() }
+}
+
+/// An all-gather of sums, so many in all, of which each rank has those in its range.
+pub(super) fn gathering_sums(work: &Work, sums: f64, ground: &Ground) -> Estimate {
+    let (wire, each) = (work.wire.of_sums(), sums / ground.ranks());
+    let bytes = match wire {
+        Wire::Pairs => 8.0 * each,
+        Wire::Coded(_) => wire.usual_bytes_of_part(work.dim, each.ceil() as usize, ground.world_size) as f64,
+    };
+    let coding = ground.encoding(each, wire) + ground.decoding(sums, wire);
+    gathering(bytes, ground).computing(coding)
 }
 
 /// The entries of the sum, if those of each rank are anywhere.

@@ -1,6 +1,6 @@
 //! How the entries of a sparse collective are written.
 
-use std::mem;
+use std::{fmt, mem};
 
 use brevity_compress::codec::{self, Choice, Encoder};
 use brevity_compress::quantise::{Format, Values};
@@ -78,6 +78,32 @@ impl Wire {
         match self {
             Self::Pairs => limit.min(dim).saturating_mul(8),
             Self::Coded(values) => codec::most_bytes(dim, limit, values),
+        }
+    }
+
+    /// The bytes of a message of `entries` anywhere in a vector of length `dim`, on average.
+    pub(crate) fn usual_bytes(self, dim: usize, entries: usize) -> usize {
+        self.usual_bytes_of_part(dim, entries, 1)
+    }
+
+    /// Likewise, anywhere in one of so many equal parts of the vector.
+    pub(crate) fn usual_bytes_of_part(self, dim: usize, entries: usize, parts: u32) -> usize {
+        let places = dim.div_ceil(parts.max(1) as usize);
+        // That of the part in the middle.
+        let start = dim.saturating_sub(places) / 2;
+        match self {
+            Self::Pairs => entries.min(places).saturating_mul(8),
+            Self::Coded(values) => codec::usual_bytes(dim, (start, places), entries, values),
+        }
+    }
+}
+
+/// As "pairs" or "packed f32".
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pairs => f.pad("pairs"),
+            Self::Coded(values) => f.pad(&format!("packed {values}")),
         }
     }
 }

@@ -39,7 +39,7 @@ pub use plain::Plain;
 use header::{Header, malformed};
 
 use crate::quantise::{Encoded, Format, Quantiser, Values};
-use crate::{Error, SparseVec, SparseView};
+use crate::{Error, SparseVec, SparseView, in_standard_float_mode};
 
 /// Which codecs an encoder chooses from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -170,6 +170,16 @@ pub fn decode_as(
 pub fn most_bytes(dim: usize, limit: usize, values: Values) -> usize {
     let entries = limit.min(dim);
     let index_bytes = entries.saturating_mul(4).min(bitmap::bytes(dim));
+    HEADER_BYTES.saturating_add(index_bytes).saturating_add(values.most_bytes(entries))
+}
+
+/// The bytes of a message of `entries` that [`Encoder::encode`] writes with [`Choice::Fast`], on average over
+/// vectors of length `dim` that have them at random among the `places` elements from `start` on; for
+/// estimates. The same on all machines.
+pub fn usual_bytes(dim: usize, (start, places): (usize, usize), entries: usize, values: Values) -> usize {
+    let entries = entries.min(places);
+    let packed = in_standard_float_mode(|| packed::usual_bytes(start, places, entries).ceil()) as usize;
+    let index_bytes = packed.min(entries.saturating_mul(4)).min(bitmap::bytes(dim));
     HEADER_BYTES.saturating_add(index_bytes).saturating_add(values.most_bytes(entries))
 }
 

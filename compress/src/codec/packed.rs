@@ -28,6 +28,41 @@ pub(super) fn bytes(widths: &[u8], count: usize) -> usize {
     widths.len() + lengths.zip(widths).map(|(length, &width)| block_bytes(length, width)).sum::<usize>()
 }
 
+/// The bytes of `count` indices on average, if they are at random among `places` elements of a longer vector,
+/// whose first has the number `start`.
+pub(super) fn usual_bytes(start: usize, places: usize, count: usize) -> f64 {
+    let (blocks, rest) = (count / BLOCK, count % BLOCK);
+    let absent = 1.0 - count as f64 / places.max(count).max(1) as f64;
+    let bits = |gaps: usize| gaps as f64 * usual_width(absent, gaps);
+    // The first gap counts from 0.
+    let first = BLOCK.min(count);
+    let of_start = f64::from(usize::BITS - start.leading_zeros()) * first as f64;
+    let rise = (of_start - bits(first)).max(0.0);
+    count.div_ceil(BLOCK) as f64 + (blocks as f64 * bits(BLOCK) + bits(rest) + rise) / 8.0
+}
+
+/// The bits of the widest of so many gaps on average, where a place is without an entry by the chance
+/// `absent`: a gap has `m` places or more with the chance `absent^m`.
+fn usual_width(absent: f64, gaps: usize) -> f64 {
+    let (mut width, mut is_wide) = (0.0, absent);
+    for _ in 0..u32::BITS {
+        width += 1.0 - power(1.0 - is_wide, gaps);
+        is_wide *= is_wide;
+    }
+    width
+}
+
+/// By multiplications alone, which have the same bits everywhere.
+fn power(base: f64, exponent: usize) -> f64 {
+    let (mut result, mut square, mut rest) = (1.0, base, exponent);
+    while rest > 0 {
+        result *= if rest % 2 == 1 { square } else { 1.0 };
+        square *= square;
+        rest /= 2;
+    }
+    result
+}
+
 /// `widths` are those of the indices; `bytes` has the length that [`bytes`] returns.
 pub(super) fn encode(indices: &[u32], widths: &[u8], bytes: &mut [u8]) {
     let packer = BitPacker4x::new();

@@ -72,6 +72,19 @@ fn other_values_are_a_mismatch() {
     }
 }
 
+/// Also if one leaves it open, and has chosen the same.
+#[test]
+fn other_wires_are_a_mismatch() {
+    let open = Policy::gtopk(0.25);
+    let (pairs, packed) = (open.pairs(), open.values(Values::F32));
+    for pair in [[pairs, packed], [open, packed], [pairs, open]] {
+        all_end_with_a_mismatch("wires", move |group| {
+            let policy = pair[usize::from(group.rank() == 1)];
+            GradientExchange::builder(group).tensor("a", [64], policy).build().unwrap()
+        });
+    }
+}
+
 /// Ranks that draw from other seeds end with other matrices if a factor is ever drawn again, and sum values
 /// of other places.
 #[test]
