@@ -14,26 +14,26 @@ impl Diary {
     /// What is lost of a tensor with this rank, which is dead. `None` if merges have returned to it what
     /// nobody knows.
     fn taken_along(&self, rank: u32, tensor: usize, living: &Self) -> Option<Vec<f32>> {
-        let Some(last) = self.begun.last().copied() else { return Some(self.residuals[0][tensor].clone()) };
-        let was_delivered = living.has_delivered(last);
-        if let Some(settled) = self.residuals.get(self.begun.len()) {
-            if self.has_delivered(last) == was_delivered {
-                return Some(settled[tensor].clone());
-            }
-            // Its averages have died with it.
-            assert!(!was_delivered, "rank {rank} has put back step {last}");
+        let ended = self.begun.iter().zip(&self.residuals[1..]);
+        let is_alike = |step: u32| self.has_delivered(step) == living.has_delivered(step);
+        let alike = ended.take_while(|(step, _)| is_alike(**step)).count();
+        if let Some(step) = self.begun.get(alike).filter(|_| self.residuals.len() > alike + 1) {
+            // Otherwise its averages of the step have died with it.
+            assert!(self.has_delivered(*step), "rank {rank} has put back step {step}");
         }
-        let mut kept = self.residuals[self.begun.len() - 1][tensor].clone();
-        kept.iter_mut().zip(&gradients(rank, last)[tensor]).for_each(|(kept, own)| *kept += own);
-        match tensor {
-            _ if !was_delivered => {}
-            0 => kept.fill(0.0),
-            1 => {
-                let (mut sent, mut scratch) = (SparseVec::new(COUNT), TopKScratch::new());
-                top_k(&kept, (DENSITY * COUNT as f64).round() as usize, &mut sent, &mut scratch).unwrap();
-                sent.iter().for_each(|(index, _)| kept[index as usize] = 0.0);
+        let mut kept = self.residuals[alike][tensor].clone();
+        for step in &self.begun[alike..] {
+            kept.iter_mut().zip(&gradients(rank, *step)[tensor]).for_each(|(kept, own)| *kept += own);
+            match tensor {
+                _ if !living.has_delivered(*step) => {}
+                0 => kept.fill(0.0),
+                1 => {
+                    let (mut sent, mut scratch) = (SparseVec::new(COUNT), TopKScratch::new());
+                    top_k(&kept, (DENSITY * COUNT as f64).round() as usize, &mut sent, &mut scratch).unwrap();
+                    sent.iter().for_each(|(index, _)| kept[index as usize] = 0.0);
+                }
+                _ => return None,
             }
-            _ => return None,
         }
         Some(kept)
     }
