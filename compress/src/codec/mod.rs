@@ -145,7 +145,7 @@ struct Plan {
 /// [`Error::UnsortedIndices`] for invalid indices, [`Error::NonFinite`] for values that are not finite,
 /// [`Error::TooLong`] for `dim` above 2^32. `out` has no entries then.
 pub fn decode(message: &[u8], dim: usize, limit: usize, out: &mut SparseVec) -> Result<(), Error> {
-    decode_any(message, dim, limit, None, out)
+    decode_any(message, dim, limit, None, |format, count, bytes| Encoded::new(format, count, bytes), out)
 }
 
 /// Like [`decode`], for a message whose values must have the agreed `format`.
@@ -159,7 +159,28 @@ pub fn decode_as(
     format: Format,
     out: &mut SparseVec,
 ) -> Result<(), Error> {
-    decode_any(message, dim, limit, Some(format), out)
+    decode_any(
+        message,
+        dim,
+        limit,
+        Some(format),
+        |format, count, bytes| Encoded::new(format, count, bytes),
+        out,
+    )
+}
+
+/// Like [`decode`], for a message whose values must be as agreed, also in their numbers of columns or levels.
+///
+/// # Errors
+/// As for [`decode`]; [`Error::Malformed`] for other values.
+pub fn decode_values(
+    message: &[u8],
+    dim: usize,
+    limit: usize,
+    values: Values,
+    out: &mut SparseVec,
+) -> Result<(), Error> {
+    decode_any(message, dim, limit, Some(values.format()), |_, count, bytes| values.read(count, bytes), out)
 }
 
 /// The largest message of at most `limit` entries below `dim` that [`Encoder::encode`] writes with
@@ -170,12 +191,13 @@ pub fn most_bytes(dim: usize, limit: usize, values: Values) -> usize {
     HEADER_BYTES.saturating_add(index_bytes).saturating_add(values.most_bytes(entries))
 }
 
-/// Decodes values of the agreed format, or of any.
+/// Decodes values of the agreed format, or of any, which `read` checks.
 fn decode_any(
     message: &[u8],
     dim: usize,
     limit: usize,
     format: Option<Format>,
+    read: impl for<'a> FnOnce(Format, usize, &'a [u8]) -> Result<Encoded<'a>, Error>,
     out: &mut SparseVec,
 ) -> Result<(), Error> {
     crate::error::check_addressable(dim)?;
@@ -184,7 +206,7 @@ fn decode_any(
         header.check(dim, limit, format, rest.len())?;
         let count = header.count as usize;
         let (index_bytes, value_bytes) = rest.split_at(header.index_bytes as usize);
-        let encoded = Encoded::new(header.format, count, value_bytes)?;
+        let encoded = read(header.format, count, value_bytes)?;
         if header.codec != IndexCodec::Packed {
             indices.clear();
         }
