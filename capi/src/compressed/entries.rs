@@ -12,6 +12,9 @@ use crate::policy::{self, brv_put_back, brv_values};
 /// The number of exact values with packed indices, which only sparse collectives have.
 const F32_PACKED: brv_values = 8;
 
+/// The last number.
+const LAST: brv_values = 12;
+
 /// The entries of this rank.
 #[derive(Clone, Copy)]
 pub(super) struct Entries {
@@ -45,7 +48,7 @@ impl Entries {
 
 /// The format of values with this number.
 pub(super) fn values(number: brv_values) -> Result<Values, Failure> {
-    policy::values(number).ok_or_else(|| refused(number, F32_PACKED - 1))
+    policy::values(number).ok_or_else(|| refused(number, policy::VALUES_TEXT))
 }
 
 /// What writes entries in the format with this number. As in a policy, exact values travel as pairs.
@@ -54,13 +57,13 @@ pub(super) fn coder(number: brv_values) -> Result<Coder, Failure> {
         Some(values) if values.is_exact() => Wire::Pairs,
         Some(values) => Wire::Coded(values),
         None if number == F32_PACKED => Wire::Coded(Values::F32),
-        None => return Err(refused(number, F32_PACKED)),
+        None => return Err(refused(number, &format!("a brv_values (0 to {LAST})"))),
     };
     Ok(Coder::new(wire))
 }
 
-fn refused(number: brv_values, last: brv_values) -> Failure {
-    Failure::argument(format!("format is {number}, expected a brv_values (0 to {last})"))
+fn refused(number: brv_values, expected: &str) -> Failure {
+    Failure::argument(format!("format is {number}, expected {expected}"))
 }
 
 /// The rule with this number.
@@ -77,11 +80,12 @@ mod tests {
     fn each_format_has_its_wire() {
         assert_eq!(coder(0).unwrap().wire(), Wire::Pairs);
         assert_eq!(coder(F32_PACKED).unwrap().wire(), Wire::Coded(Values::F32));
-        for number in 1..F32_PACKED {
+        for number in (1..=LAST).filter(|number| *number != F32_PACKED) {
             assert_eq!(coder(number).unwrap().wire(), Wire::Coded(values(number).unwrap()));
         }
-        assert!(coder(9).unwrap_err().text().contains("format is 9, expected a brv_values (0 to 8)"));
-        assert!(values(8).unwrap_err().text().contains("format is 8, expected a brv_values (0 to 7)"));
+        assert!(coder(13).unwrap_err().text().contains("format is 13, expected a brv_values (0 to 12)"));
+        let text = "format is 8, expected a brv_values (0 to 7 or 9 to 12)";
+        assert!(values(8).unwrap_err().text().contains(text));
         assert!(put_back(3).unwrap_err().text().contains("put_back is 3"));
     }
 
