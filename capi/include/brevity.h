@@ -1066,9 +1066,26 @@ typedef enum brv_values {
     BRV_VALUES_EIGHT_BIT = 7,
     /* Exact too, of entries only: with packed indices; as pairs of an index and a value, 8 bytes. */
     BRV_VALUES_F32_PACKED = 8,
+    /* -1, 0 or 1 at random, times half of the largest magnitude, to which values are clipped. Wen et al.,
+     * NeurIPS 2017 (TernGrad), with other clipping, so that residuals stay bounded */
+    BRV_VALUES_TERNARY = 9,
+    BRV_VALUES_QSGD_4_BIT = 10, /* BRV_VALUES_QSGD(7) */
+    BRV_VALUES_QSGD_8_BIT = 11, /* BRV_VALUES_QSGD(127) */
+    /* The sign, times the mean magnitude of the element's column. In a policy the columns are those of the
+     * tensor's matrix, as in BRV_LOW_RANK, elsewhere there is one: see BRV_VALUES_COLUMNS. */
+    BRV_VALUES_ONE_BIT_COLUMNS = 12,
     BRV_VALUES_PAIRS = 16,
     BRV_VALUES_MAX = BRV_ENUM_MAX
 } brv_values;
+
+/* One of so many levels, 2 to 127, of the largest magnitude of 512 values, at random: 4 bits up to 7 levels,
+ * else 8. Alistarh et al., NeurIPS 2017, with error feedback. Random rounding is seeded by the values: the
+ * same ones give the same bytes. */
+#define BRV_VALUES_QSGD(levels) ((brv_values)(0x1000 + (levels)))
+
+/* BRV_VALUES_ONE_BIT_COLUMNS with so many columns, 1 to 2^30 - 1: element i is in column i % columns, and a
+ * message has 4 bytes a column. */
+#define BRV_VALUES_COLUMNS(columns) ((brv_values)(0x40000000 + (columns)))
 
 /* Momentum before a sparse selection. The optimiser must not apply momentum again. */
 typedef enum brv_momentum {

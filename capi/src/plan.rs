@@ -11,7 +11,7 @@ use crate::boundary::{check, free, guard, guard_value, hand_out, object};
 use crate::exchange::text;
 use crate::failure::Failure;
 use crate::group::{brv_group, group_of};
-use crate::policy::values;
+use crate::policy::{VALUES_TEXT, values};
 use crate::saved::write_size;
 use crate::status::brv_status;
 
@@ -206,7 +206,7 @@ fn of_rust(summand: &brv_summand) -> Result<Summand, Failure> {
     let values = match u32::try_from(summand.values) {
         Err(_) if summand.values == -1 => None,
         Ok(number) if values(number).is_some() => values(number),
-        _ => return Err(refused("values", summand.values, "a brv_values (0 to 7), or BRV_UNSET")),
+        _ => return Err(refused("values", summand.values, &format!("{VALUES_TEXT}, or BRV_UNSET"))),
     };
     let entries = match summand.density {
         0.0 => None,

@@ -175,9 +175,18 @@ fn sparse(sparse: Policy, policy: &brv_policy) -> Result<Policy, Failure> {
     }
 }
 
+/// The numbers of formats that are not for sparse calls alone.
+pub(crate) const VALUES_TEXT: &str = "a brv_values (0 to 7 or 9 to 12)";
+
 fn values_of(policy: &brv_policy) -> Result<Values, Failure> {
-    values(policy.values).ok_or_else(|| refused("values", policy.values, "a brv_values (0 to 7)"))
+    values(policy.values).ok_or_else(|| refused("values", policy.values, VALUES_TEXT))
 }
+
+/// `BRV_VALUES_QSGD(0)`.
+const QSGD: brv_values = 0x1000;
+
+/// `BRV_VALUES_COLUMNS(0)`.
+const COLUMNS: brv_values = 0x4000_0000;
 
 /// The format of this number.
 pub(crate) fn values(number: brv_values) -> Option<Values> {
@@ -191,7 +200,15 @@ pub(crate) fn values(number: brv_values) -> Option<Values> {
         Values::TwoBit(Magnitude::Min),
         Values::EightBit,
     ];
-    VALUES.get(number as usize).copied()
+    match number {
+        9 => Some(Values::Ternary),
+        10 => Some(Values::Qsgd(7)),
+        11 => Some(Values::Qsgd(127)),
+        12 => Some(Values::OneBitColumns(0)),
+        0x1002..=0x107f => Some(Values::Qsgd((number - QSGD) as u8)),
+        0x4000_0001..=0x7fff_ffff => Some(Values::OneBitColumns(number - COLUMNS)),
+        other => VALUES.get(other as usize).copied(),
+    }
 }
 
 /// The rule of this number.
@@ -280,6 +297,22 @@ mod tests {
             let with = |number| read_with(method, |policy| policy.values = number).unwrap();
             let expected = [plain, plain.values(Values::F32), plain.pairs()];
             assert_eq!([CHOSEN, F32_PACKED, PAIRS].map(with), expected);
+        }
+        for (number, expected) in [
+            (9, Values::Ternary),
+            (10, Values::Qsgd(7)),
+            (11, Values::Qsgd(127)),
+            (12, Values::OneBitColumns(0)),
+            (0x1002, Values::Qsgd(2)),
+            (0x107f, Values::Qsgd(127)),
+            (0x4000_0001, Values::OneBitColumns(1)),
+            (0x7fff_ffff, Values::OneBitColumns(0x3fff_ffff)),
+        ] {
+            let read = read_with(QUANTISED, |policy| policy.values = number);
+            assert_eq!(read, Ok(Policy::quantised(expected)), "{number:#x}");
+        }
+        for number in [13, 0x1000, 0x1001, 0x1080, 0x4000_0000, 0x8000_0000, u32::MAX] {
+            assert_eq!(values(number), None, "{number:#x}");
         }
         let eight_bit = read_with(QUANTISED, |policy| policy.values = 7).unwrap();
         assert_eq!(eight_bit, Policy::quantised(Values::EightBit));

@@ -124,7 +124,7 @@ impl brv_server_config {
 
     fn values(&self) -> Result<Values, Failure> {
         let values = crate::policy::values(self.values);
-        values.ok_or_else(|| refused("values", self.values, "a brv_values (0 to 7)"))
+        values.ok_or_else(|| refused("values", self.values, crate::policy::VALUES_TEXT))
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use brevity_compress::quantise::{Encoded, Values};
+use brevity_compress::quantise::Values;
 use brevity_compress::{Error as Compress, in_standard_float_mode};
 use bytemuck::cast_slice;
 
@@ -183,7 +183,8 @@ impl<'a> Slices<'a> {
         }
     }
 
-    /// Writes a message of a slice, and takes what it says off `kept`.
+    /// Writes a message of a slice, and takes what it says off `kept`. Columns are counted from the first
+    /// element of a piece: the elements of one are those of a column of the tensor.
     fn write(
         &self,
         slice: Range<usize>,
@@ -197,7 +198,7 @@ impl<'a> Slices<'a> {
                 // Begun anew, so that a restart changes no bit.
                 let mut quantiser = self.values.quantiser();
                 quantiser.encode(&vector[piece.clone()], &mut written)?;
-                Encoded::new(self.values.format(), piece.len(), &written)?.add_to(-1.0, &mut kept[piece])?;
+                self.values.read(piece.len(), &written)?.add_to(-1.0, &mut kept[piece])?;
                 if message.is_empty() {
                     std::mem::swap(message, &mut written);
                 } else {
@@ -221,7 +222,7 @@ impl<'a> Slices<'a> {
         let read = in_standard_float_mode(|| {
             for (_, piece) in self.pieces(slice) {
                 let (own, others) = rest.split_at(self.values.most_bytes(piece.len()).min(rest.len()));
-                let encoded = Encoded::new(self.values.format(), piece.len(), own)?;
+                let encoded = self.values.read(piece.len(), own)?;
                 encoded.decode_into(&mut into[piece.start - start..piece.end - start])?;
                 rest = others;
             }

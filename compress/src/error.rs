@@ -110,7 +110,8 @@ pub enum Error {
     /// A format of values that there is not.
     #[error(
         "there is no format of values {0:?}: name one of f32, f16, bf16, eight-bit, one-bit-mean, \
-         one-bit-min, two-bit-mean, two-bit-min"
+         one-bit-min, two-bit-mean, two-bit-min, one-bit-columns, one-bit-columns-C with C columns, ternary, \
+         qsgd-S with 2 to 127 levels S"
     )]
     UnknownValues(String),
     /// A threshold that no value or every value reaches.

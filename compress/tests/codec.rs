@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use brevity_compress::codec::{
-    Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode, decode_as, most_bytes, usual_bytes,
+    Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode, decode_as, decode_values, most_bytes,
+    usual_bytes,
 };
 use brevity_compress::generator::Generator;
 use brevity_compress::quantise::{
@@ -118,11 +119,14 @@ fn none_one_all_and_the_ends_of_the_index_space_come_back() {
 
 #[test]
 fn every_cut_and_every_flipped_bit_is_an_error_or_a_sparse_vector() {
-    let mut quantisers: [Box<dyn Quantiser>; 4] = [
+    let mut quantisers: [Box<dyn Quantiser>; 7] = [
         Box::new(Plain),
         Box::new(HalfPrecision::f16()),
         Box::new(HalfPrecision::bf16()),
         Box::new(Sign::new(Magnitude::Mean)),
+        Values::OneBitColumns(7).quantiser(),
+        Values::Ternary.quantiser(),
+        Values::Qsgd(7).quantiser(),
     ];
     let entries = sparse(300, (0..130).map(|i| i * 2 + i % 2).collect());
     for quantiser in &mut quantisers {
@@ -139,6 +143,32 @@ fn every_cut_and_every_flipped_bit_is_an_error_or_a_sparse_vector() {
                 check_hostile(&flipped, 300, 130);
             }
         }
+    }
+}
+
+/// Heads of values that another sender could have written, or none.
+#[test]
+fn values_are_held_to_what_was_agreed() {
+    let entries = sparse(300, (0..130).map(|i| i * 2 + i % 2).collect());
+    let refused = |values: Values, message: &[u8]| {
+        let found = decode_values(message, 300, 300, values, &mut SparseVec::new(0));
+        assert!(matches!(found, Err(Error::Malformed { .. })), "{values}: {found:?}");
+    };
+    for (values, others) in [
+        (Values::OneBitColumns(7), [0, 6, 8, u32::MAX]),
+        (Values::Qsgd(7), [0, 1, 128, u32::MAX]),
+        (Values::Qsgd(127), [0, 126, 128, u32::MAX]),
+    ] {
+        let good = message(&entries, Choice::Fast, &mut *values.quantiser());
+        decode_values(&good, 300, 300, values, &mut SparseVec::new(0)).unwrap();
+        let head = good.len() - values.most_bytes(entries.len());
+        let at = if values == Values::OneBitColumns(7) { head } else { head + 4 };
+        for other in others {
+            let mut bad = good.clone();
+            bad[at..at + 4].copy_from_slice(&other.to_le_bytes());
+            refused(values, &bad);
+        }
+        refused(if values == Values::Qsgd(7) { Values::Qsgd(6) } else { Values::Ternary }, &good);
     }
 }
 
@@ -266,6 +296,7 @@ fn no_message_is_longer_than_said() {
                 message.len()
             );
             decode_as(&message, dim, limit, values.format(), &mut SparseVec::new(0)).unwrap();
+            decode_values(&message, dim, limit, values, &mut SparseVec::new(0)).unwrap();
         }
     }
     let full = sparse(160, (0..160).collect());

@@ -1,6 +1,7 @@
 //! How a tensor's gradients travel.
 
 mod auto;
+mod columns;
 mod low_rank;
 mod momentum;
 mod rules;
@@ -8,6 +9,7 @@ mod scope;
 mod sparse;
 mod text;
 
+use columns::columns;
 pub(crate) use low_rank::LowRankMethod;
 use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
 pub(crate) use momentum::Momentum;
@@ -70,12 +72,14 @@ impl Policy {
     }
 
     /// Every element, rounded to a format of a few bits, with error feedback: a quantised all-reduce. All
-    /// quantised tensors of an exchange that have the same format share buckets.
+    /// quantised tensors of an exchange that have the same format share buckets, with `one-bit-columns` those
+    /// of as many columns.
     ///
     /// Each rank rounds its gradient and residual, the owner of each slice sums what all ranks sent of it and
     /// rounds the sum. What both roundings take away stays in residuals (4 bytes an element): the first in
     /// that of the rank, the second in that of the owner. In the formats of 1 and 2 bits, a scale is that of
-    /// one tensor, or of its part in one of the `P` slices; of 8 bits, of 512 elements of it. Sent: two
+    /// one tensor (`one-bit-columns`: of a column of it), or of its part in one of the `P` slices; of
+    /// `eight-bit` and `qsgd-S`, of 512 elements of it. Sent: two
     /// messages to each other rank, together `2 (P - 1) / P` times the bytes of the
     /// [values](Values::most_bytes).
     ///
@@ -83,7 +87,8 @@ impl Policy {
     /// step. `one-bit-min` and `two-bit-min` make a zero as large as the smallest magnitude, and residuals
     /// would grow without bound: tensors of more than one element are refused. With `one-bit-mean` it is
     /// signSGD with error feedback and norm (Karimireddy et al., ICML 2019). Quantised sums, and feedback for
-    /// both roundings: Seide et al., Interspeech 2014.
+    /// both roundings: Seide et al., Interspeech 2014. `ternary` and `qsgd-S` round at random, by a seed from
+    /// the elements, and keep residuals as the others do, [unlike their papers](Values).
     #[must_use]
     pub const fn quantised(values: Values) -> Self {
         Self(Kind::Quantised(values))
@@ -234,12 +239,15 @@ impl Policy {
                     let (tensor, policy) = (tensor.into(), policy.method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                Ok(Resolved::Sparse(density, policy))
+                let values = policy.values.of_columns(columns(shape, count));
+                Ok(Resolved::Sparse(density, SparsePolicy { values, ..policy }))
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
             }
-            Kind::Quantised(values) => Ok(Resolved::Quantised { values }),
+            Kind::Quantised(values) => {
+                Ok(Resolved::Quantised { values: values.of_columns(columns(shape, count)) })
+            }
             Kind::Signum { momentum } if !(0.0..1.0).contains(&momentum) => {
                 Err(out_of_range("momentum", momentum.into(), MOMENTA))
             }

@@ -135,9 +135,9 @@ fn method_of(text: &str) -> Result<Policy, String> {
         "quantised" => {
             let values = number.and_then(|number| number.parse().ok());
             values.map(Policy::quantised).ok_or_else(|| {
-                let sound = Values::ALL.into_iter().filter(|values| values.quantiser().contracts(2, true));
-                let names: Vec<String> = sound.map(|values| values.to_string()).collect();
-                format!("quantised:FORMAT, with one of {}", names.join(", "))
+                let sound: Vec<_> =
+                    Values::NAMES.into_iter().filter(|name| !name.ends_with("-min")).collect();
+                format!("quantised:FORMAT, with one of {}", sound.join(", "))
             })
         }
         "signum" => {
@@ -171,7 +171,7 @@ impl Policy {
                 let pairs = Some(self.pairs()).filter(|_| value == PAIRS);
                 let values = value.parse().ok().map(|values| self.values(values));
                 pairs.or(values).ok_or_else(|| {
-                    let names = Values::ALL.map(|values| values.to_string()).join(", ");
+                    let names = Values::NAMES.join(", ");
                     format!("values=FORMAT, with one of {PAIRS}, {names}")
                 })
             }
@@ -344,6 +344,11 @@ mod tests {
             ("sign-norm", Policy::sign_norm()),
             ("quantised:eight-bit", Policy::quantised(Values::EightBit)),
             ("quantised:two-bit-mean", Policy::quantised(Values::TwoBit(Magnitude::Mean))),
+            ("quantised:ternary", Policy::quantised(Values::Ternary)),
+            ("quantised:qsgd-7", Policy::quantised(Values::Qsgd(7))),
+            ("quantised:one-bit-columns", Policy::quantised(Values::OneBitColumns(0))),
+            ("gtopk:0.01,values=qsgd-127", Policy::gtopk(0.01).values(Values::Qsgd(127))),
+            ("oktopk:0.01,values=one-bit-columns-9", Policy::oktopk(0.01).values(Values::OneBitColumns(9))),
             ("signum:0.9", Policy::signum(0.9)),
             ("signum:0", Policy::signum(0.0)),
         ] {
@@ -408,7 +413,7 @@ mod tests {
             (
                 "topk:0.1,values=bf17",
                 "values=FORMAT, with one of pairs, f32, f16, bf16, eight-bit, one-bit-mean, one-bit-min, \
-                 two-bit-mean, two-bit-min",
+                 two-bit-mean, two-bit-min, one-bit-columns, one-bit-columns-C, ternary, qsgd-S",
             ),
             ("topk:0.1,hierarchical=no", "hierarchical=yes"),
             (
@@ -430,7 +435,8 @@ mod tests {
             ("dense,", "nothing after the method"),
             (
                 "quantised",
-                "quantised:FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, two-bit-mean",
+                "quantised:FORMAT, with one of f32, f16, bf16, eight-bit, one-bit-mean, two-bit-mean, \
+                 one-bit-columns, one-bit-columns-C, ternary, qsgd-S",
             ),
             ("quantised:bf16,values=f16", "nothing after the method"),
             ("signum", "signum:MOMENTUM, with a momentum of at least 0 and below 1"),

@@ -9,6 +9,9 @@ use crate::failure::Failure;
 use crate::memory::Stretch;
 use crate::policy::{self, F32_PACKED, PAIRS, brv_put_back, brv_values};
 
+/// The last number.
+const LAST: brv_values = 12;
+
 /// The entries of this rank.
 #[derive(Clone, Copy)]
 pub(super) struct Entries {
@@ -42,7 +45,7 @@ impl Entries {
 
 /// The format of values with this number.
 pub(super) fn values(number: brv_values) -> Result<Values, Failure> {
-    policy::values(number).ok_or_else(|| refused(number, "7"))
+    policy::values(number).ok_or_else(|| refused(number, policy::VALUES_TEXT))
 }
 
 /// What writes entries in the format with this number. Exact values travel as pairs unless they are packed.
@@ -52,13 +55,13 @@ pub(super) fn coder(number: brv_values) -> Result<Coder, Failure> {
         Some(values) => Wire::Coded(values),
         None if number == F32_PACKED => Wire::Coded(Values::F32),
         None if number == PAIRS => Wire::Pairs,
-        None => return Err(refused(number, &format!("{F32_PACKED}, or {PAIRS}"))),
+        None => return Err(refused(number, &format!("a brv_values (0 to {LAST}, or {PAIRS})"))),
     };
     Ok(Coder::new(wire))
 }
 
-fn refused(number: brv_values, last: &str) -> Failure {
-    Failure::argument(format!("format is {number}, expected a brv_values (0 to {last})"))
+fn refused(number: brv_values, expected: &str) -> Failure {
+    Failure::argument(format!("format is {number}, expected {expected}"))
 }
 
 /// The rule with this number.
@@ -75,11 +78,14 @@ mod tests {
     fn each_format_has_its_wire() {
         assert_eq!([0, PAIRS].map(|number| coder(number).unwrap().wire()), [Wire::Pairs; 2]);
         assert_eq!(coder(F32_PACKED).unwrap().wire(), Wire::Coded(Values::F32));
-        for number in 1..F32_PACKED {
+        for number in (1..=LAST).filter(|number| *number != F32_PACKED) {
             assert_eq!(coder(number).unwrap().wire(), Wire::Coded(values(number).unwrap()));
         }
-        assert!(coder(9).unwrap_err().text().contains("format is 9, expected a brv_values (0 to 8, or 16)"));
-        assert!(values(8).unwrap_err().text().contains("format is 8, expected a brv_values (0 to 7)"));
+        assert!(
+            coder(13).unwrap_err().text().contains("format is 13, expected a brv_values (0 to 12, or 16)")
+        );
+        let text = "format is 8, expected a brv_values (0 to 7 or 9 to 12)";
+        assert!(values(8).unwrap_err().text().contains(text));
         assert!(put_back(3).unwrap_err().text().contains("put_back is 3"));
     }
 

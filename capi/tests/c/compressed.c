@@ -291,7 +291,7 @@ int main(int count, char **arguments)
 
     rank = brv_group_rank(group), size = brv_group_size(group);
     CHECK(size <= MOST_RANKS);
-    for (format = 0; format <= BRV_VALUES_F32_PACKED; format++)
+    for (format = 0; format <= BRV_VALUES_ONE_BIT_COLUMNS; format++)
         for (way = 0; way < WAYS; way++) {
             if (is_short && way != format % WAYS)
                 continue;
@@ -303,7 +303,7 @@ int main(int count, char **arguments)
             topk(group, (brv_values)format, way, BRV_ALGORITHM_DIRECT);
             all_gather(group, (brv_values)format, way);
             reduce_scatter(group, (brv_values)format, way);
-            if (format < BRV_VALUES_F32_PACKED)
+            if (format != BRV_VALUES_F32_PACKED)
                 quantised(group, (brv_values)format, way % 2, way / 2);
             vote(group, way % 2, way / 2);
         }

@@ -235,7 +235,7 @@ static void refusals(brv_group *group)
     REFUSES("leader_sum is 0, expected a brv_leader_sum (1 or 2)", a.leader_sum = (brv_leader_sum)0);
     REFUSES("leader_sum is 3", a.leader_sum = (brv_leader_sum)3);
     REFUSES("put_back is 3", a.put_back = (brv_put_back)3);
-    REFUSES("format is 9, expected a brv_values (0 to 8, or 16)", a.format = (brv_values)9);
+    REFUSES("format is 13, expected a brv_values (0 to 12, or 16)", a.format = (brv_values)13);
     REFUSES("sum is NULL", a.sum = NULL);
     REFUSES("4294967297", a.n = (size_t)UINT32_MAX + 2);
 #undef REFUSES
@@ -278,7 +278,7 @@ int main(int count, char **arguments)
     CHECK(ranks_of_host > 0);
     group = join_on_host();
     CHECK(size <= MOST_RANKS);
-    for (format = 0; format <= BRV_VALUES_F32_PACKED; format++)
+    for (format = 0; format <= BRV_VALUES_ONE_BIT_COLUMNS; format++)
         for (way = 0; way < WAYS; way++) {
             begin((uint32_t)(WAYS * format + way));
             sums(group, BRV_LEADER_SUM_TOPK, BRV_PUT_BACK_CONSERVING, (brv_values)format, way);

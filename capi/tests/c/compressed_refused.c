@@ -81,7 +81,7 @@ static void entries(brv_group *group, const entry *entry)
     indices[2] = DIM;
     REFUSES("index 700 at position 2 is out of range", (a.indices = indices, a.count = 3));
     limits(group, entry);
-    REFUSES("format is 9, expected a brv_values (0 to 8, or 16)", a.format = (brv_values)9);
+    REFUSES("format is 13, expected a brv_values (0 to 12, or 16)", a.format = (brv_values)13);
     if (entry->has_kept) {
         REFUSES("sum is NULL", a.sum = NULL);
         REFUSES("kept is NULL, expected a brv_sparse", a.kept = NULL);
@@ -119,7 +119,7 @@ static void vectors(brv_group *group, const entry *entry)
     }
     if (!entry->has_format)
         return;
-    REFUSES("format is 8, expected a brv_values (0 to 7)", a.format = BRV_VALUES_F32_PACKED);
+    REFUSES("format is 8, expected a brv_values (0 to 7 or 9 to 12)", a.format = BRV_VALUES_F32_PACKED);
     REFUSES("kept is NULL", a.kept_vector = NULL);
     REFUSES("out and kept overlap", a.kept_vector = out + 1);
     REFUSES("in and kept overlap", a.kept_vector = in);

@@ -282,7 +282,7 @@ int main(void)
     rank = brv_group_rank(group);
     vectors_are_set_and_seen();
     states_are_checked(group);
-    for (format = 0; format <= BRV_VALUES_F32_PACKED; format++)
+    for (format = 0; format <= BRV_VALUES_ONE_BIT_COLUMNS; format++)
         ok_topk(group, (brv_values)format);
     for (way = 0; way < WAYS; way++) {
         random_k(group, BRV_DRAW_SCATTERED, 40, way);

@@ -65,6 +65,7 @@ static void other_kinds(int has_svd)
     brv_policy best = BRV_POLICY_BEST_LOW_RANK(2), atomo = BRV_POLICY_ATOMO(2);
     brv_policy dense = BRV_POLICY_DENSE, sign_norm = BRV_POLICY_SIGN_NORM;
     brv_policy quantised = BRV_POLICY_QUANTISED(BRV_VALUES_TWO_BIT_MEAN), signum = BRV_POLICY_SIGNUM(0.5);
+    brv_policy qsgd = BRV_POLICY_QUANTISED(BRV_VALUES_QSGD(5));
 
     add_kind("dense", dense, 1);
     add_kind("low-rank:2", low_rank, 1);
@@ -72,6 +73,9 @@ static void other_kinds(int has_svd)
     add_kind("unbiased-low-rank:2", unbiased, 0);
     add_kind("unbiased-low-rank:2,min=1.5", unbiased, 0)->min_compression = 1.5;
     add_kind("quantised:two-bit-mean", quantised, 1);
+    add_kind("quantised:qsgd-5", qsgd, 1);
+    add_kind("quantised:one-bit-columns-9", quantised, 1)->values = BRV_VALUES_COLUMNS(9);
+    add_kind("quantised:ternary", quantised, 1)->values = BRV_VALUES_TERNARY;
     add_kind("signum:0.5", signum, 0);
     add_kind("sign-norm", sign_norm, 1);
     if (has_svd) {

@@ -209,7 +209,7 @@ async fn receive(call: &Call<'_, '_>, from: u32, round: u32, room: Room) -> Resu
                 return dense_of(call, from, values, dim);
             }
             let mut entries = SparseVec::new(dim);
-            in_standard_float_mode(|| codec::decode_as(&code, dim, most, format.format(), &mut entries))
+            in_standard_float_mode(|| codec::decode_values(&code, dim, most, format, &mut entries))
                 .map(|()| entries)
         }
     };

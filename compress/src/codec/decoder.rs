@@ -107,7 +107,8 @@ impl<'a> Decoder<'a> {
     ) -> Result<Self, Error> {
         memory.reset(dim);
         check_addressable(dim)?;
-        let parts = Parts::of(message, dim, limit, Some(format))?;
+        let read = |format, count, bytes| Encoded::new(format, count, bytes);
+        let parts = Parts::of(message, dim, limit, Some(format), read)?;
         let count = parts.values.count();
         let (indices, left) = match parts.header.codec {
             IndexCodec::Packed => (Indices::Packed(packed::Blocks::new(parts.indices, count, dim)?), count),

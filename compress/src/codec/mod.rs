@@ -148,7 +148,7 @@ struct Plan {
 /// [`Error::UnsortedIndices`] for invalid indices, [`Error::NonFinite`] for values that are not finite,
 /// [`Error::TooLong`] for `dim` above 2^32. `out` has no entries then.
 pub fn decode(message: &[u8], dim: usize, limit: usize, out: &mut SparseVec) -> Result<(), Error> {
-    decode_any(message, dim, limit, None, out)
+    decode_any(message, dim, limit, None, |format, count, bytes| Encoded::new(format, count, bytes), out)
 }
 
 /// Like [`decode`], for a message whose values must have the agreed `format`.
@@ -162,7 +162,28 @@ pub fn decode_as(
     format: Format,
     out: &mut SparseVec,
 ) -> Result<(), Error> {
-    decode_any(message, dim, limit, Some(format), out)
+    decode_any(
+        message,
+        dim,
+        limit,
+        Some(format),
+        |format, count, bytes| Encoded::new(format, count, bytes),
+        out,
+    )
+}
+
+/// Like [`decode`], for a message whose values must be as agreed, also in their numbers of columns or levels.
+///
+/// # Errors
+/// As for [`decode`]; [`Error::Malformed`] for other values.
+pub fn decode_values(
+    message: &[u8],
+    dim: usize,
+    limit: usize,
+    values: Values,
+    out: &mut SparseVec,
+) -> Result<(), Error> {
+    decode_any(message, dim, limit, Some(values.format()), |_, count, bytes| values.read(count, bytes), out)
 }
 
 /// The largest message of at most `limit` entries below `dim` that [`Encoder::encode`] writes with
@@ -183,17 +204,18 @@ pub fn usual_bytes(dim: usize, (start, places): (usize, usize), entries: usize, 
     HEADER_BYTES.saturating_add(index_bytes).saturating_add(values.most_bytes(entries))
 }
 
-/// Decodes values of the agreed format, or of any.
+/// Decodes values of the agreed format, or of any, which `read` checks.
 fn decode_any(
     message: &[u8],
     dim: usize,
     limit: usize,
     format: Option<Format>,
+    read: impl for<'a> FnOnce(Format, usize, &'a [u8]) -> Result<Encoded<'a>, Error>,
     out: &mut SparseVec,
 ) -> Result<(), Error> {
     crate::error::check_addressable(dim)?;
     out.fill(dim, |indices, values| {
-        let parts = Parts::of(message, dim, limit, format)?;
+        let parts = Parts::of(message, dim, limit, format, read)?;
         parts.decode(dim, indices, values)
     })
 }
@@ -206,11 +228,18 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(message: &'a [u8], dim: usize, limit: usize, format: Option<Format>) -> Result<Self, Error> {
+    /// Those of a message of the agreed format, or of any, whose values `read` checks.
+    fn of(
+        message: &'a [u8],
+        dim: usize,
+        limit: usize,
+        format: Option<Format>,
+        read: impl FnOnce(Format, usize, &'a [u8]) -> Result<Encoded<'a>, Error>,
+    ) -> Result<Self, Error> {
         let (header, rest) = Header::read(message)?;
         header.check(dim, limit, format, rest.len())?;
         let (indices, values) = rest.split_at(header.index_bytes as usize);
-        let values = Encoded::new(header.format, header.count as usize, values)?;
+        let values = read(header.format, header.count as usize, values)?;
         Ok(Self { header, indices, values })
     }
 

@@ -154,6 +154,16 @@ impl<'a> Encoded<'a> {
         self.format
     }
 
+    /// The number of columns; 0 for formats without.
+    pub(super) fn columns(&self) -> usize {
+        if let Body::Columns { means, .. } = self.body { means.len() } else { 0 }
+    }
+
+    /// The number of levels of QSGD; 0 for others.
+    pub(super) fn levels(&self) -> usize {
+        if let Body::Qsgd { levels, .. } = self.body { levels.into() } else { 0 }
+    }
+
     /// Writes the values.
     ///
     /// # Errors

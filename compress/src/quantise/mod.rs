@@ -27,6 +27,7 @@ mod feedback;
 mod half_precision;
 mod min_max;
 mod qsgd;
+mod seeded;
 mod sign;
 mod ternary;
 mod two_bit;
@@ -76,10 +77,12 @@ pub trait Quantiser {
         self.encode(entries.values(), bytes).map_err(|error| dense_index(error, entries))
     }
 
-    /// Whether error feedback around this quantiser is sound: whether `E|C(x) - x|^2 < |x|^2` for every
-    /// vector `x` of `count` values whose decoded message is `C(x)`, zero and what is outside of the format's
-    /// range aside. Otherwise residuals may grow without bound. The values of a selection are not zero; those
-    /// of a dense vector may be (`may_be_zero`).
+    /// Whether error feedback around this quantiser is sound: for every vector `x` of `count` values whose
+    /// decoded message is `C(x)`, zero and what is outside of the format's range aside, either
+    /// `E|C(x) - x|^2 < |x|^2`, or no element of `C(x) - x` exceeds a fixed share below 1 of the largest of
+    /// `x`. Otherwise residuals may grow without bound. With a share `q`, gradients of magnitudes up to `G`
+    /// leave residuals of magnitudes up to `q / (1 - q) G`. The values of a selection are not zero; those of
+    /// a dense vector may be (`may_be_zero`).
     ///
     /// | quantiser | contracts |
     /// | --- | --- |
@@ -87,8 +90,9 @@ pub trait Quantiser {
     /// | [`Sign`], [`TwoBit`], [`Magnitude::Mean`] | always |
     /// | [`Sign`], [`TwoBit`], [`Magnitude::Min`] | if no value is zero, or there is one value |
     /// | [`MinMax`] | with buckets of at most 130,050 values |
-    /// | [`Qsgd`], `s` levels of `d` values | if `d < 4 s^2`; by [`Norm::Largest`] if `d <= 8 s^2` |
-    /// | [`Ternary`] | up to 8 values, without clipping |
+    /// | [`Qsgd`], `s` levels of `d` values | if `d < 4 s^2` |
+    /// | [`Qsgd`] by [`Norm::Largest`] | if `s > 1` (`q = 1 / s`) or `d <= 8` |
+    /// | [`Ternary`] | [`halved`](Ternary::halved) (`q = 1 / 2`); up to 8 values without clipping |
     ///
     /// With [`Magnitude::Min`] no fixed share of `|x|^2` is sure to be delivered: a value that gets more than
     /// the smallest survivor in every step falls behind, as with the published method.
@@ -106,8 +110,11 @@ pub(crate) fn check_contracts(quantiser: &(impl Quantiser + ?Sized), count: usiz
     }
     let remedy = match format {
         Format::Sign | Format::TwoBit => "use the mean, or quantise the values of a selection",
-        Format::Qsgd => "use more levels or shorter buckets, or no feedback: QSGD has no bias",
-        Format::Ternary => "use no feedback: TernGrad has no bias",
+        Format::Qsgd => {
+            "use the largest magnitude as norm, more levels or shorter buckets, or no feedback: QSGD has no \
+             bias"
+        }
+        Format::Ternary => "clip to half of the largest value, or use no feedback: TernGrad has no bias",
         Format::MinMax => "use buckets of at most 130050 values",
         _ => "use another quantiser, or no feedback",
     };

@@ -46,6 +46,10 @@ impl Qsgd {
     fn width(&self) -> usize {
         qsgd_width(self.levels)
     }
+
+    pub(super) fn set_keys(&mut self, keys: Generator) {
+        self.keys = keys;
+    }
 }
 
 /// The bucket length in use: a multiple of 512, at least 512.
@@ -73,9 +77,9 @@ impl Quantiser for Qsgd {
         match self.norm {
             // The squares add up to `s^2`. The worst case is equal values.
             Norm::Euclidean => values < 4 * levels * levels,
-            // The largest value adds `s^2` to the squares and has no variance. `u - u^2` exceeds `u^2` by 1/8
-            // at most, at 1/4.
-            Norm::Largest => values <= 8 * levels * levels,
+            // No error is larger than a level, the largest value over `s`. With one level: the largest value
+            // adds 1 to the squares and has no variance, and `u - u^2` exceeds `u^2` by 1/8 at most, at 1/4.
+            Norm::Largest => levels > 1 || values <= 8,
         }
     }
 }

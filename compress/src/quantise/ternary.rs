@@ -14,21 +14,42 @@ use crate::simd::{Level, codes};
 /// deviations lowers `s` and biases the clipped values. Cost: three passes, one more with clipping.
 #[derive(Debug, Clone)]
 pub struct Ternary {
-    clip: Option<f32>,
+    clip: Clip,
     keys: Generator,
+}
+
+/// To what values are clipped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Clip {
+    No,
+    /// So many standard deviations.
+    Deviations(f32),
+    /// Half of the largest magnitude.
+    Half,
 }
 
 impl Ternary {
     /// Without clipping. Give ranks different seeds, so that their errors average out.
     pub fn new(seed: u64) -> Self {
-        Self { clip: None, keys: Generator::new(seed) }
+        Self { clip: Clip::No, keys: Generator::new(seed) }
     }
 
     /// Clips values to `deviations` standard deviations (2.5 in the paper). The deviation is that from zero,
     /// the root of the mean square. For gradients with mean 0 it is the paper's, and nearly equal values are
     /// not clipped to nothing. No clipping unless `deviations` is positive.
     pub fn clipped(seed: u64, deviations: f32) -> Self {
-        Self { clip: (deviations > 0.0 && deviations.is_finite()).then_some(deviations), ..Self::new(seed) }
+        let is_clipped = deviations > 0.0 && deviations.is_finite();
+        Self { clip: if is_clipped { Clip::Deviations(deviations) } else { Clip::No }, ..Self::new(seed) }
+    }
+
+    /// Clips values to half of the largest magnitude, for error feedback: no error exceeds that half, so
+    /// residuals can't grow. Not in the paper, which has no feedback.
+    pub fn halved(seed: u64) -> Self {
+        Self { clip: Clip::Half, ..Self::new(seed) }
+    }
+
+    pub(super) fn set_keys(&mut self, keys: Generator) {
+        self.keys = keys;
     }
 }
 
@@ -43,12 +64,16 @@ impl Quantiser for Ternary {
 
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         check_finite(values)?;
-        let mut scale = largest(values);
-        if let Some(deviations) = self.clip {
-            let bound = f64::from(deviations) * root_mean_square(values);
-            // Values above the scale become the scale with certainty, so clipping needs no copy.
-            scale = if bound < f64::from(scale) { bound as f32 } else { scale };
-        }
+        let largest = largest(values);
+        // Values above the scale become the scale with certainty, so clipping needs no copy.
+        let scale = match self.clip {
+            Clip::No => largest,
+            Clip::Deviations(deviations) => {
+                let bound = f64::from(deviations) * root_mean_square(values);
+                if bound < f64::from(largest) { bound as f32 } else { largest }
+            }
+            Clip::Half => 0.5 * largest,
+        };
         bytes.resize(self.encoded_bytes(values.len()), 0);
         bytes[..4].copy_from_slice(&scale.to_le_bytes());
         let (level, key) = (Level::best(), self.keys.next_key());
@@ -63,8 +88,12 @@ impl Quantiser for Ternary {
     }
 
     fn contracts(&self, count: usize, _: bool) -> bool {
-        // The same as for one level of QSGD by the largest magnitude.
-        self.clip.is_none() && count <= 8
+        match self.clip {
+            // The same as for one level of QSGD by the largest magnitude.
+            Clip::No => count <= 8,
+            Clip::Deviations(_) => false,
+            Clip::Half => true,
+        }
     }
 }
 

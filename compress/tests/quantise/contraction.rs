@@ -20,6 +20,9 @@ fn all(seed: u64) -> Vec<Box<dyn Quantiser>> {
     all.push(Box::new(Plain));
     all.push(Box::new(Qsgd::new(12, 512, Norm::Euclidean, seed)));
     all.push(Box::new(Qsgd::new(8, 512, Norm::Largest, seed)));
+    all.push(Box::new(Qsgd::new(2, 512, Norm::Largest, seed)));
+    all.push(Box::new(Qsgd::new(7, 512, Norm::Largest, seed)));
+    all.push(Box::new(Ternary::halved(seed)));
     all
 }
 
@@ -182,7 +185,7 @@ fn borders_are_where_the_error_outgrows_the_values() {
         values[n / 2] = levels;
         values
     };
-    for (levels, contracts) in [(1, false), (7, false), (9, true), (127, true)] {
+    for (levels, contracts) in [(1, false), (9, true), (127, true)] {
         let quantiser = Qsgd::new(levels, 512, Norm::Largest, 4);
         borders.push((Box::new(quantiser), largest_and_quarters(512, levels.into()), contracts));
     }
@@ -209,13 +212,44 @@ fn borders_are_where_the_error_outgrows_the_values() {
     }
 }
 
+/// Quantisers whose mean squared error may outgrow the values, but no error a share of the largest of them.
+#[test]
+fn no_error_exceeds_its_share_of_the_largest_value() {
+    let n = 1500;
+    let mut cases: Vec<(Box<dyn Quantiser>, f32)> = vec![(Box::new(Ternary::halved(3)), 0.5)];
+    for levels in [2, 3, 7, 20] {
+        cases.push((Box::new(Qsgd::new(levels, 512, Norm::Largest, 3)), 1.0 / f32::from(levels)));
+    }
+    for (mut quantiser, share) in cases {
+        assert!(quantiser.contracts(usize::MAX, true));
+        for gradients in GRADIENTS {
+            let mut values = vec![0.0; n];
+            gradients.1(0, &mut values);
+            values[n / 3] = 30.0;
+            // A bucket by itself, so that the largest is that of each scale.
+            for values in values.chunks(512) {
+                let largest = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+                let errors = decoded(&mut *quantiser, values);
+                let error = errors.iter().zip(values).map(|(d, v)| (d - v).abs()).fold(0.0, f32::max);
+                let about = format!("{:?}, {}: {error} of {largest}", quantiser.format(), gradients.0);
+                assert!(error <= share * largest * 1.0001, "{about}");
+            }
+        }
+    }
+    // The mean squared error of few levels does outgrow the values.
+    let mut values = vec![0.25; 512];
+    values[0] = 2.0;
+    assert!(share_of_error(&mut Qsgd::new(2, 512, Norm::Largest, 4), &values, 500) > 1.0);
+    assert!(share_of_error(&mut Ternary::halved(4), &values, 500) > 1.0);
+}
+
 #[test]
 fn what_does_not_contract_is_refused() {
     let n = 2000;
     let text = |refused: Result<(), Error>| refused.unwrap_err().to_string();
     let qsgd = || Qsgd::new(7, 512, Norm::Euclidean, 1);
-    let of_qsgd = "error feedback around Qsgd diverges for 2000 values: use more levels or shorter buckets, \
-                   or no feedback: QSGD has no bias";
+    let of_qsgd = "error feedback around Qsgd diverges for 2000 values: use the largest magnitude as norm, \
+                   more levels or shorter buckets, or no feedback: QSGD has no bias";
     assert_eq!(text(Feedback::new(n, qsgd()).map(drop)), of_qsgd);
     assert_eq!(text(BucketFeedback::new(n, qsgd()).map(drop)), of_qsgd);
     assert_eq!(text(Quantised::new(n, qsgd()).map(drop)), of_qsgd);

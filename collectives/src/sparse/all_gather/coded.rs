@@ -71,7 +71,7 @@ impl Gathered {
             let (message, others) = rest.split_at(length as usize);
             rest = others;
             let mut vector = SparseVec::new(dim);
-            codec::decode_as(message, dim, limit, values.format(), &mut vector).map_err(|error| {
+            codec::decode_values(message, dim, limit, values, &mut vector).map_err(|error| {
                 let owner = (rank + offset) % world_size;
                 let by = (rank + giver(offset)) % world_size;
                 let way = if by == owner { String::new() } else { format!(", by way of rank {by}") };
