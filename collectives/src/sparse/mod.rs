@@ -9,6 +9,7 @@ pub(crate) mod hierarchical;
 mod message;
 pub(crate) mod ok_topk;
 pub(crate) mod random_k;
+mod reader;
 pub(crate) mod reduce_scatter;
 mod tensors;
 pub(crate) mod topk;
