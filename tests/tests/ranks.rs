@@ -32,6 +32,7 @@ mod grow;
 mod grow_processes;
 mod grow_sim;
 mod gtopk_paper;
+mod gtopk_segments;
 mod handles;
 mod hierarchical;
 mod host;

@@ -11,6 +11,7 @@ pub(crate) mod ok_topk;
 pub(crate) mod random_k;
 mod reader;
 pub(crate) mod reduce_scatter;
+mod segments;
 mod tensors;
 pub(crate) mod topk;
 mod wire;

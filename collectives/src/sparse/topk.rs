@@ -71,8 +71,9 @@ pub(crate) const ROWS: &[Row] = &[
 /// What an all-reduce or an all-gather of sparse vectors has to do.
 pub(crate) fn work(dim: usize, limit: usize, wire: Wire) -> Work {
     let (entries, bytes) = (limit.min(dim), wire.most_bytes(dim, limit));
-    let wide_bytes = wire.of_sums().most_bytes(dim, limit);
-    Work { bytes, wide_bytes, is_exact: wire.is_exact(), entries, dim, ..Work::default() }
+    let sums = wire.of_sums();
+    let (wide_bytes, in_segments) = (sums.most_bytes(dim, limit), sums.can_be_cut());
+    Work { bytes, wide_bytes, is_exact: wire.is_exact(), in_segments, entries, dim, ..Work::default() }
 }
 
 /// The entries of the sum, if those of each rank are anywhere.
