@@ -93,8 +93,9 @@ fn behind(error: Error, done: usize) -> Error {
 
 impl<'a> Decoder<'a> {
     /// Begins to read a message from any source, which must have at most `limit` entries, the agreed `dim`
-    /// and values of the agreed `format`. Blocks are decoded into `memory`, whose entries are replaced. Checks
-    /// header and values; indices that are raw or packed are decoded with their blocks, and others here.
+    /// and values of the agreed `format`. Blocks are decoded into `memory`, whose entries are replaced.
+    /// Checks header and values; indices that are raw or packed are decoded with their blocks, and others
+    /// here.
     ///
     /// # Errors
     /// As for [`decode_as`](super::decode_as); `memory` has no entries then.
