@@ -35,6 +35,7 @@ mod grow_parts;
 mod grow_processes;
 mod grow_sim;
 mod gtopk_paper;
+mod gtopk_segments;
 mod handles;
 mod hierarchical;
 mod host;

@@ -153,12 +153,17 @@ impl Ground {
     /// Seconds to merge so many entries two by two until one vector of `P` is left: an entry of 8 bytes costs
     /// about as much as 14 bytes of a dense sum.
     pub(crate) fn merging(&self, entries: f64) -> f64 {
-        self.combining(14.0 * entries) * f64::from(self.rounds())
+        self.adding(entries) * f64::from(self.rounds())
     }
 
-    /// Seconds to merge two vectors of so many entries in all, and to keep the largest of them.
-    pub(crate) fn merging_largest(&self, entries: f64) -> f64 {
-        self.combining(19.0 * entries)
+    /// Seconds to add two vectors of so many entries in all.
+    pub(crate) fn adding(&self, entries: f64) -> f64 {
+        self.combining(14.0 * entries)
+    }
+
+    /// Seconds to find the largest of so many entries, and to keep them.
+    pub(crate) fn cutting(&self, entries: f64) -> f64 {
+        self.combining(5.0 * entries)
     }
 
     /// Seconds to add a gradient of so many elements to its residual and to take the largest entries out, in

@@ -43,6 +43,8 @@ pub struct Work {
     pub is_exact: bool,
     /// Whether blocks have lengths of their own, which only some ranks know.
     pub is_uneven: bool,
+    /// Of a sparse vector: whether a long message of sums can be cut into segments.
+    pub in_segments: bool,
     /// Of a sparse vector: the largest number of entries, which take `bytes` on average, and its length.
     /// Of low-rank factors: their rank, and the elements of the matrices.
     pub entries: usize,

@@ -11,10 +11,11 @@
 //! order](crate::data::order), sparse or dense. Rounding would change a sum once more in each round, so this
 //! is for exact wires.
 
-use brevity_compress::merge::add;
+use brevity_compress::merge::{PiecewiseSum, add};
 use brevity_compress::{Error as Compress, SparseVec, SparseView, codec, dense, in_standard_float_mode};
 
-use super::message::{Room, invalid, receive_parts};
+use super::message::{Message, Room, invalid, receive_parts};
+use super::reader::Reader;
 use super::tensors::Tensors;
 use super::topk::union;
 use super::wire::{Coder, Wire};
@@ -50,19 +51,20 @@ pub(super) async fn all_reduce(
         Doubling::Guest { keeper } => {
             let code = call.computed(sum.code(coder))?;
             sum.send(call, keeper, 0, code).await?;
-            return receive(call, keeper, last_round, room(world_size)).await?.finished(tensors);
+            let come = receive(call, keeper, last_round, room(world_size)).await?;
+            return come.decoded(call, coder)?.finished(tensors);
         }
         Doubling::Member(member) => member,
     };
     if let Some(guest) = member.guest {
         let incoming = receive(call, guest, 0, room(1)).await?;
-        sum = call.computed(sum.plus(incoming))?.fitted(call, wire)?;
+        sum = sum.plus(call, incoming, coder)?.fitted(call, wire)?;
     }
     for (round, peer) in (0..).zip(member.partners()) {
         let code = call.computed(sum.code(coder))?;
         let room = room(vectors(peer, round, world_size));
         let (sent, come) = join(sum.send(call, peer, round, code), receive(call, peer, round, room)).await;
-        sum = call.computed(sent?.plus(come?))?.fitted(call, wire)?;
+        sum = sent?.plus(call, come?, coder)?.fitted(call, wire)?;
     }
     if let Some(guest) = member.guest {
         let code = call.computed(sum.code(coder))?;
@@ -129,7 +131,48 @@ impl Sum {
     }
 
     /// The sum of both, on both of their ranks alike.
-    fn plus(self, other: Self) -> Result<Self> {
+    fn plus(self, call: &Call<'_, '_>, incoming: Incoming, coder: &mut Coder) -> Result<Self> {
+        match incoming {
+            Incoming::Sum(other) => call.computed(self.plus_sum(other)),
+            Incoming::Coded { from, message, room } => {
+                let summed = in_standard_float_mode(|| self.plus_read(coder.reader(&message, room)?));
+                coder.keep(message);
+                summed.map_err(|error| invalid(call, from, error))
+            }
+        }
+    }
+
+    /// Adds entries that are read. An error is that of their message.
+    fn plus_read(self, mut reader: Reader<'_>) -> std::result::Result<Self, Compress> {
+        match self {
+            Self::Sparse(own) => {
+                let mut all = SparseVec::new(own.dim());
+                let mut sum = PiecewiseSum::new(own.view(), &mut all);
+                while let Some(block) = reader.next_block()? {
+                    sum.add(block)?;
+                }
+                match sum.finish() {
+                    Ok(()) => Ok(Self::Sparse(all)),
+                    Err(Compress::NonFinite { index, .. }) => Ok(Self::Overflow(index as u32)),
+                    Err(error) => Err(error),
+                }
+            }
+            Self::Dense(mut sum) => {
+                while let Some(block) = reader.next_block()? {
+                    block.add_to(&mut sum);
+                }
+                Ok(Self::Dense(sum))
+            }
+            Self::Overflow(index) => {
+                // They are checked as elsewhere.
+                while reader.next_block()?.is_some() {}
+                Ok(Self::Overflow(index))
+            }
+        }
+    }
+
+    /// The sum of both, where both are as they are.
+    fn plus_sum(self, other: Self) -> Result<Self> {
         in_standard_float_mode(|| {
             Ok(match (self, other) {
                 (Self::Overflow(a), Self::Overflow(b)) => Self::Overflow(a.min(b)),
@@ -188,32 +231,54 @@ impl Sum {
     }
 }
 
+/// What a rank has sent.
+enum Incoming {
+    Sum(Sum),
+    /// Entries that are not decoded yet.
+    Coded {
+        from: u32,
+        message: Message,
+        room: Room,
+    },
+}
+
+impl Incoming {
+    fn decoded(self, call: &Call<'_, '_>, coder: &mut Coder) -> Result<Sum> {
+        match self {
+            Self::Sum(sum) => Ok(sum),
+            Self::Coded { from, message, room } => {
+                let entries = coder.read(message, room);
+                entries.map(Sum::Sparse).map_err(|error| invalid(call, from, error))
+            }
+        }
+    }
+}
+
 /// Receives what [`Sum::send`] sends, of at most as many entries as there is room for.
-async fn receive(call: &Call<'_, '_>, from: u32, round: u32, room: Room) -> Result<Sum> {
+async fn receive(call: &Call<'_, '_>, from: u32, round: u32, room: Room) -> Result<Incoming> {
     let Room { dim, limit, wire } = room;
     let most = limit.min(most_entries(dim, wire));
     let of_dense = if limit > most { dim } else { 1 };
-    let entries = match wire {
+    match wire {
         Wire::Pairs => {
             let room = (most, most.max(of_dense));
             let (indices, values) = receive_parts(call, from, round, room).await?;
             if indices.is_empty() && !values.is_empty() {
-                return dense_of(call, from, values, dim);
+                return dense_of(call, from, values, dim).map(Incoming::Sum);
             }
-            SparseVec::from_parts(dim, indices, values)
+            let entries = SparseVec::from_parts(dim, indices, values);
+            let sum = entries.map(Sum::Sparse).map_err(|error| invalid(call, from, error))?;
+            Ok(Incoming::Sum(sum))
         }
         Wire::Coded(format) => {
-            let room = (codec::most_bytes(dim, most, format), of_dense);
-            let (code, values): (Vec<u8>, _) = receive_parts(call, from, round, room).await?;
+            let parts = (codec::most_bytes(dim, most, format), of_dense);
+            let (code, values): (Vec<u8>, _) = receive_parts(call, from, round, parts).await?;
             if code.is_empty() {
-                return dense_of(call, from, values, dim);
+                return dense_of(call, from, values, dim).map(Incoming::Sum);
             }
-            let mut entries = SparseVec::new(dim);
-            in_standard_float_mode(|| codec::decode_values(&code, dim, most, format, &mut entries))
-                .map(|()| entries)
+            Ok(Incoming::Coded { from, message: Message::Coded(code), room: Room { limit: most, ..room } })
         }
-    };
-    entries.map(Sum::Sparse).map_err(|error| invalid(call, from, error))
+    }
 }
 
 /// The sum of dense values that rank `from` has sent.

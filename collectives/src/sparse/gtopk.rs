@@ -6,16 +6,22 @@
 //! as pairs. On a coded wire contributions have the wire's format, sums its [format of
 //! sums](brevity_compress::quantise::Values::of_sums), and the result is coded once, by the root.
 //!
+//! Coded entries are decoded straight into the merge. Long messages go in segments of at most
+//! [`segment_bytes`](crate::Settings::segment_bytes), unless their values share a scale: a segment is merged,
+//! or passed on, while the next one arrives. The `k` largest are cut off when all are merged, so the result
+//! has the same bits whatever the segments are.
+//!
 //! An index that one subtree drops can survive through another. A [`PutBack`] rule determines which rank
 //! keeps the dropped part. What a message's rounding takes away is kept by its sender where the index is in
 //! the result; elsewhere it comes back with the contributions, or with the rest of what the sender drops.
 
 use std::mem;
 
-use brevity_compress::merge::{self, MergeScratch};
+use brevity_compress::merge::{self, MergeScratch, PiecewiseSum};
 use brevity_compress::{Error as Compress, SparseVec, SparseView, in_standard_float_mode};
 
 use super::message::{Message, Room, invalid};
+use super::segments::{self, Pieces, Segments};
 use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison};
 use crate::call::Call;
@@ -82,17 +88,17 @@ pub(crate) const ROWS: &[Row] = &[Row {
     fits: always,
     estimate: |work, ground| {
         let rounds = ground.rounds();
-        let (first, sum) = (ground.message(work.bytes as f64), ground.message(work.wide_bytes as f64));
+        let entries = 2.0 * work.entries as f64;
+        let (adding, cutting) = (ground.adding(entries), ground.cutting(entries));
         // The first merges are of contributions, all others of sums.
-        let entries = work.entries as f64;
-        let merge = ground.merging_largest(2.0 * entries);
-        let up = first.times(rounds.min(1)).then(sum.times(rounds.saturating_sub(1)));
-        let down = sum.times(rounds);
+        let [first, sum] = [work.bytes, work.wide_bytes].map(|bytes| Pieces::new(bytes, work, ground));
+        let merged = |pieces: Pieces<'_>, rounds| pieces.merged(adding, cutting).times(rounds);
+        let up = merged(first, rounds.min(1)).then(merged(sum, rounds.saturating_sub(1)));
+        let down = sum.passed_down(rounds);
         // Each rank on the way writes a message, the root that of the result.
-        let coding = ground.encoding(entries, work.wire) + ground.decoding(entries, work.wire);
-        let coding = coding * f64::from(rounds + 1);
+        let coding = ground.encoding(entries / 2.0, work.wire) + ground.decoding(entries / 2.0, work.wire);
         // The root sends to its children alone, and nobody sends more.
-        Estimate { bytes: down.bytes, ..up.then(down) }.computing(merge * f64::from(rounds) + coding)
+        Estimate { bytes: down.bytes, ..up.then(down) }.computing(coding * f64::from(rounds + 1))
     },
 }];
 
@@ -169,36 +175,31 @@ async fn reduce(
     let contribution = Room { dim, limit, wire };
     let sum = Room { wire: wire.of_sums(), ..contribution };
     let tree = Binomial::new(call.rank(), 0, call.world_size());
+    let cut = |room| Segments::new(room, call.slice_bytes());
     let mut merger = Merger::new(local, limit);
     for (child, round) in tree.children() {
         let has_merged = Binomial::new(child, 0, call.world_size()).children().next().is_some();
-        let room = if has_merged { sum } else { contribution };
-        let memory = coder.memory().unwrap_or_else(|| merger.take_spare());
-        let message = memory.receive(call, child, round, room).await?;
-        let incoming = coder.read(message, room).map_err(|error| invalid(call, child, error))?;
-        if let Err(error) = in_standard_float_mode(|| merger.merge(incoming)) {
+        let segments = cut(if has_merged { sum } else { contribution });
+        if let Err(error) = merger.merge(call, (child, round), segments, coder).await? {
             call.set_poison(tensors.of(&error));
         }
     }
-    let own = if merger.has_merged { sum } else { contribution };
-    let (message, rounded) = call.computed(coder.message(mem::take(&mut merger.kept), own.wire))?;
+    let own = cut(if merger.has_merged { sum } else { contribution });
+    let (mut messages, rounded) = call.computed(own.messages(coder, mem::take(&mut merger.kept)))?;
     let kept = in_standard_float_mode(|| Kept::new(rule, merger.dropped, rounded));
     let kept = kept.and_then(|kept| in_standard_float_mode(|| check_room(kept.most.view())).map(|()| kept));
     let kept = kept.unwrap_or_else(|error| {
         call.set_poison(tensors.of(&error));
         Kept { rule, most: SparseVec::new(dim) }
     });
-    let rounds = doubling_rounds(call.world_size());
-    let (message, from, room) = match tree.parent() {
-        None => (message, call.rank(), own),
-        Some((parent, round)) => {
-            let memory = message.send(call, parent, round).await?;
-            // Of two ranks and more it is a sum.
-            (memory.receive(call, parent, rounds + round, sum).await?, parent, sum)
-        }
-    };
-    let message = message.hand_down(call, tree, rounds).await?;
-    let result = coder.read(message, room).map_err(|error| invalid(call, from, error))?;
+    let (mut from, mut segments) = (call.rank(), own);
+    if let Some((parent, round)) = tree.parent() {
+        messages = segments::send(call, parent, round, messages).await?;
+        // Of two ranks and more it is a sum.
+        (from, segments) = (parent, cut(sum));
+    }
+    let messages = segments.hand_down(call, tree, doubling_rounds(call.world_size()), messages).await?;
+    let result = segments.read(call, from, messages, coder)?;
     let put_back = in_standard_float_mode(|| kept.put_back(local, &result))?;
     Ok(Gtopk { result, put_back })
 }
@@ -250,6 +251,7 @@ struct Merger {
     has_merged: bool,
     /// All that this rank's merges have dropped.
     dropped: SparseVec,
+    sums: SparseVec,
     next_kept: SparseVec,
     next_dropped: SparseVec,
     spare: SparseVec,
@@ -264,6 +266,7 @@ impl Merger {
             kept: local.to_owned(),
             has_merged: false,
             dropped: empty(),
+            sums: empty(),
             next_kept: empty(),
             next_dropped: empty(),
             spare: empty(),
@@ -271,15 +274,44 @@ impl Merger {
         }
     }
 
-    /// Takes the memory of an earlier message, to receive the next into.
-    fn take_spare(&mut self) -> Message {
-        Message::Pairs(mem::take(&mut self.spare))
+    /// Receives the entries of a child and merges them, each segment while the next one arrives.
+    async fn merge(
+        &mut self,
+        call: &Call<'_, '_>,
+        (child, round): (u32, u32),
+        segments: Segments,
+        coder: &mut Coder,
+    ) -> Result<Added> {
+        self.has_merged = true;
+        // Into the memory of an earlier message.
+        let memory = coder.memory().unwrap_or_else(|| Message::Pairs(mem::take(&mut self.spare)));
+        let mut sum = PiecewiseSum::new(self.kept.view(), &mut self.sums);
+        let mut entries = 0;
+        let used = segments.receive(call, (child, round), memory, |message| {
+            let added: Added = in_standard_float_mode(|| {
+                let mut reader = coder.reader(&message, segments.room())?;
+                entries += reader.remaining();
+                while let Some(block) = reader.next_block()? {
+                    sum.add(block)?;
+                }
+                Ok(())
+            });
+            added.map_err(|error| invalid(call, child, error))?;
+            segments.check(call, child, entries)?;
+            Ok(message)
+        });
+        match used.await? {
+            Message::Pairs(entries) => self.spare = entries,
+            coded => coder.keep(coded),
+        }
+        let summed = in_standard_float_mode(|| sum.finish());
+        Ok(summed.and_then(|()| in_standard_float_mode(|| self.cut())))
     }
 
-    fn merge(&mut self, incoming: SparseVec) -> Added {
-        let Self { k, kept, dropped, next_kept, next_dropped, spare, scratch, .. } = self;
-        self.has_merged = true;
-        merge::top_k_sum(kept.view(), incoming.view(), *k, next_kept, next_dropped, scratch)?;
+    /// Keeps the largest entries of the sum, and adds the others to what has been dropped.
+    fn cut(&mut self) -> Added {
+        let Self { k, kept, dropped, sums, next_kept, next_dropped, scratch, .. } = self;
+        merge::split_largest(sums.view(), *k, next_kept, next_dropped, scratch);
         mem::swap(kept, next_kept);
         if dropped.is_empty() {
             mem::swap(dropped, next_dropped);
@@ -287,7 +319,6 @@ impl Merger {
             merge::add(dropped.view(), next_dropped.view(), next_kept)?;
             mem::swap(dropped, next_kept);
         }
-        *spare = incoming;
         Ok(())
     }
 }

@@ -1,16 +1,12 @@
 //! Sparse vectors as messages from one rank to another: two parts, indices and values, or one that is coded.
 
-use std::sync::Arc;
-
 use brevity_compress::{SparseVec, codec};
 use ucx_sys_wrap::Lengths;
 
 use super::wire::Wire;
 use crate::call::Call;
 use crate::data::Element;
-use crate::dense::to_children;
 use crate::error::{Error, Result};
-use crate::pattern::Binomial;
 
 /// A sparse vector as it travels.
 pub(super) enum Message {
@@ -41,7 +37,7 @@ impl Message {
     }
 
     /// Receives one into the memory of another. Entries of pairs are checked here, coded ones when they are
-    /// [read](super::wire::Coder::read).
+    /// [read](super::reader::Reader).
     pub(super) async fn receive(
         self,
         call: &Call<'_, '_>,
@@ -59,29 +55,6 @@ impl Message {
                 let (mut bytes, lengths) = call.recv_up_to(from, round, bytes).await?;
                 bytes.truncate(lengths.iter().sum());
                 Self::Coded(bytes)
-            }
-        })
-    }
-
-    /// Sends it to all children in a tree, and returns it.
-    pub(super) async fn hand_down(
-        self,
-        call: &Call<'_, '_>,
-        tree: Binomial,
-        first_round: u32,
-    ) -> Result<Self> {
-        Ok(match self {
-            Self::Pairs(entries) => {
-                let dim = entries.dim();
-                let (indices, values) = entries.into_parts();
-                let shared = (Arc::new(indices), Arc::new(values));
-                let (indices, values) = to_children(call, tree, first_round, shared).await?;
-                let (indices, values) = (Arc::unwrap_or_clone(indices), Arc::unwrap_or_clone(values));
-                Self::Pairs(SparseVec::from_parts(dim, indices, values)?)
-            }
-            Self::Coded(bytes) => {
-                let shared = to_children(call, tree, first_round, Arc::new(bytes)).await?;
-                Self::Coded(Arc::unwrap_or_clone(shared))
             }
         })
     }

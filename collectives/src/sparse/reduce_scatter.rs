@@ -2,16 +2,18 @@
 //!
 //! Rank `q` owns the indices of chunk `q` if the vector is cut in `P` chunks by rounding up. Every rank sends
 //! each owner its entries there, directly; the owner sums in the [fixed
-//! order](brevity_compress::merge::sum_in_order): `P - 1` messages of about `k / P` entries a rank. It is the
-//! first half of the split and all-gather of Renggli et al., "SparCML: high-performance sparse communication
-//! for machine learning", SC 2019.
+//! order](brevity_compress::merge::sum_in_order): `P - 1` messages of about `k / P` entries a rank. Coded
+//! entries are decoded piece by piece, straight into the sum. It is the first half of the split and
+//! all-gather of Renggli et al., "SparCML: high-performance sparse communication for machine learning", SC
+//! 2019.
 
 use std::ops::Range;
 
 use brevity_compress::merge::{OrderedScratch, sum_in_order};
-use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
+use brevity_compress::{Error as Compress, SparseVec, SparseView, in_standard_float_mode};
 
 use super::message::{Message, Room, invalid};
+use super::reader::Reader;
 use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison};
 use crate::all_pairs::{self, all_pairs};
@@ -116,9 +118,9 @@ pub(super) async fn scatter(
         kept.append(rounded.view());
         going.push(Some(message));
     }
-    let mut pieces: Vec<SparseVec> = (0..world_size).map(|_| SparseVec::new(dim)).collect();
-    if let Some(Message::Pairs(own)) = going[rank as usize].take() {
-        pieces[rank as usize] = own;
+    let mut come: Vec<_> = (0..world_size).map(|_| Message::Pairs(SparseVec::new(dim))).collect();
+    if let Some(own) = going[rank as usize].take() {
+        come[rank as usize] = own;
     }
     let send = |to: u32| {
         let message = going[to as usize].take();
@@ -131,19 +133,61 @@ pub(super) async fn scatter(
     };
     let receive = |from: u32| Message::Pairs(SparseVec::new(dim)).receive(call, from, 0, room);
     all_pairs(call, send, receive, |from, message| {
-        let piece = coder.read(message, room).map_err(|error| invalid(call, from, error))?;
-        if piece.view().within(place.clone()).len() < piece.len() {
-            return Err(call.refuse(from, format!("a sparse vector with indices outside of {place:?}")));
-        }
-        pieces[from as usize] = piece;
+        come[from as usize] = message;
         Ok(())
     })
     .await?;
-    let views: Vec<_> = pieces.iter().map(SparseVec::view).collect();
-    let mut sum = SparseVec::new(dim);
-    let summed = in_standard_float_mode(|| sum_in_order(&views, &mut sum, &mut OrderedScratch::new()));
-    if let Err(error) = summed {
-        call.set_poison(tensors.of(&error));
-    }
+    let sum = match in_standard_float_mode(|| summed(call, &come, room, place))? {
+        Ok(sum) => sum,
+        Err(error) => {
+            call.set_poison(tensors.of(&error));
+            SparseVec::new(dim)
+        }
+    };
+    come.into_iter().for_each(|message| coder.keep(message));
     Ok(Scattered { sum, kept })
+}
+
+/// About so many entries of all messages are decoded and summed before the next.
+const PIECE: usize = 1 << 14;
+
+/// The sum of the messages of all ranks, in rank order, if it is finite. All their indices are in `place`.
+fn summed(
+    call: &Call<'_, '_>,
+    messages: &[Message],
+    room: Room,
+    place: Range<usize>,
+) -> Result<std::result::Result<SparseVec, Compress>> {
+    let refused = |from: u32| move |error| invalid(call, from, error);
+    let outside = |from| call.refuse(from, format!("a sparse vector with indices outside of {place:?}"));
+    let mut memory: Vec<SparseVec> = messages.iter().map(|_| SparseVec::new(room.dim)).collect();
+    let readers = (0..).zip(messages).zip(&mut memory);
+    let readers =
+        readers.map(|((from, message), memory)| Reader::new(message, room, memory).map_err(refused(from)));
+    let mut readers = readers.collect::<Result<Vec<_>>>()?;
+    let pieces = readers.iter().map(Reader::remaining).sum::<usize>().div_ceil(PIECE).max(1);
+    let (mut sum, mut piece) = (SparseVec::new(room.dim), SparseVec::new(room.dim));
+    let (mut scratch, mut failed) = (OrderedScratch::new(), None);
+    for number in 1..=pieces {
+        let end = place.start + (place.len() as u128 * number as u128 / pieces as u128) as usize;
+        let mut views = Vec::with_capacity(readers.len());
+        for (from, reader) in (0..).zip(&mut readers) {
+            let view = reader.until(end).map_err(refused(from))?;
+            if view.indices().first().is_some_and(|&first| (first as usize) < place.start) {
+                return Err(outside(from));
+            }
+            views.push(view);
+        }
+        // After a sum that is not finite, entries are checked alone.
+        if failed.is_none() {
+            match sum_in_order(&views, &mut piece, &mut scratch) {
+                Ok(()) => sum.append(piece.view()),
+                Err(error) => failed = Some(error),
+            }
+        }
+    }
+    match (0..).zip(&readers).find(|(_, reader)| reader.remaining() > 0) {
+        Some((from, _)) => Err(outside(from)),
+        None => Ok(failed.map_or(Ok(sum), Err)),
+    }
 }

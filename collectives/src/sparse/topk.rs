@@ -70,8 +70,10 @@ pub(crate) const ROWS: &[Row] = &[
 /// What an all-reduce or an all-gather of sparse vectors has to do.
 pub(crate) fn work(dim: usize, limit: usize, wire: Wire) -> Work {
     let (entries, bytes) = (limit.min(dim), wire.usual_bytes(dim, limit));
-    let wide_bytes = wire.of_sums().usual_bytes(dim, limit);
-    Work { bytes, wide_bytes, is_exact: wire.is_exact(), entries, dim, wire, ..Work::default() }
+    let sums = wire.of_sums();
+    let (wide_bytes, in_segments) = (sums.usual_bytes(dim, limit), sums.can_be_cut());
+    let work = Work { bytes, wide_bytes, in_segments, entries, dim, wire, ..Work::default() };
+    Work { is_exact: wire.is_exact(), ..work }
 }
 
 /// An all-gather of sums, so many in all, of which each rank has those in its range.

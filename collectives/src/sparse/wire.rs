@@ -7,6 +7,7 @@ use brevity_compress::quantise::{Format, Values};
 use brevity_compress::{SparseVec, SparseView, in_standard_float_mode, merge};
 
 use super::message::{Message, Room};
+use super::reader::Reader;
 use super::tensors::Tensors;
 use crate::call::Call;
 use crate::description::Description;
@@ -66,6 +67,11 @@ impl Wire {
         }
     }
 
+    /// Whether an entry is read the same whatever else its message holds, so that a message can be cut.
+    pub(super) const fn can_be_cut(self) -> bool {
+        matches!(self, Self::Pairs | Self::Coded(Values::F32 | Values::F16 | Values::Bf16))
+    }
+
     /// Whether all entries arrive with the bits that they were sent with.
     #[must_use]
     pub const fn is_exact(self) -> bool {
@@ -120,6 +126,8 @@ pub struct Coder {
     message: Vec<u8>,
     /// What the last message says.
     said: SparseVec,
+    /// What is decoded of a message that is read block by block.
+    block: SparseVec,
 }
 
 impl Coder {
@@ -156,6 +164,22 @@ impl Coder {
     /// Memory to receive a coded message into; none on a wire of pairs.
     pub(super) fn memory(&mut self) -> Option<Message> {
         matches!(self.wire, Wire::Coded(_)).then(|| Message::Coded(mem::take(&mut self.message)))
+    }
+
+    /// Keeps the memory of a message, for another one.
+    pub(super) fn keep(&mut self, message: Message) {
+        if let Message::Coded(bytes) = message {
+            self.message = bytes;
+        }
+    }
+
+    /// Reads a message block by block.
+    pub(super) fn reader<'a>(
+        &'a mut self,
+        message: &'a Message,
+        room: Room,
+    ) -> std::result::Result<Reader<'a>, brevity_compress::Error> {
+        Reader::new(message, room, &mut self.block)
     }
 
     /// The entries of a message. A coded one has no zeros: what rounding has made 0 was not sent.
@@ -234,6 +258,7 @@ mod tests {
             assert!(message.len() <= wire.most_bytes(9, 3));
             let kept = rounded_away(local.view(), said).unwrap();
             assert_eq!(kept.is_empty(), wire.is_exact(), "{values}: {kept:?}");
+            assert!(!wire.is_exact() || wire.can_be_cut(), "{values}");
         }
         for number in [6, 11, 255] {
             assert_eq!(Wire::name(number), None);

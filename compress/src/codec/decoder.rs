@@ -2,7 +2,7 @@
 
 use super::{IndexCodec, Parts, packed, raw_parts};
 use crate::error::check_addressable;
-use crate::quantise::{Encoded, Format};
+use crate::quantise::{Encoded, Format, Values};
 use crate::sparse::check_indices;
 use crate::{Error, SparseVec, SparseView};
 
@@ -93,8 +93,9 @@ fn behind(error: Error, done: usize) -> Error {
 
 impl<'a> Decoder<'a> {
     /// Begins to read a message from any source, which must have at most `limit` entries, the agreed `dim`
-    /// and values of the agreed `format`. Blocks are decoded into `memory`, whose entries are replaced. Checks
-    /// header and values; indices that are raw or packed are decoded with their blocks, and others here.
+    /// and values of the agreed `format`. Blocks are decoded into `memory`, whose entries are replaced.
+    /// Checks header and values; indices that are raw or packed are decoded with their blocks, and others
+    /// here.
     ///
     /// # Errors
     /// As for [`decode_as`](super::decode_as); `memory` has no entries then.
@@ -105,9 +106,33 @@ impl<'a> Decoder<'a> {
         format: Format,
         memory: &'a mut SparseVec,
     ) -> Result<Self, Error> {
+        let read = |format, count, bytes| Encoded::new(format, count, bytes);
+        Self::open((message, dim, limit), format, read, memory)
+    }
+
+    /// Likewise, of values as agreed, also in their numbers of columns or levels.
+    ///
+    /// # Errors
+    /// As for [`decode_values`](super::decode_values); `memory` has no entries then.
+    pub fn of_values(
+        message: &'a [u8],
+        dim: usize,
+        limit: usize,
+        values: Values,
+        memory: &'a mut SparseVec,
+    ) -> Result<Self, Error> {
+        let read = |_, count, bytes| values.read(count, bytes);
+        Self::open((message, dim, limit), values.format(), read, memory)
+    }
+
+    fn open(
+        (message, dim, limit): (&'a [u8], usize, usize),
+        format: Format,
+        read: impl FnOnce(Format, usize, &'a [u8]) -> Result<Encoded<'a>, Error>,
+        memory: &'a mut SparseVec,
+    ) -> Result<Self, Error> {
         memory.reset(dim);
         check_addressable(dim)?;
-        let read = |format, count, bytes| Encoded::new(format, count, bytes);
         let parts = Parts::of(message, dim, limit, Some(format), read)?;
         let count = parts.values.count();
         let (indices, left) = match parts.header.codec {
