@@ -58,8 +58,8 @@ pub(crate) type Tensors = Vec<Vec<f32>>;
 /// What a rank has done.
 #[derive(Clone, Debug, Default)]
 struct Diary {
-    /// The steps that it has begun.
-    begun: Vec<u32>,
+    /// The steps that it has begun, and among how many ranks.
+    begun: Vec<(u32, u32)>,
     /// The averages that were delivered, by step, and over how many ranks they are.
     delivered: Vec<(u32, u32, Tensors)>,
     /// Its residuals before its first step, and after each one that has ended here.
@@ -161,8 +161,8 @@ impl Plan {
         loop {
             let mut averages = gradients(own, step.min(STEPS - 1));
             let is_well = if step < STEPS {
-                diary.borrow_mut().begun.push(step);
                 let size = group.world_size();
+                diary.borrow_mut().begun.push((step, size));
                 let (left, stepped) = self.step(exchange, &mut averages).await;
                 exchange = left;
                 diary.borrow_mut().messages = world.statistics().messages_sent;

@@ -1,5 +1,5 @@
-//! Groups that are shrunk once more, because a call has ended with an error, or was dropped, after the ranks had
-//! agreed.
+//! Groups that are shrunk once more, because a call has ended with an error, or was dropped, after the ranks
+//! had agreed.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

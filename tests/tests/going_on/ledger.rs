@@ -7,23 +7,24 @@ use brevity::transport::sim::Fault;
 use super::{COUNT, DENSITY, Diary, EXACT, Plan, TENSORS, Tensors, add, gradients, sums, victim_of};
 
 impl Diary {
-    fn has_delivered(&self, step: u32) -> bool {
-        self.delivered.iter().any(|(delivered, ..)| *delivered == step)
+    /// Whether a step among so many ranks was delivered here. The living may have made it without the dead.
+    fn has_delivered(&self, of: (u32, u32)) -> bool {
+        self.delivered.iter().any(|(step, size, _)| (*step, *size) == of)
     }
 
     /// What is lost of a tensor with this rank, which is dead. `None` if merges have returned to it what
     /// nobody knows.
     fn taken_along(&self, rank: u32, tensor: usize, living: &Self) -> Option<Vec<f32>> {
         let ended = self.begun.iter().zip(&self.residuals[1..]);
-        let is_alike = |step: u32| self.has_delivered(step) == living.has_delivered(step);
+        let is_alike = |step| self.has_delivered(step) == living.has_delivered(step);
         let alike = ended.take_while(|(step, _)| is_alike(**step)).count();
         if let Some(step) = self.begun.get(alike).filter(|_| self.residuals.len() > alike + 1) {
             // Otherwise its averages of the step have died with it.
-            assert!(self.has_delivered(*step), "rank {rank} has put back step {step}");
+            assert!(self.has_delivered(*step), "rank {rank} has put back step {step:?}");
         }
         let mut kept = self.residuals[alike][tensor].clone();
         for step in &self.begun[alike..] {
-            kept.iter_mut().zip(&gradients(rank, *step)[tensor]).for_each(|(kept, own)| *kept += own);
+            kept.iter_mut().zip(&gradients(rank, step.0)[tensor]).for_each(|(kept, own)| *kept += own);
             match tensor {
                 _ if !living.has_delivered(*step) => {}
                 0 => kept.fill(0.0),
@@ -41,9 +42,9 @@ impl Diary {
 
 impl Plan {
     /// What a rank has handed in, in the steps that it has begun.
-    fn handed_in(rank: u32, begun: &[u32]) -> Tensors {
+    fn handed_in(rank: u32, begun: &[(u32, u32)]) -> Tensors {
         let mut all = vec![vec![0.0; COUNT]; TENSORS];
-        begun.iter().for_each(|step| add(&mut all, &gradients(rank, *step), 1.0));
+        begun.iter().for_each(|(step, _)| add(&mut all, &gradients(rank, *step), 1.0));
         all
     }
 
