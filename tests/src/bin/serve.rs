@@ -25,6 +25,9 @@ use brevity_tests::pushes::{Record, builder, zeros};
 /// The pause of a worker between two steps.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// In which time all ranks hear of a death.
+const NOTICE: Duration = Duration::from_secs(1);
+
 /// A rank that is not ended from outside ends by itself after this time.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -103,6 +106,10 @@ fn work(
                 write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
                 save(folder, rank, &mut server, Some(&record).filter(|_| serves))?;
                 write(&folder.join(format!("lost-{rank}")), format!("{lost} {shard} {after}").as_bytes());
+                if serves {
+                    // The others hear of the death, and not of this rank's end.
+                    sleep(NOTICE);
+                }
                 return Ok(ExitCode::from(LOST_STATUS));
             }
             Err(error) => return Err(error),

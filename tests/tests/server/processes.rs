@@ -23,7 +23,7 @@ const WINDOW: Duration = Duration::from_millis(600);
 
 /// The longest time between two steps of a worker to which nothing is done, in milliseconds: other programs
 /// may have the processors.
-const CALM: u32 = 1000;
+const CALM: u32 = 5000;
 
 /// Steps of all workers before the server is killed.
 const STEPS: u32 = 1000;
