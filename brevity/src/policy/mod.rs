@@ -239,8 +239,11 @@ impl Policy {
                     let (tensor, policy) = (tensor.into(), policy.method.name());
                     return Err(Error::PolicySetting { tensor, policy, setting, reason });
                 }
-                let values = policy.values.of_columns(columns(shape, count));
-                Ok(Resolved::Sparse(density, SparsePolicy { values, ..policy }))
+                let wire = policy.wire.map(|wire| match wire {
+                    Wire::Pairs => Wire::Pairs,
+                    Wire::Coded(values) => Wire::Coded(values.of_columns(columns(shape, count))),
+                });
+                Ok(Resolved::Sparse(density, SparsePolicy { wire, ..policy }))
             }
             Kind::Quantised(values) if !values.quantiser().contracts(count, true) => {
                 Err(Error::Diverges { tensor: tensor.into(), values })
