@@ -153,6 +153,19 @@ pub enum Error {
     #[error(transparent)]
     State(#[from] brevity_compress::Error),
 
+    /// A residual, or what momentum keeps, has a sum with that of a saved state that is not finite. Nothing has
+    /// changed.
+    #[error(
+        "what rank {rank} has saved of tensor {tensor:?} and what this rank has of it have a sum that is not \
+         finite: let another rank take it over"
+    )]
+    StateOverflow {
+        /// The rank that saved.
+        rank: u32,
+        /// The tensor.
+        tensor: String,
+    },
+
     /// A setting of a parameter server is out of range.
     #[error("the server's {parameter} is {found}, expected {expected}")]
     Server {

@@ -947,9 +947,20 @@ brv_status brv_feedback_load(brv_feedback *feedback, brv_group *group, const voi
 
 /* Like brv_feedback_load, but for what rank `rank` saved: its number in the group that it used the feedback
  * with. For a job with other ranks than before. What was not sent may go on in any rank, once: if exactly one
- * rank loads each saved state, nothing is lost. */
+ * rank loads each saved state, or takes it over, nothing is lost. */
 brv_status brv_feedback_load_of(brv_feedback *feedback, brv_group *group, int32_t rank, const void *saved,
                                 size_t bytes);
+
+/* Adds what rank `rank` saved of its residual to that of the feedback, for a job with fewer ranks: of Q ranks,
+ * rank q loads what rank q saved, then takes over the states of the ranks q + Q, q + 2 Q and so on. So nothing
+ * is lost, and nothing counts twice. Each sum is rounded once. All else stays as it is: the number of steps,
+ * the density, the warm start of low rank.
+ *
+ * The state was saved after as many steps as the feedback has made; one that has made none, or is new, takes
+ * over any. BRV_ERR_ARGUMENT if it was not, and as for brv_feedback_load; BRV_ERR_NON_FINITE if a sum is not
+ * finite: let another rank take it over. Nothing has changed then. Sends nothing. */
+brv_status brv_feedback_take_over(brv_feedback *feedback, brv_group *group, int32_t rank, const void *saved,
+                                  size_t bytes);
 
 /* Moves the feedback to another group, with its residual: when a rank is lost, the others go on in a group
  * without it. All ranks of that group move theirs, in the same order, or use a new feedback; low rank starts
@@ -1324,13 +1335,15 @@ brv_status brv_exchange_choice(brv_exchange *exchange, const char *name, const c
  * BRV_ERR_ARGUMENT if n differs, or if there is no such tensor. Sends nothing. */
 brv_status brv_exchange_residual(brv_exchange *exchange, const char *name, float *out, size_t n);
 
-/* Like brv_feedback_saved_size, brv_feedback_save, brv_feedback_load and brv_feedback_load_of, for all
- * tensors of the list. The state must have been saved with the same list. Densities may differ, and stay as
- * they are. */
+/* Like brv_feedback_saved_size, brv_feedback_save, brv_feedback_load, brv_feedback_load_of and
+ * brv_feedback_take_over, for all tensors of the list. The state must have been saved with the same list.
+ * Densities may differ, and stay as they are. What momentum before selection keeps is added too; momenta after
+ * aggregation, thresholds and draws, and the momentum of BRV_SIGNUM, stay. */
 brv_status brv_exchange_saved_size(brv_exchange *exchange, size_t *bytes);
 brv_status brv_exchange_save(brv_exchange *exchange, void *out, size_t bytes);
 brv_status brv_exchange_load(brv_exchange *exchange, const void *saved, size_t bytes);
 brv_status brv_exchange_load_of(brv_exchange *exchange, int32_t rank, const void *saved, size_t bytes);
+brv_status brv_exchange_take_over(brv_exchange *exchange, int32_t rank, const void *saved, size_t bytes);
 
 /* Like brv_feedback_rejoin, for all tensors of the list. */
 brv_status brv_exchange_rejoin(brv_exchange *exchange, brv_group *group);

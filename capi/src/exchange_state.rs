@@ -8,7 +8,7 @@ use crate::exchange::{Plan, brv_exchange, plan_of};
 use crate::failure::Failure;
 use crate::group::{brv_group, group_of};
 use crate::memory::Stretch;
-use crate::saved::{nothing_follows, saved_rank, write_saved, write_size};
+use crate::saved::{nothing_follows, saved_rank, take_over, write_saved, write_size};
 use crate::status::brv_status;
 
 /// Stores the number of bytes that [`brv_exchange_save`] writes.
@@ -87,6 +87,26 @@ pub unsafe extern "C" fn brv_exchange_load_of(
     })
 }
 
+/// Adds what [`brv_exchange_save`] wrote of the residuals of rank `rank`.
+///
+/// # Safety
+/// The same as for [`brv_exchange_load`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_take_over(
+    exchange: *mut brv_exchange,
+    rank: i32,
+    saved: *const c_void,
+    bytes: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        let rank = saved_rank(rank)?;
+        // SAFETY: the caller in C guarantees set memory that nobody writes.
+        plan.take_over(rank, unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() })
+    })
+}
+
 /// Moves an exchange to another group, with its residuals.
 ///
 /// # Safety
@@ -122,5 +142,19 @@ impl Plan {
         nothing_follows(saved)?;
         self.exchange = Some(loaded);
         Ok(())
+    }
+
+    /// Adds what rank `rank` has saved. A failure changes nothing.
+    fn take_over(&mut self, rank: u32, saved: &[u8]) -> Result<(), Failure> {
+        self.check_no_step()?;
+        match &mut self.exchange {
+            Some(exchange) => take_over(exchange, rank, saved),
+            None => {
+                let mut exchange = self.build()?;
+                take_over(&mut exchange, rank, saved)?;
+                self.exchange = Some(exchange);
+                Ok(())
+            }
+        }
     }
 }

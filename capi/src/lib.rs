@@ -68,6 +68,7 @@ pub use exchange_course::{
 pub use exchange_going::{brv_exchange_go_on, brv_exchange_keep_going, brv_exchange_share_state};
 pub use exchange_state::{
     brv_exchange_load, brv_exchange_load_of, brv_exchange_rejoin, brv_exchange_save, brv_exchange_saved_size,
+    brv_exchange_take_over,
 };
 pub use exchange_steps::{
     brv_bucket_report, brv_exchange_average_over_participants, brv_exchange_begin, brv_exchange_begin_empty,
@@ -107,7 +108,10 @@ pub use request::{
     brv_request, brv_request_cancel, brv_request_free, brv_request_message, brv_request_on_end,
     brv_request_test,
 };
-pub use saved::{brv_feedback_load, brv_feedback_load_of, brv_feedback_save, brv_feedback_saved_size};
+pub use saved::{
+    brv_feedback_load, brv_feedback_load_of, brv_feedback_save, brv_feedback_saved_size,
+    brv_feedback_take_over,
+};
 pub use schedule::{brv_schedule, brv_schedule_density, brv_warm_up};
 pub use server::{
     brv_server, brv_server_add, brv_server_begin, brv_server_fetch, brv_server_free, brv_server_is_worker,

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::io::Write;
 use std::sync::Arc;
 
+use brevity::GradientExchange;
 use brevity::compress::state::{self, Fault, Reader, State, Writer};
 
 use crate::boundary::{check, guard};
@@ -84,6 +85,27 @@ pub unsafe extern "C" fn brv_feedback_load_of(
     guard(|| unsafe { load(feedback, group, Some(saved_rank(rank)?), saved, bytes) })
 }
 
+/// Adds what [`brv_feedback_save`] wrote of the residual of rank `rank`.
+///
+/// # Safety
+/// The same as for [`brv_feedback_load`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_feedback_take_over(
+    feedback: *mut brv_feedback,
+    group: *mut brv_group,
+    rank: i32,
+    saved: *const c_void,
+    bytes: usize,
+) -> brv_status {
+    guard(|| {
+        let rank = saved_rank(rank)?;
+        // SAFETY: the caller in C guarantees what `with` demands.
+        unsafe {
+            with(feedback, group, saved, bytes, |state, group, saved| state.take_over(group, rank, saved))
+        }
+    })
+}
+
 /// # Safety
 /// The same as for [`brv_feedback_load`].
 unsafe fn load(
@@ -93,13 +115,28 @@ unsafe fn load(
     saved: *const c_void,
     bytes: usize,
 ) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees what `with` demands.
+    unsafe { with(feedback, group, saved, bytes, |state, group, saved| state.load(group, rank, saved)) }
+}
+
+/// Calls a function with what is behind the pointers.
+///
+/// # Safety
+/// The same as for [`brv_feedback_load`].
+unsafe fn with(
+    feedback: *mut brv_feedback,
+    group: *mut brv_group,
+    saved: *const c_void,
+    bytes: usize,
+    function: impl FnOnce(&mut Feedback, &Arc<Shared>, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     // SAFETY: the caller of this function guarantees a live feedback.
     let mut state = unsafe { feedback_of(feedback) }?;
     // SAFETY: the caller of this function guarantees a live group.
     let group = unsafe { group_of(group) }?.shared();
     // SAFETY: the caller of this function guarantees set memory that nobody writes.
     let saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
-    state.load(group, rank, saved)
+    function(&mut state, group, saved)
 }
 
 /// The rank of a saved state.
@@ -126,9 +163,33 @@ impl Bound {
 impl Feedback {
     /// Replaces the state by a saved one of `rank`, or of this rank. A failure changes nothing.
     fn load(&mut self, group: &Arc<Shared>, rank: Option<u32>, mut saved: &[u8]) -> Result<(), Failure> {
+        let Purpose { shape, density } = self.purpose_of(group, &mut saved)?;
+        let mut loaded = self.build(group, shape, density)?;
+        loaded.exchange.load_of(rank.unwrap_or_else(|| group.group.rank()), &mut saved)?;
+        nothing_follows(saved)?;
+        self.bound = Some(loaded);
+        Ok(())
+    }
+
+    /// Adds what rank `rank` has saved. A failure changes nothing.
+    fn take_over(&mut self, group: &Arc<Shared>, rank: u32, mut saved: &[u8]) -> Result<(), Failure> {
+        let Purpose { shape, density } = self.purpose_of(group, &mut saved)?;
+        match &mut self.bound {
+            Some(bound) => take_over(&mut bound.exchange, rank, saved),
+            None => {
+                let mut bound = self.build(group, shape, density)?;
+                take_over(&mut bound.exchange, rank, saved)?;
+                self.bound = Some(bound);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads what saved state is for, and refuses what this feedback is not for.
+    fn purpose_of(&self, group: &Arc<Shared>, saved: &mut &[u8]) -> Result<Purpose, Failure> {
         let mut purpose = Purpose { shape: Shape::Gtopk { n: 0 }, density: NO_DENSITY };
-        state::load(&mut purpose, &mut saved).map_err(brevity::Error::from)?;
-        let Purpose { shape, density } = purpose;
+        state::load(&mut purpose, saved).map_err(brevity::Error::from)?;
+        let shape = purpose.shape;
         // Checked before memory is allocated for it.
         let expected = shape.count().and_then(|n| n.checked_mul(size_of::<f32>()));
         if expected.is_none_or(|expected| expected > saved.len()) {
@@ -146,12 +207,18 @@ impl Feedback {
                 )));
             }
         }
-        let mut loaded = self.build(group, shape, density)?;
-        loaded.exchange.load_of(rank.unwrap_or_else(|| group.group.rank()), &mut saved)?;
-        nothing_follows(saved)?;
-        self.bound = Some(loaded);
-        Ok(())
+        Ok(purpose)
     }
+}
+
+/// Adds what rank `rank` has saved, in these bytes and no others.
+pub(crate) fn take_over(exchange: &mut GradientExchange, rank: u32, mut saved: &[u8]) -> Result<(), Failure> {
+    // Refused before anything changes.
+    let bytes = saved.len().saturating_sub(exchange.saved_bytes());
+    if bytes > 0 {
+        return Err(refused(Fault::Trailing { bytes }));
+    }
+    Ok(exchange.take_over(rank, &mut saved)?)
 }
 
 /// Stores a number of bytes.

@@ -97,7 +97,7 @@ pub(crate) type Verdict = (brv_status, Option<u32>);
 pub(crate) fn of_facade(error: &Facade) -> Verdict {
     match error {
         Facade::NonFinite { rank, .. } => (brv_status::NonFinite, Some(*rank)),
-        Facade::Overflow { .. } => (brv_status::NonFinite, None),
+        Facade::Overflow { .. } | Facade::StateOverflow { .. } => (brv_status::NonFinite, None),
         Facade::GradientNotFinite { rank, .. } => (brv_status::NonFinite, Some(*rank)),
         Facade::ServerLost { rank, .. } => (brv_status::PeerLost, Some(*rank)),
         Facade::ServerSilent { rank, .. } => (brv_status::Timeout, Some(*rank)),

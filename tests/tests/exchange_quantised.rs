@@ -371,7 +371,7 @@ fn the_format_may_be_another_after_a_restart() {
     }
 }
 
-/// Each state of three ranks is loaded once by two.
+/// Each state of three ranks is loaded or taken over once by two.
 #[test]
 fn states_are_loaded_by_another_number_of_ranks() {
     let states = on_local(3, |group| {
@@ -385,11 +385,16 @@ fn states_are_loaded_by_another_number_of_ranks() {
     let loaded = on_local(2, move |group| {
         let mut exchange = exchange(group, |_| Values::OneBit(Magnitude::Mean));
         exchange.load_of(2 * group.rank(), &mut &from[2 * group.rank() as usize].0[..]).unwrap();
+        if group.rank() == 0 {
+            exchange.take_over(1, &mut &from[1].0[..]).unwrap();
+        }
         let left = residuals(&exchange);
         exchange.average(&mut gradients(group.rank(), 1)).unwrap();
         left
     });
-    assert!(loaded[0] == states[0].1 && loaded[1] == states[2].1);
+    let both = states[0].1.iter().zip(&states[1].1);
+    let both: Vec<_> = both.map(|(one, other)| oracle::sum(&[one.clone(), other.clone()])).collect();
+    assert!(loaded[0] == both && loaded[1] == states[2].1);
 }
 
 #[test]

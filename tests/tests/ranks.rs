@@ -75,5 +75,6 @@ mod shrink_processes;
 mod sim;
 mod sparse_sums;
 mod strangers;
+mod take_over;
 mod wakers;
 mod warnings;

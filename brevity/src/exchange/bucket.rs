@@ -16,6 +16,7 @@ use super::low_rank::LowRankBucket;
 use super::participants::Shares;
 use super::room::Lacking;
 use super::sparse::SparseBucket;
+use super::taking::Taking;
 use super::unbiased::UnbiasedBucket;
 use super::vote::VoteBucket;
 
@@ -281,6 +282,56 @@ impl Bucket {
             Self::Sparse(bucket) => bucket.read_chosen(tensor, contents),
             _ => Ok(()),
         }
+    }
+
+    /// Adds what another rank has saved, as [`write_whole`](Self::write_whole) wrote it.
+    pub(super) fn take_whole(
+        &mut self,
+        tensor: usize,
+        from: &mut Taking<'_>,
+    ) -> Result<(), brevity_compress::Error> {
+        from.begin(tensor);
+        match self {
+            Self::Dense(bucket) => bucket.take(tensor, from),
+            Self::Hierarchical(bucket) => bucket.take(tensor, from),
+            Self::LowRank(bucket) => bucket.vectors_mut().take(tensor, from),
+            Self::Vote(bucket) => bucket.take(tensor, from),
+            Self::Unbiased(bucket) => bucket.take(tensor, from),
+            Self::Gathered(bucket) => bucket.take(tensor, from),
+            Self::Sparse(_) => Ok(()),
+        }
+    }
+
+    /// The same of a sparse tensor.
+    pub(super) fn take_sparse(
+        &mut self,
+        tensor: usize,
+        from: &mut Taking<'_>,
+    ) -> Result<(), brevity_compress::Error> {
+        from.begin(tensor);
+        if let Self::Sparse(bucket) = self { bucket.take(tensor, from) } else { Ok(()) }
+    }
+
+    /// The same of a tensor whose way was chosen, here and there perhaps otherwise.
+    pub(super) fn take_chosen(
+        &mut self,
+        tensor: usize,
+        from: &mut Taking<'_>,
+    ) -> Result<(), brevity_compress::Error> {
+        from.begin(tensor);
+        match self {
+            Self::Dense(bucket) if bucket.holds(tensor) => {
+                bucket.take(tensor, from)?;
+                (0..CHOSEN_WORDS).try_for_each(|_| from.contents().u64().map(drop))
+            }
+            Self::Sparse(bucket) => bucket.take_chosen(tensor, from),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of all its matrices.
+    pub(super) fn take_matrices(&mut self, from: &mut Taking<'_>) -> Result<(), brevity_compress::Error> {
+        if let Self::LowRank(bucket) = self { bucket.take(from) } else { Ok(()) }
     }
 
     /// Writes what is kept of all its matrices.

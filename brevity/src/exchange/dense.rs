@@ -14,6 +14,7 @@ use brevity_compress::state::{Reader, Writer};
 use super::gradient::{GradientMut, add_finite, take_out};
 use super::participants::Shares;
 use super::room::Lacking;
+use super::taking::Taking;
 use super::{Ending, room};
 
 /// Dense or quantised tensors that travel together.
@@ -203,6 +204,21 @@ impl DenseBucket {
             let pending = &mut self.pending[packed.range.clone()];
             contents.f32s(pending)?;
             self.waiting |= pending.iter().any(|&value| value != 0.0);
+        }
+        Ok(())
+    }
+
+    /// Adds what another rank has saved of a tensor.
+    pub(super) fn take(
+        &mut self,
+        tensor: usize,
+        from: &mut Taking<'_>,
+    ) -> std::result::Result<(), brevity_compress::Error> {
+        let Some(packed) = self.tensors.iter().find(|packed| packed.tensor == tensor) else { return Ok(()) };
+        let pending = &mut self.pending[packed.range.clone()];
+        if let Some(sums) = from.sum(pending)? {
+            pending.copy_from_slice(sums);
+            self.waiting |= sums.iter().any(|&value| value != 0.0);
         }
         Ok(())
     }

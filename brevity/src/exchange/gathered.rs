@@ -17,6 +17,7 @@ use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::pending::Pending;
 use super::room::Lacking;
+use super::taking::Taking;
 use super::unbiased::from_step;
 
 /// Tensors whose messages travel together.
@@ -198,6 +199,15 @@ impl GatheredBucket {
             *origin = *step;
         }
         part.pending.load(|values| contents.f32s(values))
+    }
+
+    /// Adds what another rank has saved of a tensor. The step stays.
+    pub(super) fn take(&mut self, tensor: usize, from: &mut Taking<'_>) -> std::result::Result<(), Compress> {
+        let Some(part) = self.parts.iter_mut().find(|part| part.tensor == tensor) else { return Ok(()) };
+        if !part.encoding.has_feedback() {
+            from.contents().u64()?;
+        }
+        part.pending.take(from)
     }
 
     pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {

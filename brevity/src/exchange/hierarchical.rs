@@ -21,6 +21,7 @@ use super::participants::Shares;
 use super::pending::Pending;
 use super::room::Lacking;
 use super::sparse::{Member, Way};
+use super::taking::Taking;
 use super::{Ending, room};
 use crate::policy::SparseMethod;
 
@@ -190,6 +191,12 @@ impl HierarchicalBucket {
     ) -> std::result::Result<(), Compress> {
         let part = self.parts.iter_mut().find(|part| part.tensor == tensor);
         part.map_or(Ok(()), |part| part.pending.load(|values| contents.f32s(values)))
+    }
+
+    /// Adds what another rank has saved of a tensor.
+    pub(super) fn take(&mut self, tensor: usize, from: &mut Taking<'_>) -> std::result::Result<(), Compress> {
+        let part = self.parts.iter_mut().find(|part| part.tensor == tensor);
+        part.map_or(Ok(()), |part| part.pending.take(from))
     }
 
     pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {

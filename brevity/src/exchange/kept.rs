@@ -7,6 +7,7 @@ use brevity_compress::{Error, SparseVec, SparseView};
 
 use super::gradient::widened;
 use super::select::{Rule, Scratch, Selecting, Selector};
+use super::taking::Taking;
 use crate::policy::Momentum;
 
 /// What has not been sent of a tensor's gradients, and its momentum.
@@ -189,5 +190,28 @@ impl Kept {
             Self::Aware(aware) => contents.part(aware),
         }?;
         self.selector_mut().read_state(contents)
+    }
+
+    /// Adds what another rank has saved, velocities too. Thresholds and draws stay.
+    pub(super) fn take_over(&mut self, from: &mut Taking<'_>) -> Result<(), Error> {
+        match self {
+            Self::Residual(residual, _) => {
+                if let Some(sums) = from.sum(residual.values())? {
+                    residual.load(sums)?;
+                }
+            }
+            Self::Corrected(corrected) => {
+                let sums = from.sum_both([corrected.velocity(), corrected.accumulated()])?;
+                if let Some([velocity, accumulated]) = sums {
+                    corrected.load(velocity, accumulated)?;
+                }
+            }
+            Self::Aware(aware) => {
+                if let Some(sums) = from.sum(aware.state())? {
+                    aware.load(sums)?;
+                }
+            }
+        }
+        self.selector().clone().read_state(from.contents())
     }
 }

@@ -12,6 +12,7 @@ use super::dense::DenseBucket;
 use super::gradient::{GradientMut, for_slice};
 use super::participants::Shares;
 use super::room::Lacking;
+use super::taking::Taking;
 use super::{Ending, room};
 
 /// Low-rank tensors that travel together.
@@ -193,6 +194,19 @@ impl LowRankBucket {
         contents: &mut Reader<'_>,
     ) -> std::result::Result<(), brevity_compress::Error> {
         contents.part(&mut self.powersgd)
+    }
+
+    /// Adds what another rank has saved of all matrices.
+    pub(super) fn take(&mut self, from: &mut Taking<'_>) -> std::result::Result<(), brevity_compress::Error> {
+        // The warm start stays.
+        from.contents().part(&mut self.powersgd.batch().clone())?;
+        for (position, &tensor) in self.tensors.iter().enumerate() {
+            from.begin(tensor);
+            if let Some(sums) = from.sum(self.powersgd.materialise(position))? {
+                self.powersgd.memories_mut()[position].restore(sums)?;
+            }
+        }
+        Ok(())
     }
 
     fn position(&self, tensor: usize) -> Option<usize> {

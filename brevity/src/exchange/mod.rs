@@ -31,6 +31,7 @@ mod sharing;
 mod sparse;
 mod spectral;
 mod step;
+mod taking;
 mod unbiased;
 mod vectors;
 mod vote;

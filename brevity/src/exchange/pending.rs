@@ -1,9 +1,11 @@
 //! The gradients of one tensor that wait to be sent.
 
+use brevity_compress::Error as Compress;
 use brevity_compress::feedback::Gradient;
 
 use super::gradient::{add_finite, take_out};
 use super::room::{self, Lacking};
+use super::taking::Taking;
 
 /// The gradient of this step, and what earlier steps have not delivered.
 pub(super) struct Pending {
@@ -54,6 +56,17 @@ impl Pending {
     pub(super) fn leave(&mut self, leave: impl FnOnce(&mut [f32])) {
         leave(&mut self.values);
         (self.is_waiting, self.is_added) = (true, false);
+    }
+
+    /// Adds values that another rank has saved.
+    pub(super) fn take(&mut self, from: &mut Taking<'_>) -> Result<(), Compress> {
+        match from.sum(&self.values)? {
+            None => Ok(()),
+            Some(sums) => self.load(|values| {
+                values.copy_from_slice(sums);
+                Ok(())
+            }),
+        }
     }
 
     /// Takes over values that were saved.

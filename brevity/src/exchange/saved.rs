@@ -83,27 +83,36 @@ impl GradientExchange {
 
     /// Like [`load`](Self::load), but for the state that rank `rank` saved. Use it in a job with another
     /// number of ranks or with other rank numbers. Unsent gradients may go into any rank, once: if exactly
-    /// one rank loads each saved state, nothing is lost. The residuals in a state that no rank loads are
-    /// lost. A momentum may be that of any rank, of several too.
+    /// one rank loads each saved state, or [takes it over](Self::take_over), nothing is lost. The residuals
+    /// in a state that no rank takes are lost. A momentum of signum may be that of any rank, of several too.
+    ///
+    /// So where there are `Q` ranks now and `P` states, rank `q` loads state `q` and takes over the states
+    /// `q + Q`, `q + 2 Q` and so on. With more ranks than states, those without one get what all have alike
+    /// by [`share_state`](Self::share_state).
     ///
     /// # Errors
     /// Like [`load`](Self::load).
     pub fn load_of(&mut self, rank: u32, from: &mut impl Read) -> Result<()> {
         self.check_settled()?;
-        state::load(&mut Plan { rank, ..self.plan() }, from)?;
+        state::load(&mut self.plan_of(rank), from)?;
         state::load(&mut self.parts, from)?;
         self.parts.describe_anew();
         Ok(())
     }
 
     fn plan(&self) -> Plan {
+        self.plan_of(self.group.rank())
+    }
+
+    /// What a state belongs to that rank `rank` has saved.
+    pub(super) fn plan_of(&self, rank: u32) -> Plan {
         let Parts { tensors, buckets, .. } = &self.parts;
-        Plan { rank: self.group.rank(), texts: kept_texts(tensors, buckets).collect() }
+        Plan { rank, texts: kept_texts(tensors, buckets).collect() }
     }
 }
 
 /// What the state belongs to. It is compared, never changed.
-struct Plan {
+pub(super) struct Plan {
     rank: u32,
     texts: Vec<String>,
 }

@@ -87,7 +87,7 @@ impl GradientExchange {
         for parameter in parameters {
             timed.broadcast(parameter.as_mut(), from)?;
         }
-        self.take_over(sharing, group);
+        self.adopt(sharing, group);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl GradientExchange {
             sent?;
             parameter.as_mut().copy_from_slice(&copied);
         }
-        self.take_over(sharing, group);
+        self.adopt(sharing, group);
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl GradientExchange {
     }
 
     /// Goes on in the group with what is shared.
-    fn take_over(&mut self, sharing: Sharing, group: &Group) {
+    fn adopt(&mut self, sharing: Sharing, group: &Group) {
         let delivered = sharing.shared.delivered;
         sharing.shared.replace(&mut self.parts);
         self.move_as(group, sharing.number);

@@ -19,6 +19,7 @@ use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::room::Lacking;
 use super::select::{Scratch, Selector};
+use super::taking::Taking;
 use super::{Ending, room};
 use crate::policy::{Momentum, Scope, SparseMethod, SparsePolicy, Threshold, has_scales};
 use method::{Delivered, Method};
@@ -384,6 +385,27 @@ impl SparseBucket {
         self.read_state(tensor, contents)?;
         let words = if self.is_ok_topk() { 0 } else { CHOSEN_WORDS };
         (0..words).try_for_each(|_| contents.u64().map(drop))
+    }
+
+    /// Adds what another rank has saved of a tensor. Thresholds and draws stay.
+    pub(super) fn take(&mut self, tensor: usize, from: &mut Taking<'_>) -> std::result::Result<(), Compress> {
+        let Some(part) = self.parts.iter_mut().find(|part| part.tensor == tensor) else { return Ok(()) };
+        part.kept.take_over(from)?;
+        self.method.pass_over(from.contents())
+    }
+
+    /// The same of a tensor whose way was chosen.
+    pub(super) fn take_chosen(
+        &mut self,
+        tensor: usize,
+        from: &mut Taking<'_>,
+    ) -> std::result::Result<(), Compress> {
+        if !self.holds(tensor) {
+            return Ok(());
+        }
+        self.take(tensor, from)?;
+        let words = if self.is_ok_topk() { 0 } else { CHOSEN_WORDS };
+        (0..words).try_for_each(|_| from.contents().u64().map(drop))
     }
 
     fn is_ok_topk(&self) -> bool {

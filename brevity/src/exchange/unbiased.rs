@@ -16,6 +16,7 @@ use super::gradient::GradientMut;
 use super::participants::Shares;
 use super::pending::Pending;
 use super::room::Lacking;
+use super::taking::Taking;
 use super::{Ending, room};
 
 /// Matrices that travel together, and the vectors that travel with them.
@@ -216,6 +217,15 @@ impl UnbiasedBucket {
             matrix.pending.load(|values| contents.f32s(values))?;
         }
         self.vectors.read_state(tensor, contents)
+    }
+
+    /// Adds what another rank has saved of a tensor. The step stays.
+    pub(super) fn take(&mut self, tensor: usize, from: &mut Taking<'_>) -> std::result::Result<(), Compress> {
+        if let Some(matrix) = self.matrices.iter_mut().find(|matrix| matrix.tensor == tensor) {
+            from.contents().u64()?;
+            matrix.pending.take(from)?;
+        }
+        self.vectors.take(tensor, from)
     }
 
     pub(super) fn residual_to(&self, tensor: usize, out: &mut [f32]) {

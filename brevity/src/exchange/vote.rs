@@ -9,6 +9,7 @@ use brevity_compress::state::{Reader, Writer};
 
 use super::gradient::{GradientMut, for_blocks};
 use super::room::Lacking;
+use super::taking::Taking;
 use super::{Ending, room};
 
 /// Tensors whose signs are voted on together.
@@ -122,6 +123,15 @@ impl VoteBucket {
         let Self { tensors, momentum, .. } = self;
         let place = tensors.iter().find(|place| place.tensor == tensor);
         place.map_or(Ok(()), |place| contents.f32s(&mut momentum[place.range.clone()]))
+    }
+
+    /// Passes over what another rank has saved of a tensor: this rank's momentum stays.
+    pub(super) fn take(
+        &self,
+        tensor: usize,
+        from: &mut Taking<'_>,
+    ) -> std::result::Result<(), brevity_compress::Error> {
+        self.place(tensor).map_or(Ok(()), |place| from.pass_over(place.range.len()))
     }
 
     /// A vote leaves no residual.

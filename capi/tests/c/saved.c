@@ -1,5 +1,7 @@
 /* Saved feedbacks: results after a load have the same bits as without it, and bytes that are not a saved
  * state are refused. */
+#include <float.h>
+
 #include "check.h"
 
 enum { ROWS = 40, COLS = 30, COUNT = ROWS * COLS, STEPS = 3 };
@@ -191,6 +193,134 @@ static void another_rank(brv_group *group)
     brv_feedback_free(witness);
 }
 
+/* A feedback takes over what another one has saved: the residuals add up, exactly for whole numbers. */
+static void takes_over(brv_group *group, enum method method)
+{
+    static float first[COUNT], second[COUNT], both[COUNT];
+    brv_feedback *feedback = NULL, *other = NULL, *witness = NULL, *fresh = NULL;
+    unsigned char *saved, *later;
+    size_t bytes, i;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&other) == BRV_OK);
+    CHECK(brv_feedback_new(&witness) == BRV_OK && brv_feedback_new(&fresh) == BRV_OK);
+    CHECK(step(group, feedback, method, 1) == BRV_OK && step(group, other, method, 2) == BRV_OK);
+    saved = save(feedback, &bytes);
+    CHECK(brv_feedback_load(witness, group, saved, bytes) == BRV_OK);
+    free(saved);
+    saved = save(other, &bytes);
+    CHECK(brv_feedback_residual(feedback, first, COUNT) == BRV_OK);
+    CHECK(brv_feedback_residual(other, second, COUNT) == BRV_OK);
+
+    CHECK_FAILS(brv_feedback_take_over(feedback, group, -1, saved, bytes), BRV_ERR_ARGUMENT, "rank is -1");
+    CHECK_FAILS(brv_feedback_take_over(feedback, group, 1, saved, bytes), BRV_ERR_ARGUMENT,
+                "the state of rank 0, expected the state of rank 1");
+    CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, NULL, bytes), BRV_ERR_ARGUMENT, "saved is NULL");
+    CHECK_FAILS(brv_feedback_take_over(feedback, NULL, 0, saved, bytes), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_feedback_take_over(NULL, group, 0, saved, bytes), BRV_ERR_ARGUMENT, "feedback is NULL");
+    for (i = 0; i < 8 * bytes; i += i < 8 * 400 ? 3 : 977) {
+        saved[i / 8] ^= (unsigned char)(1 << i % 8);
+        CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, saved, bytes), BRV_ERR_ARGUMENT, "saved state");
+        saved[i / 8] ^= (unsigned char)(1 << i % 8);
+    }
+    for (i = 0; i < bytes; i += i < 400 ? 7 : 61)
+        CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, saved, i), BRV_ERR_ARGUMENT,
+                    "was it written to the end");
+    saved = realloc(saved, bytes + 3);
+    CHECK(saved != NULL);
+    memcpy(saved + bytes, "end", 3);
+    CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, saved, bytes + 3), BRV_ERR_ARGUMENT,
+                "3 bytes follow the saved state");
+    CHECK(step(group, other, method, 3) == BRV_OK);
+    later = save(other, &bytes);
+    CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, later, bytes), BRV_ERR_ARGUMENT,
+                "after 2 steps, expected 1");
+    CHECK(alike(feedback, witness));
+
+    CHECK(brv_feedback_take_over(feedback, group, 0, saved, bytes) == BRV_OK);
+    CHECK(brv_feedback_residual(feedback, both, COUNT) == BRV_OK);
+    for (i = 0; i < COUNT; i++)
+        CHECK(both[i] == first[i] + second[i]);
+    /* One that is new takes over any state. */
+    CHECK(brv_feedback_take_over(fresh, group, 0, later, bytes) == BRV_OK && alike(fresh, other));
+    CHECK(step(group, feedback, method, 4) == BRV_OK && step(group, fresh, method, 4) == BRV_OK);
+    free(saved);
+    free(later);
+    brv_feedback_free(feedback);
+    brv_feedback_free(other);
+    brv_feedback_free(witness);
+    brv_feedback_free(fresh);
+}
+
+/* Sums that are not finite change nothing. */
+static void overflows(brv_group *group)
+{
+    static float gradient[COUNT];
+    brv_feedback *feedback = NULL, *witness = NULL;
+    unsigned char *saved;
+    size_t bytes, i;
+
+    for (i = 0; i < COUNT; i++)
+        gradient[i] = FLT_MAX;
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&witness) == BRV_OK);
+    CHECK(brv_gtopk_average(group, feedback, gradient, COUNT, 0.05, NULL) == BRV_OK);
+    saved = save(feedback, &bytes);
+    CHECK(brv_feedback_load(witness, group, saved, bytes) == BRV_OK);
+    CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, saved, bytes), BRV_ERR_NON_FINITE,
+                "let another rank take it over");
+    CHECK(alike(feedback, witness));
+    free(saved);
+    brv_feedback_free(feedback);
+    brv_feedback_free(witness);
+}
+
+/* The same for a list of tensors. */
+static void exchange_takes_over(brv_group *group)
+{
+    const char *const names[] = {"dense", "sparse", "matrix"};
+    static float gradients[3][COUNT], once[COUNT], twice[COUNT];
+    float *all[3] = {gradients[0], gradients[1], gradients[2]};
+    brv_exchange *used = NULL, *exchange = NULL;
+    unsigned char *saved;
+    size_t bytes, tensor, i;
+
+    CHECK(brv_exchange_new(group, &used) == BRV_OK && brv_exchange_new(group, &exchange) == BRV_OK);
+    CHECK(add_dense(used, "dense", COUNT) == BRV_OK && add_dense(exchange, "dense", COUNT) == BRV_OK);
+    CHECK(add_gtopk(used, "sparse", COUNT, 0.05) == BRV_OK);
+    CHECK(add_gtopk(exchange, "sparse", COUNT, 0.05) == BRV_OK);
+    CHECK(add_low_rank(used, "matrix", ROWS, COLS, 2) == BRV_OK);
+    for (tensor = 0; tensor < 3; tensor++)
+        for (i = 0; i < COUNT; i++)
+            gradients[tensor][i] = (float)number((uint32_t)tensor, 0, i, 1000);
+    CHECK(brv_exchange_average(used, all, 3, NULL) == BRV_OK);
+    CHECK(brv_exchange_saved_size(used, &bytes) == BRV_OK && (saved = calloc(bytes + 1, 1)) != NULL);
+    CHECK(brv_exchange_save(used, saved, bytes) == BRV_OK);
+
+    CHECK_FAILS(brv_exchange_take_over(exchange, 0, saved, bytes), BRV_ERR_ARGUMENT, "saved state");
+    /* It has not been used yet. */
+    CHECK(add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
+    CHECK(brv_exchange_take_over(exchange, 0, saved, bytes) == BRV_OK);
+    CHECK_FAILS(brv_exchange_take_over(exchange, 1, saved, bytes), BRV_ERR_ARGUMENT,
+                "the state of rank 0, expected the state of rank 1");
+    CHECK_FAILS(brv_exchange_take_over(exchange, -1, saved, bytes), BRV_ERR_ARGUMENT, "rank is -1");
+    CHECK_FAILS(brv_exchange_take_over(exchange, 0, saved, bytes - 1), BRV_ERR_ARGUMENT,
+                "written to the end");
+    CHECK_FAILS(brv_exchange_take_over(exchange, 0, saved, bytes + 1), BRV_ERR_ARGUMENT,
+                "1 bytes follow the saved state");
+    CHECK_FAILS(brv_exchange_take_over(exchange, 0, NULL, bytes), BRV_ERR_ARGUMENT, "saved is NULL");
+    CHECK_FAILS(brv_exchange_take_over(NULL, 0, saved, bytes), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK(brv_exchange_take_over(exchange, 0, saved, bytes) == BRV_OK);
+    for (tensor = 0; tensor < 3; tensor++) {
+        CHECK(brv_exchange_residual(used, names[tensor], once, COUNT) == BRV_OK);
+        CHECK(brv_exchange_residual(exchange, names[tensor], twice, COUNT) == BRV_OK);
+        for (i = 0; i < COUNT; i++)
+            CHECK(twice[i] == 2 * once[i]);
+    }
+    CHECK(brv_exchange_average(exchange, all, 3, NULL) == BRV_OK);
+    free(saved);
+    brv_exchange_free(used);
+    brv_exchange_free(exchange);
+}
+
 int main(void)
 {
     brv_group *group = join(), *alone = NULL;
@@ -204,6 +334,10 @@ int main(void)
     CHECK(brv_group_solo(&alone) == BRV_OK);
     damage(alone, GTOPK);
     damage(alone, LOW_RANK);
+    takes_over(alone, GTOPK);
+    takes_over(alone, LOW_RANK);
+    overflows(alone);
+    exchange_takes_over(alone);
     arguments(alone);
     brv_group_free(alone);
     return 0;

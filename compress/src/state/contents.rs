@@ -92,7 +92,7 @@ impl Writer {
 }
 
 /// Returns contents in the order in which they were written.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }

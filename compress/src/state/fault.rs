@@ -70,6 +70,17 @@ pub enum Fault {
         /// What the part should be loaded into.
         expected: String,
     },
+    /// It was saved after another number of steps than what it is added to.
+    #[error(
+        "saved state is after {found} steps, expected {expected}: take states that all ranks saved after the \
+         same step"
+    )]
+    Steps {
+        /// The steps before it was saved.
+        found: u64,
+        /// The steps of the object that takes it over.
+        expected: u64,
+    },
     /// Contents that no object can have, although the checksum is right.
     #[error("saved state is impossible: {what}")]
     Contents {

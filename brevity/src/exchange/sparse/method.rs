@@ -192,6 +192,18 @@ impl Method {
         Ok(())
     }
 
+    /// Reads what a tensor of the bucket has saved on another rank, and keeps nothing of it.
+    pub(super) fn pass_over(
+        &self,
+        contents: &mut Reader<'_>,
+    ) -> std::result::Result<(), brevity_compress::Error> {
+        if let Self::OkTopk(_) = self {
+            contents.u64()?;
+            read_threshold(contents)?;
+        }
+        Ok(())
+    }
+
     /// How many vectors of at most as many entries as a rank selects a step holds at the same time, how many
     /// messages of them, and other bytes.
     pub(super) fn working(&self, wire: Wire, world_size: u32) -> (usize, usize, usize) {
