@@ -1,5 +1,5 @@
-//! Steps of a gradient exchange on the simulated network. Computing takes no time there: it is measured on the
-//! clock of this machine, and stands beside the virtual time of the messages.
+//! Steps of a gradient exchange on the simulated network. Computing takes no time there: it is measured on
+//! the clock of this machine, and stands beside the virtual time of the messages.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -42,8 +42,8 @@ fn rows_follow_sizes_and_densities() {
     assert_eq!(bytes("lowrank-allreduce --transport sim --np 1024"), [1 << 20]);
     assert_eq!(bytes("gtopk-allreduce --transport sim --np 1024"), [1 << 20]);
     // What every rank gathers is longer than its vector.
-    assert_eq!(bytes("split-allreduce --transport sim --np 1024"), [512 << 10]);
-    assert_eq!(bytes("topk-allreduce --transport sim --np 1024 --density 0.001,0.01"), [32 << 10]);
+    assert_eq!(bytes("split-allreduce --transport sim --np 1024"), [256 << 10]);
+    assert_eq!(bytes("topk-allreduce --transport sim --np 1024 --density 0.001,0.01"), [32 << 10; 2]);
     assert_eq!(bytes("topk-allreduce --transport sim --np 1024 --elements 1M"), [4 << 20]);
 }
 

@@ -342,7 +342,7 @@ mod tests {
             ("--alpha 1e-5", "--alpha and --beta go with --transport sim"),
             ("--transport sim --trace a.json", "--trace does not go with --transport sim"),
             ("--transport sim --grace 3", "--grace does not go with --transport sim"),
-            ("--transport sim --beta -1", "from 0 to 1000 seconds"),
+            ("--transport sim --beta 2000", "from 0 to 1000 seconds"),
             ("--model matrix:5", "or matrix:ROWSxCOLUMNS"),
             ("--model alexnet", "--model alexnet: name one of resnet50"),
             ("--policy zip", "--policy \"zip\": "),

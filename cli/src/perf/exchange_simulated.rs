@@ -16,7 +16,8 @@ const DENSE: [Dtype; 2] = [Dtype::F32, Dtype::Bf16];
 /// Measures every row and prints it.
 ///
 /// # Errors
-/// [`Error::Arguments`](super::Error::Arguments) in a rank of a launcher; if averages differ or the output can't be written.
+/// [`Error::Arguments`](super::Error::Arguments) in a rank of a launcher; if averages differ or the output
+/// can't be written.
 pub fn perf(arguments: &PerfArguments, plan: &Plan, simulation: Simulation) -> Result<()> {
     simulated::check_alone()?;
     let outputs = Outputs::open(arguments.json.as_deref(), None)?;
