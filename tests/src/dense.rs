@@ -1,6 +1,7 @@
 //! Every dense collective by every algorithm against an oracle, with sums whose bits depend on their order.
 
 mod exact;
+mod uneven;
 
 use brevity::collectives::dense::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Lengths, Place, Reduce,
@@ -15,6 +16,7 @@ use crate::reductions::check_reduction;
 
 pub use exact::check_any_order;
 use exact::{check_exact, check_halves};
+use uneven::check_uneven;
 
 /// Vectors that are longer are reduced by the library only: they test segments, at many times the cost.
 const MOST_READINGS: usize = 1000;
@@ -163,6 +165,7 @@ pub async fn check_placed(group: &Group, topology: Topology, count: usize, only:
         check_reduction(group.0, ground, count).await?;
     }
     check_halves(group, count, only).await?;
+    check_uneven(group, count, only).await?;
     check_barrier(group, only).await?;
     let average = AllReduce::new::<f32>(ReduceOp::Average)?;
     check(group, only, case(average, sum.iter().map(|sum| sum / size as f32).collect())).await?;
