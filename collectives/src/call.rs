@@ -309,10 +309,6 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Without memory, this rank leaves the call. The group is closed when the call ends, because others may
     /// have enough.
     pub(crate) fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>> {
-        self.zeros_of(count)
-    }
-
-    fn zeros_of<T: Pod>(&self, count: usize) -> Result<Vec<T>> {
         bytemuck::allocation::try_zeroed_vec(count).map_err(|()| self.lacks_memory::<T>(count))
     }
 
@@ -324,15 +320,15 @@ impl<'comm, 'env> Call<'comm, 'env> {
         Ok(())
     }
 
-    /// So many zeros, aligned for elements of any type.
-    pub(crate) fn zeroed_bytes(&self, count: usize) -> Result<Chunk<'static, u8>> {
-        let lines = Chunk::from(self.zeros_of::<u128>(count.div_ceil(size_of::<u128>()))?);
-        Ok(lines.cast::<u8>().split_at(count).0)
-    }
-
     /// Memory to receive `count` elements into, with unspecified values.
     pub(crate) fn scratch<T: Pod>(&self, count: usize) -> Result<PoolBuffer<T>> {
         self.ranks.scratch.take(count).map_err(|_| self.lacks_memory::<T>(count))
+    }
+
+    /// So many bytes of such memory in one chunk, aligned for elements of any type.
+    pub(crate) fn scratch_chunk(&self, count: usize) -> Result<Chunk<'static, u8>> {
+        let lines = Chunk::from(self.scratch::<u128>(count.div_ceil(size_of::<u128>()))?);
+        Ok(lines.cast::<u8>().split_at(count).0)
     }
 
     fn lacks_memory<T>(&self, count: usize) -> Error {

@@ -1,16 +1,22 @@
 //! Every dense collective by every algorithm against an oracle, with sums whose bits depend on their order.
 
+mod exact;
+mod uneven;
+
 use brevity::collectives::dense::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Collective, Gather, Lengths, Place, Reduce,
     ReduceScatter, Scatter,
 };
 use brevity::collectives::{
-    Algorithm, Buffers, Call, Chunk, DataType, Element, Ground, Machine, Memory, Operation, Reducer, Result,
-    Sizes, Topology,
+    Algorithm, Buffers, Call, Chunk, Element, Ground, Machine, Memory, Operation, Result, Sizes, Topology,
 };
 use brevity::{Group, ReduceOp};
 
 use crate::reductions::check_reduction;
+
+pub use exact::check_any_order;
+use exact::{check_exact, check_halves};
+use uneven::check_uneven;
 
 /// Vectors that are longer are reduced by the library only: they test segments, at many times the cost.
 const MOST_READINGS: usize = 1000;
@@ -56,10 +62,9 @@ fn vectors(world_size: u32, count: usize) -> Vec<Vec<f32>> {
 pub(crate) fn algorithms<C: Collective>(
     collective: &C,
     sizes: Sizes,
-    (place, topology): (Place, Topology),
+    (place, ground): (Place, Ground),
     only: Option<Only>,
 ) -> Vec<Option<Algorithm>> {
-    let ground = Ground { topology, ..Ground::new(Machine::default(), place.world_size) };
     let work = collective.work(sizes, place);
     let fitting = C::ROWS.iter().filter(|row| place.world_size > 1 && (row.fits)(&work, &ground));
     let is_meant = |algorithm: &Option<Algorithm>| {
@@ -137,7 +142,8 @@ pub async fn check_all(group: &Group, count: usize, only: Option<Only>) -> Resul
 /// # Panics
 /// When a result is wrong.
 pub async fn check_placed(group: &Group, topology: Topology, count: usize, only: Option<Only>) -> Result<()> {
-    let group = (group, topology);
+    let ground = Ground { topology, ..Ground::new(Machine::default(), group.world_size()) };
+    let group = (group, ground);
     let (rank, size) = (group.0.rank(), group.0.world_size());
     let own = || vector(rank, count);
     let total = count * size as usize;
@@ -154,11 +160,12 @@ pub async fn check_placed(group: &Group, topology: Topology, count: usize, only:
         range: 0..count,
     };
     check(group, only, case(all_reduce, sum.clone())).await?;
-    check_exact(group, count, only).await?;
+    check_exact(group, (count, only), |number| number).await?;
     if only.is_none() && count <= MOST_READINGS {
-        check_reduction(group.0, topology, count).await?;
+        check_reduction(group.0, ground, count).await?;
     }
     check_halves(group, count, only).await?;
+    check_uneven(group, count, only).await?;
     check_barrier(group, only).await?;
     let average = AllReduce::new::<f32>(ReduceOp::Average)?;
     check(group, only, case(average, sum.iter().map(|sum| sum / size as f32).collect())).await?;
@@ -259,7 +266,7 @@ pub async fn check_placed(group: &Group, topology: Topology, count: usize, only:
         let broadcast = Broadcast::new::<f32>(root);
         let place = Place { rank, world_size: size };
         let sizes = Buffers::in_place(&mut own()).sizes();
-        for algorithm in algorithms(&broadcast, sizes, (place, topology), only) {
+        for algorithm in algorithms(&broadcast, sizes, (place, ground), only) {
             let data = if is_root { own() } else { vec![f32::NAN; count] };
             let (data, result) = group.0.with_algorithm(algorithm).start_broadcast(data, root).await;
             result?;
@@ -269,91 +276,11 @@ pub async fn check_placed(group: &Group, topology: Topology, count: usize, only:
     Ok(())
 }
 
-/// Checks sums of whole numbers, which may have any order.
-async fn check_exact((group, topology): (&Group, Topology), count: usize, only: Option<Only>) -> Result<()> {
-    let size = group.world_size();
-    let vector = |rank: u32| (0..count as u32).map(move |index| (rank + 1) * (index + 3)).collect::<Vec<_>>();
-    let expected: Vec<u32> = (0..count as u32).map(|index| size * (size + 1) / 2 * (index + 3)).collect();
-    let (rank, place) = (group.rank(), Place { rank: group.rank(), world_size: size });
-    let sizes = Buffers::in_place(&mut vector(rank)).sizes();
-    let all_reduce = AllReduce::new::<u32>(ReduceOp::Sum)?;
-    for algorithm in algorithms(&all_reduce, sizes, (place, topology), only) {
-        let by = group.with_algorithm(algorithm);
-        let (found, result) = by.start_all_reduce(vector(rank), ReduceOp::Sum).await;
-        result?;
-        assert!(found == expected, "all-reduce of {count} whole numbers by {algorithm:?}");
-    }
-    for root in [0, size - 1] {
-        let reduce = Reduce::new::<u32>(ReduceOp::Sum, root)?;
-        for algorithm in algorithms(&reduce, sizes, (place, topology), only) {
-            let room = vec![0u32; if rank == root { count } else { 0 }];
-            let by = group.with_algorithm(algorithm);
-            let ((_, found), result) = by.start_reduce(vector(rank), room, ReduceOp::Sum, root).await;
-            result?;
-            assert!(rank != root || found == expected, "reduce of {count} whole numbers by {algorithm:?}");
-        }
-    }
-    Ok(())
-}
-
-/// The `f32` whose upper half a number of 16 bits has: bf16.
-fn bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-/// The bf16 nearest to a finite `f32`, ties to even.
-fn to_bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
-}
-
-/// Checks sums of 16-bit numbers: in `f32`, in the fixed order, rounded once.
-async fn check_halves((group, topology): (&Group, Topology), count: usize, only: Option<Only>) -> Result<()> {
-    let (rank, size) = (group.rank(), group.world_size());
-    let total = count * size as usize;
-    let halves = |rank: u32, count: usize| vector(rank, count).into_iter().map(to_bf16).collect::<Vec<_>>();
-    let wide = |count: usize| -> Vec<Vec<f32>> {
-        (0..size).map(|rank| halves(rank, count).into_iter().map(bf16).collect()).collect()
-    };
-    let average = |sums: Vec<f32>| sums.into_iter().map(|sum| to_bf16(sum / size as f32)).collect::<Vec<_>>();
-    let averages = average(in_order(wide(count)));
-    let block = rank as usize * count..(rank as usize + 1) * count;
-    let blocks = average(in_order(wide(total)))[block.clone()].to_vec();
-    let reducer = Reducer::of(DataType::Bf16, ReduceOp::Average)?;
-    let group = (group, topology);
-    let all_reduce = AllReduce::of(reducer.clone());
-    let expected = Some(averages.clone());
-    let (input, data) = (halves(rank, count), halves(rank, count));
-    let case = Case { collective: all_reduce, input, output: count, expected, data, range: 0..count };
-    check(group, only, case).await?;
-    for root in [0, size - 1] {
-        let collective = Reduce::of(reducer.clone(), root);
-        let expected = if rank == root { Some(averages.clone()) } else { None };
-        let output = if rank == root { count } else { 0 };
-        let (input, data) = (halves(rank, count), halves(rank, count));
-        check(group, only, Case { collective, input, output, expected, data, range: 0..count }).await?;
-    }
-    let scatter = ReduceScatter::of(reducer, Lengths::Equal);
-    check(
-        group,
-        only,
-        Case {
-            collective: scatter,
-            input: halves(rank, total),
-            output: count,
-            expected: Some(blocks),
-            data: halves(rank, total),
-            range: block,
-        },
-    )
-    .await
-}
-
 /// Checks that no rank leaves a barrier before all have come.
-async fn check_barrier((group, topology): (&Group, Topology), only: Option<Only>) -> Result<()> {
+async fn check_barrier((group, ground): (&Group, Ground), only: Option<Only>) -> Result<()> {
     let place = Place { rank: group.rank(), world_size: group.world_size() };
     let sizes = Buffers::in_place::<u8>(&mut []).sizes();
-    for algorithm in algorithms(&Barrier, sizes, (place, topology), only) {
+    for algorithm in algorithms(&Barrier, sizes, (place, ground), only) {
         group.with_algorithm(algorithm).start_barrier().await.1?;
     }
     Ok(())
@@ -380,6 +307,14 @@ impl Bits for f32 {
     }
 }
 
+impl Bits for u32 {
+    const UNSET: Self = Self::MAX;
+
+    fn bits(self) -> u32 {
+        self
+    }
+}
+
 /// The bits of a number of 16 bits.
 impl Bits for u16 {
     const UNSET: Self = Self::MAX;
@@ -390,7 +325,7 @@ impl Bits for u16 {
 }
 
 async fn check<C: Collective, T: Bits>(
-    (group, topology): (&Group, Topology),
+    (group, ground): (&Group, Ground),
     only: Option<Only>,
     case: Case<C, T>,
 ) -> Result<()> {
@@ -398,7 +333,7 @@ async fn check<C: Collective, T: Bits>(
     let Case { collective, input, output, expected, data, range } = case;
     let mut room = vec![T::UNSET; output];
     let sizes = Buffers::apart(&input, &mut room).sizes();
-    for algorithm in algorithms(&collective, sizes, (place, topology), only) {
+    for algorithm in algorithms(&collective, sizes, (place, ground), only) {
         let by = group.with_algorithm(algorithm);
         let what = || {
             format!(

@@ -1,7 +1,7 @@
 //! A reduction of a program, on elements that the library doesn't know, in every collective that reduces.
 
 use brevity::collectives::dense::{AllReduce, Collective, Lengths, Place, Reduce, ReduceScatter};
-use brevity::collectives::{Algorithm, Buffers, Result, Topology};
+use brevity::collectives::{Algorithm, Buffers, Ground, Result};
 use brevity::{Group, Reduction};
 use bytemuck::{Pod, Zeroable};
 
@@ -56,8 +56,8 @@ pub fn together() -> Reduction<Reading> {
 ///
 /// # Panics
 /// When a result is wrong.
-pub async fn check_reduction(group: &Group, topology: Topology, count: usize) -> Result<()> {
-    let case = Case::new(group, topology, count);
+pub async fn check_reduction(group: &Group, ground: Ground, count: usize) -> Result<()> {
+    let case = Case::new(group, ground, count);
     case.all_reduce().await?;
     for root in [0, group.world_size() - 1] {
         case.reduce(root).await?;
@@ -68,14 +68,14 @@ pub async fn check_reduction(group: &Group, topology: Topology, count: usize) ->
 
 struct Case<'a> {
     group: &'a Group,
-    topology: Topology,
+    ground: Ground,
     count: usize,
     reduction: Reduction<Reading>,
 }
 
 impl<'a> Case<'a> {
-    fn new(group: &'a Group, topology: Topology, count: usize) -> Self {
-        Self { group, topology, count, reduction: together() }
+    fn new(group: &'a Group, ground: Ground, count: usize) -> Self {
+        Self { group, ground, count, reduction: together() }
     }
 
     fn expected(&self, count: usize) -> Vec<Reading> {
@@ -95,7 +95,7 @@ impl<'a> Case<'a> {
     ) -> Vec<Option<Algorithm>> {
         let (input, mut output) = (vec![Reading::zeroed(); input], vec![Reading::zeroed(); output]);
         let place = Place { rank: self.group.rank(), world_size: self.group.world_size() };
-        algorithms(collective, Buffers::apart(&input, &mut output).sizes(), (place, self.topology), None)
+        algorithms(collective, Buffers::apart(&input, &mut output).sizes(), (place, self.ground), None)
     }
 
     async fn all_reduce(&self) -> Result<()> {

@@ -180,7 +180,7 @@ impl ReduceScatter {
         memory: Memory<'env>,
         layout: &Layout,
     ) -> Result<Chunk<'env, u8>> {
-        let mut all = call.zeroed_bytes(layout.total())?;
+        let mut all = call.scratch_chunk(layout.total())?;
         // A copy: the vector stays as it is.
         all.copy_from_slice(memory.input());
         let all = by::doubling::all_reduce(call, &self.reducer, Memory { input: None, output: all }).await?;

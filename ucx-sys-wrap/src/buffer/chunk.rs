@@ -10,13 +10,14 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::memory::{RecvBuffer, self_contained_buffer, vector_parts};
+use super::pooled::PoolBuffer;
 use crate::memory::WriteLease;
 use crate::transport::RecvParts;
 
 /// Exclusive access to a range of elements, borrowed for `'env` or owned.
 ///
 /// A chunk can be split into disjoint chunks for different operations, and adjacent chunks can be joined
-/// again, both without copying. Owned memory is freed with its last chunk.
+/// again, both without copying. Owned memory is freed with its last chunk, and that of a pool given back.
 ///
 /// Invariants: `pointer..pointer + length` lies inside `origin`, whose pointer it derives from, and no other
 /// chunk of the same origin overlaps it.
@@ -33,6 +34,8 @@ struct Origin {
     bytes: usize,
     /// What was allocated, for the memory of a vector.
     owned: Option<Layout>,
+    /// What was taken of a pool: given back when it is dropped.
+    _pooled: Option<PoolBuffer<u8>>,
 }
 
 // SAFETY: a chunk has exclusive access to its elements, like a `&mut [T]` or a `Vec<T>`.
@@ -174,7 +177,7 @@ impl<'env, T: Pod> From<&'env mut [T]> for Chunk<'env, T> {
     fn from(borrowed: &'env mut [T]) -> Self {
         let (length, bytes) = (borrowed.len(), size_of_val(borrowed));
         let pointer = NonNull::from(borrowed).cast();
-        let origin = Arc::new(Origin { pointer: pointer.cast(), bytes, owned: None });
+        let origin = Arc::new(Origin { pointer: pointer.cast(), bytes, owned: None, _pooled: None });
         Self { pointer, length, origin, env: PhantomData }
     }
 }
@@ -185,8 +188,18 @@ impl<T: Pod> From<Vec<T>> for Chunk<'_, T> {
         let layout = Layout::array::<T>(capacity);
         let layout = layout.unwrap_or_else(|_| unreachable!("a vector is no longer than can be allocated"));
         let (bytes, owned) = (length * size_of::<T>(), Some(layout));
-        let origin = Arc::new(Origin { pointer: pointer.cast(), bytes, owned });
+        let origin = Arc::new(Origin { pointer: pointer.cast(), bytes, owned, _pooled: None });
         Self { pointer, length, origin, env: PhantomData }
+    }
+}
+
+impl<T: Pod> From<PoolBuffer<T>> for Chunk<'_, T> {
+    fn from(pooled: PoolBuffer<T>) -> Self {
+        let (pointer, length) = (pooled.pointer(), pooled.len());
+        let pooled = pooled.into_bytes();
+        let bytes = pooled.len();
+        let origin = Origin { pointer: pointer.cast(), bytes, owned: None, _pooled: Some(pooled) };
+        Self { pointer, length, origin: Arc::new(origin), env: PhantomData }
     }
 }
 
@@ -220,6 +233,7 @@ unsafe impl<T: Pod + Send + Sync> RecvBuffer for Chunk<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::Pool;
 
     #[test]
     fn pieces_are_disjoint_and_join_to_the_whole() {
@@ -278,6 +292,22 @@ mod tests {
         assert_eq!(Chunk::from(aligned).cast::<u8>().into_vec(), [0; 8]);
         drop(Chunk::from(vec![1u32; 5]).cast::<u8>());
         assert_eq!(Chunk::from(Vec::<u32>::new()).cast::<u8>().into_vec(), []);
+    }
+
+    #[test]
+    fn memory_of_a_pool_goes_back_with_its_last_piece() {
+        let pool = Pool::new();
+        let buffer = pool.take::<u128>(1000).unwrap();
+        let (address, mapped) = (buffer.as_ptr(), pool.statistics().mapped_bytes);
+        let (mut first, rest) = Chunk::from(buffer).cast::<u8>().split_at(7000);
+        first.fill(7);
+        assert_eq!((first.as_ptr(), first.len(), rest.len()), (address.cast(), 7000, 9000));
+        drop(rest);
+        assert_eq!(pool.statistics().kept_bytes, 0, "a piece is left");
+        assert_eq!(first.into_vec(), [7; 7000], "a copy: the memory is the pool's");
+        assert_eq!(pool.statistics().kept_bytes, mapped);
+        assert_eq!(pool.take::<u128>(1000).unwrap().as_ptr(), address);
+        assert!(Chunk::from(pool.take::<u128>(0).unwrap()).cast::<u8>().cast::<f64>().is_empty());
     }
 
     #[test]

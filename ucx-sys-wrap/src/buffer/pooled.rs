@@ -42,8 +42,17 @@ impl<T> PoolBuffer<T> {
         Self { pages: pages.map(ManuallyDrop::new), length, pool: Arc::clone(pool), element: PhantomData }
     }
 
-    fn pointer(&self) -> NonNull<T> {
+    pub(super) fn pointer(&self) -> NonNull<T> {
         self.pages.as_ref().map_or(NonNull::dangling(), |pages| pages.pointer.cast())
+    }
+
+    /// The same memory as bytes.
+    pub(super) fn into_bytes(mut self) -> PoolBuffer<u8>
+    where
+        T: Pod,
+    {
+        let (length, pool) = (self.length * size_of::<T>(), Arc::clone(&self.pool));
+        PoolBuffer { pages: self.pages.take(), length, pool, element: PhantomData }
     }
 
     /// Makes the buffer read-only and cheap to clone, without copying.

@@ -27,7 +27,7 @@ pub(in crate::dense) async fn all_gather<'env>(
     let (rank, ranks) = (call.rank() as usize, call.world_size() as usize);
     let turned = |place: usize| (rank + place) % ranks;
     let mut scratch = call
-        .zeroed_bytes(layout.total())?
+        .scratch_chunk(layout.total())?
         .split_into((0..ranks).map(|place| layout.block(turned(place)).len()));
     // A copy: the own block, into the row of those that are sent on.
     scratch[0].copy_from_slice(&all[layout.block(rank)]);

@@ -102,7 +102,7 @@ fn widened<'env>(
     if !reducer.is_wide() {
         return Ok((memory, None));
     }
-    let mut sums = call.zeroed_bytes(memory.input().len() / reducer.size() * reducer.wide())?;
+    let mut sums = call.scratch_chunk(memory.input().len() / reducer.size() * reducer.wide())?;
     reducer.in_mode(|| reducer.start(&mut sums, memory.input()));
     Ok((Memory { input: None, output: sums }, Some(memory.output)))
 }

@@ -56,7 +56,7 @@ impl<'a> Way<'a> {
         match input {
             // The output is not for these sums.
             Some(input) if self.to.is_own && !self.is_root => {
-                let sums = call.zeroed_bytes(input.len())?;
+                let sums = call.scratch_chunk(input.len())?;
                 Ok(Prepared { memory: Memory { input: Some(input), output: sums }, kept: Some(output) })
             }
             _ => Ok(Prepared { memory: Memory { input, output }, kept }),

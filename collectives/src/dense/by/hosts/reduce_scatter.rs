@@ -128,7 +128,7 @@ impl<'a> Way<'a> {
                 let mut row = Vec::with_capacity(own.len());
                 for (host, member) in own.iter().enumerate() {
                     let is_own = host == self.host;
-                    let room = if is_own { output[0].take() } else { zeros(call, &input, *member)? };
+                    let room = if is_own { output[0].take() } else { room_for(call, &input, *member)? };
                     row.push(room);
                 }
                 let longest = input.iter().map(|block| block.len()).max().unwrap_or(0);
@@ -160,7 +160,7 @@ impl<'a> Way<'a> {
     ) -> Result<Vec<Chunk<'env, u8>>> {
         let Self { reducer, .. } = self;
         let lengths = narrow.clone().map(|block| block.len() / reducer.size() * reducer.wide());
-        let mut blocks = call.zeroed_bytes(lengths.clone().sum())?.split_into(lengths);
+        let mut blocks = call.scratch_chunk(lengths.clone().sum())?.split_into(lengths);
         reducer
             .in_mode(|| blocks.iter_mut().zip(narrow).for_each(|(wide, block)| reducer.start(wide, block)));
         Ok(blocks)
@@ -244,6 +244,6 @@ impl<'a> Way<'a> {
 }
 
 /// Memory for the sums of a rank's block.
-fn zeros<'env>(call: &Call<'_, 'env>, blocks: &[&[u8]], rank: u32) -> Result<Chunk<'env, u8>> {
-    call.zeroed_bytes(blocks[rank as usize].len())
+fn room_for<'env>(call: &Call<'_, 'env>, blocks: &[&[u8]], rank: u32) -> Result<Chunk<'env, u8>> {
+    call.scratch_chunk(blocks[rank as usize].len())
 }
