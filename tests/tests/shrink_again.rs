@@ -1,5 +1,5 @@
 //! Groups that are shrunk once more, because a call has ended with an error, or was dropped, after the ranks
-//! had agreed.
+//! had agreed; and those that are taken for others of long ago.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -83,4 +83,19 @@ fn when_a_shrink_was_dropped() {
         most += 1;
     }
     assert!(most > 10, "only {most} turns");
+}
+
+/// The epochs of messages are the same again after 256 groups of one number.
+#[test]
+fn when_another_group_had_its_number_long_ago() {
+    on_local(2, |group| {
+        for turn in 0..262 {
+            let part = group.duplicate().unwrap();
+            if turn == 0 || turn > 250 {
+                part.abort();
+                part.shrink().unwrap().barrier().unwrap();
+            }
+        }
+        group.barrier().unwrap();
+    });
 }

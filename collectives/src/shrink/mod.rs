@@ -374,30 +374,6 @@ mod tests {
         GroupId { number, epoch: 0, members: 0 }
     }
 
-    /// The epoch of messages is the same again after 256 groups.
-    #[test]
-    fn a_group_is_another_one_than_that_which_had_its_number_long_ago() {
-        let place = |part: &Group| (part.context.ranks.number, part.context.ranks.epoch);
-        let shrink = |part: &Group| {
-            part.abort();
-            part.shrink().unwrap().barrier().unwrap();
-        };
-        std::thread::scope(|threads| {
-            for transport in ucx_sys_wrap::local::world(2) {
-                threads.spawn(move || {
-                    let group = Group::new(Box::new(transport), crate::Settings::default());
-                    let first = group.duplicate().unwrap();
-                    shrink(&first);
-                    let known = place(&first);
-                    drop(first);
-                    let mut parts = (0..5000).map(|_| group.duplicate().unwrap());
-                    shrink(&parts.find(|part| place(part) == known).unwrap());
-                    group.barrier().unwrap();
-                });
-            }
-        });
-    }
-
     #[test]
     fn what_is_remembered_is_bounded() {
         let agreements = Agreements::default();
