@@ -43,12 +43,12 @@ struct Ranks<'a> {
 }
 
 impl Ranks<'_> {
-    /// Seconds from the beginning to the end of the last rank. `lengths` are those of a rank's input and
-    /// output.
+    /// Seconds from the beginning to the end of the last rank. `lengths` are those of a rank's input, if it
+    /// has one apart, and output.
     fn measure<C: Collective>(
         &self,
         collective: &C,
-        lengths: impl Fn(u32) -> (usize, usize),
+        lengths: impl Fn(u32) -> (Option<usize>, usize),
         algorithm: Algorithm,
     ) -> f64 {
         let Ground { machine, world_size, any_order, slice_bytes: segment_bytes, .. } = self.ground;
@@ -71,7 +71,7 @@ impl Ranks<'_> {
             let collective = collective.clone();
             async move {
                 let begun = group.now();
-                let memory = (vec![1f32; input / 4], vec![0f32; output / 4]);
+                let memory = (input.map(|bytes| vec![1f32; bytes / 4]), vec![0f32; output / 4]);
                 group.start_call(Ok(collective), memory, lend).await.1.unwrap();
                 (group.now() - begun).as_secs_f64()
             }
@@ -86,16 +86,30 @@ impl Ranks<'_> {
         lengths: impl Fn(u32) -> (usize, usize),
         found: &mut Vec<String>,
     ) {
+        self.compare_placed(collective, |rank| (Some(lengths(rank).0), lengths(rank).1), found);
+    }
+
+    /// Likewise, apart or in place.
+    fn compare_placed<C: Collective>(
+        &self,
+        collective: &C,
+        lengths: impl Fn(u32) -> (Option<usize>, usize),
+        found: &mut Vec<String>,
+    ) {
         let ranks = self.ground.world_size;
         let limits = limits();
-        let room: usize = (0..ranks).map(|rank| lengths(rank).0 + lengths(rank).1).sum();
+        let room: usize = (0..ranks).map(|rank| lengths(rank).0.unwrap_or(0) + lengths(rank).1).sum();
         if room > limits.bytes {
             return;
         }
         let (input, output) = lengths(0);
         let place = Place { rank: 0, world_size: ranks };
-        let work = collective.work(Sizes { input: Some(input), output }, place);
+        let work = collective.work(Sizes { input, output }, place);
         for (algorithm, estimate) in estimates::<C>(&work, &self.ground) {
+            // In place some rounds leave ranks idle: it takes P rounds and more, not P - 1 as estimated.
+            if input.is_none() && algorithm == Algorithm::Pairwise {
+                continue;
+            }
             // Rounds of a tree are few messages, those of others as many as there are ranks.
             let segments = (estimate.bytes / self.ground.slice_bytes as f64).max(1.0);
             let Estimate { rounds, seconds, .. } = estimate;
@@ -107,8 +121,9 @@ impl Ranks<'_> {
             let measured = self.measure(collective, &lengths, algorithm);
             let ratio = seconds / measured;
             let text = format!(
-                "{} by {algorithm}, {ranks} ranks, {} bytes: {:.1} us, estimated {:.1} us, {ratio:.3}",
+                "{}{} by {algorithm}, {ranks} ranks, {} bytes: {:.1} us, estimated {:.1} us, {ratio:.3}",
                 C::OPERATION,
+                if input.is_none() { " in place" } else { "" },
                 work.bytes,
                 measured * 1e6,
                 seconds * 1e6
@@ -139,12 +154,17 @@ impl Ranks<'_> {
         self.compare(&AllReduce::of(halves.clone()), both, found);
         self.compare(&Reduce::of(halves.clone(), 0), |rank| (bytes, at_root(rank, bytes)), found);
         self.compare(&ReduceScatter::of(halves, Lengths::Equal), |_| (all, bytes), found);
-        self.compare(&AllToAll::new::<f32>(Lengths::Equal, Lengths::Equal), |_| (all, all), found);
+        let all_to_all = AllToAll::new::<f32>(Lengths::Equal, Lengths::Equal);
+        self.compare(&all_to_all, |_| (all, all), found);
+        self.compare_placed(&all_to_all, |_| (None, all), found);
     }
 }
 
-fn lend((input, output): &mut (Vec<f32>, Vec<f32>)) -> Buffers<'_> {
-    Buffers::apart(input, output)
+fn lend((input, output): &mut (Option<Vec<f32>>, Vec<f32>)) -> Buffers<'_> {
+    match input {
+        Some(input) => Buffers::apart(input, output),
+        None => Buffers::in_place(output),
+    }
 }
 
 #[test]

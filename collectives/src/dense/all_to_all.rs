@@ -135,6 +135,7 @@ impl Collective for AllToAll {
         }
         let mut blocks = received.split(output);
         match memory.input {
+            None if algorithm == Algorithm::Direct => by::direct::exchange(call, &mut blocks).await?,
             None => by::pairwise::exchange(call, &mut blocks).await?,
             Some(input) if algorithm == Algorithm::Direct => {
                 by::direct::all_to_all(call, &sent.read(input), &mut blocks).await?

@@ -141,3 +141,30 @@ pub(in crate::dense) async fn all_to_all<'env>(
     }
     Ok(())
 }
+
+/// Exchanges the blocks of `data` in place: block `i` goes to rank `i`, whose block for this rank takes its
+/// place. Blocks for each other are of equal length. What comes is in scratch memory until all is sent.
+pub(in crate::dense) async fn exchange<'env>(
+    call: &Call<'_, 'env>,
+    data: &mut [Chunk<'env, u8>],
+) -> Result<()> {
+    let (rank, ranks) = (call.rank() as usize, call.world_size() as usize);
+    let mut receives = Vec::with_capacity(ranks);
+    for (_, from) in peers(rank, ranks) {
+        receives.push((from, call.recv(from as u32, 0, call.scratch::<u8>(data[from].len())?)));
+    }
+    let sends: Vec<_> =
+        peers(rank, ranks).map(|(to, _)| (to, call.send(to as u32, 0, data[to].take()))).collect();
+    let mut come = Vec::with_capacity(ranks);
+    for (from, receive) in receives {
+        come.push((from, receive.await?));
+    }
+    for (to, send) in sends {
+        data[to] = send.await?;
+    }
+    for (from, block) in come {
+        // A copy: the block may be overwritten only when it was sent.
+        data[from].copy_from_slice(&block);
+    }
+    Ok(())
+}
