@@ -307,7 +307,7 @@ fn no_message_is_longer_than_said() {
 /// The mean of messages whose entries are at random places, of a whole vector and of a part of one.
 #[test]
 fn messages_are_as_long_as_is_usual() {
-    const MESSAGES: usize = 32;
+    const MESSAGES: usize = 16;
     let mut generator = Generator::new(11);
     let (mut encoder, mut message) = (Encoder::new(), Vec::new());
     for (places, count) in [
@@ -340,6 +340,7 @@ fn messages_are_as_long_as_is_usual() {
     }
     for values in Values::ALL {
         assert_eq!(usual_bytes(0, (0, 0), 0, values), most_bytes(0, 0, values));
-        assert_eq!(usual_bytes(9, (0, 9), usize::MAX, values), most_bytes(9, 9, values));
+        // Gaps of 0 take the byte of their width alone, a bitmap two.
+        assert_eq!(usual_bytes(9, (0, 9), usize::MAX, values), most_bytes(9, 9, values) - 1);
     }
 }

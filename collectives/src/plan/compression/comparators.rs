@@ -8,9 +8,10 @@ use crate::dense::{AllGather, AllReduce, Collective};
 use crate::description::Operation;
 use crate::plan::{Ground, Work};
 
-/// Operations of a singular value decomposition with both factors, for each element and each row of a square
-/// matrix: Golub and Van Loan, "Matrix computations", 8.6. One takes about as long as one of a dense sum.
-const SVD_OPERATIONS: f64 = 21.0;
+/// A singular value decomposition takes about as long as a dense sum of so many bytes for each element and
+/// each row of a square matrix. It has 21 operations for these (Golub and Van Loan, "Matrix computations",
+/// section 8.6).
+const SVD_BYTES: f64 = 250.0;
 
 pub(super) const METHODS: &[Method] = &[
     Method {
@@ -67,7 +68,7 @@ fn of_factors(summand: &Summand, rows_of: fn(usize, usize) -> usize) -> Option<W
 /// To find singular components of a nearly square matrix, and to add up those of all ranks.
 fn components(work: &Work, ground: &Ground) -> f64 {
     let (elements, rank) = (work.dim as f64, work.entries as f64);
-    let finding = SVD_OPERATIONS * 4.0 * elements * shape(work.dim)[0] as f64;
+    let finding = SVD_BYTES * elements * shape(work.dim)[0] as f64;
     let adding = (0.8 + 0.03 * rank) * 4.0 * elements * ground.ranks();
     ground.combining(finding + adding)
 }
