@@ -133,7 +133,7 @@ where
 fn planned(operation: Operation, wire: Wire, by: Option<Algorithm>, ground: &Ground) -> Planned {
     let summand = Summand { elements: DIM, entries: Some(ENTRIES), wire: Some(wire), ..Summand::default() };
     let ways = compare(&summand, ground);
-    let is_it = |way: &&Planned| way.operation == operation && (by.is_none() || way.algorithm == by);
+    let is_it = |way: &&Planned| way.operation == operation && by.is_none_or(|by| way.algorithm == by);
     *ways.iter().find(is_it).unwrap()
 }
 
@@ -153,7 +153,7 @@ fn the_faster_wire_is_chosen() {
             let machine = Machine { reduce: 1e-10, ..silent };
             let [pairs, packed] = [Wire::Pairs, PACKED].map(|wire| {
                 let way = planned(operation, wire, None, &Ground::new(machine, world_size));
-                let of_messages = planned(operation, wire, way.algorithm, &Ground::new(silent, world_size))
+                let of_messages = planned(operation, wire, Some(way.algorithm), &Ground::new(silent, world_size))
                     .estimate
                     .seconds;
                 let (limit, k, coder) = (ENTRIES, ENTRIES, || Coder::new(wire));

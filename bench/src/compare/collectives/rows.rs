@@ -208,7 +208,7 @@ impl Row {
         left_out: &mut Vec<String>,
     ) -> Result<()> {
         let given = &stage.ranks[..];
-        let usual = match (self.on, self.against) {
+        let usual: &[u32] = match (self.on, self.against) {
             (On::Sockets | On::Links, Against::AnyOrder) if !stage.quick => &[2, 4, 8],
             (On::Pairs, Against::AnyOrder) if !stage.quick => &[4, 8],
             _ => self.on.world_sizes(stage.quick),

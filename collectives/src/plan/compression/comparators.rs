@@ -96,7 +96,7 @@ mod tests {
             ("all-gather (atomo)", Algorithm::Ring, 7.0 * 2.0 * of_factors),
             ("all-gather (sign-norm)", Algorithm::Ring, 7.0 * (4.0 + f64::from(1 << 17))),
         ] {
-            let is_it = |way: &&Planned| way.collective() == collective && way.algorithm == Some(algorithm);
+            let is_it = |way: &&Planned| way.collective() == collective && way.algorithm == algorithm;
             let ways = ways();
             let found = ways.iter().find(is_it).unwrap();
             assert!((found.estimate.bytes / bytes - 1.0).abs() < 0.01, "{found}: {}", found.estimate.bytes);
