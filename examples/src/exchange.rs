@@ -1,9 +1,7 @@
-//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method; methods
-//! that round at random have a collective for each matrix.
+//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method.
 
 use crate::method::Method;
 use crate::model::Model;
-use crate::rounded::Rounded;
 use crate::trainer::{BoxError, Exchange};
 use brevity::compress::quantise::{Magnitude, Values};
 use brevity::{GradientExchange, Group, Policy, PutBack, ReduceOp};
@@ -12,6 +10,9 @@ use brevity_bench::timeline::Timeline;
 /// The momentum of signum's votes, and that of DGC before it selects.
 const SIGNUM_MOMENTUM: f32 = 0.9;
 const DGC_MOMENTUM: f32 = 0.9;
+
+/// The levels of qsgd: 4 bits a value, as in the paper's experiments (Alistarh et al., NeurIPS 2017).
+const QSGD_LEVELS: u8 = 7;
 
 /// How gradients are averaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,8 +31,6 @@ pub struct Way {
 pub struct GroupExchange {
     exchange: GradientExchange,
     method: Method,
-    /// For each tensor that is not in the exchange, how it is averaged.
-    others: Vec<Option<Rounded>>,
     steps: usize,
     timeline: Option<Timeline>,
     bytes_before: u64,
@@ -44,18 +43,14 @@ impl GroupExchange {
     /// # Errors
     /// If the library refuses the policy.
     pub fn new(group: &Group, model: &Model, way: Way) -> brevity::Result<Self> {
-        let (mut builder, mut others) = (GradientExchange::builder(group), Vec::new());
-        for (tensor, (name, shape)) in model.parameters().into_iter().enumerate() {
+        let mut builder = GradientExchange::builder(group);
+        for (name, shape) in model.parameters() {
             let is_matrix = shape.len() > 1;
-            let rounded = if is_matrix { Rounded::new(group, way, tensor) } else { None };
-            if rounded.is_none() {
-                builder = builder.tensor(name, shape, way.policy(is_matrix));
-            }
-            others.push(rounded);
+            builder = builder.tensor(name, shape, way.policy(is_matrix));
         }
         let exchange = builder.build()?;
         let bytes_before = bytes_out(group);
-        Ok(Self { exchange, method: way.method, others, steps: 0, timeline: None, bytes_before })
+        Ok(Self { exchange, method: way.method, steps: 0, timeline: None, bytes_before })
     }
 
     /// Adds its steps to a timeline.
@@ -71,7 +66,7 @@ impl GroupExchange {
 }
 
 impl Way {
-    /// The policy of a tensor that is in the exchange.
+    /// The policy of a tensor.
     pub fn policy(self, is_matrix: bool) -> Policy {
         match self.method {
             Method::Signum => Policy::signum(SIGNUM_MOMENTUM),
@@ -88,8 +83,9 @@ impl Way {
             Method::EightBit => Policy::quantised(Values::EightBit),
             Method::TwoBit => Policy::quantised(Values::TwoBit(Magnitude::Mean)),
             Method::OneBit => Policy::quantised(Values::OneBit(Magnitude::Mean)),
-            // Matrices of the last two are rounded at random.
-            Method::Dense | Method::Qsgd | Method::Terngrad => Policy::dense(),
+            Method::Qsgd => Policy::quantised(Values::Qsgd(QSGD_LEVELS)),
+            Method::Terngrad => Policy::quantised(Values::Ternary),
+            Method::Dense => Policy::dense(),
         }
     }
 }
@@ -104,15 +100,7 @@ impl Exchange for GroupExchange {
     }
 
     fn average(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), BoxError> {
-        let group = self.exchange.group();
-        let mut of_exchange = Vec::with_capacity(gradients.len());
-        for (gradient, rounded) in gradients.iter_mut().zip(&mut self.others) {
-            match rounded {
-                Some(rounded) => rounded.average(group, gradient)?,
-                None => of_exchange.push(gradient),
-            }
-        }
-        let report = self.exchange.begin()?.finish(&mut of_exchange)?;
+        let report = self.exchange.begin()?.finish(gradients)?;
         self.steps += 1;
         if let Some(timeline) = &mut self.timeline {
             timeline.add(&format!("{}, step {}", self.method, self.steps), &self.exchange, &report);

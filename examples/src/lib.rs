@@ -23,7 +23,6 @@ pub mod plot;
 pub mod progress;
 pub mod ranks;
 pub mod report;
-pub mod rounded;
 pub mod surviving;
 pub mod trainer;
 

@@ -30,9 +30,10 @@ pub enum Method {
     Dgc,
     /// Entries of the sum that reach a threshold, about as many as topk keeps (Ok-Topk).
     Oktopk,
-    /// Every element rounded at random to 4 bits, without error feedback (QSGD).
+    /// Every element rounded at random to 4 bits (QSGD), with error feedback.
     Qsgd,
-    /// Every element rounded at random to 2 bits, without error feedback (TernGrad).
+    /// Every element rounded at random to -1, 0 or 1 times half of the largest magnitude (TernGrad with other
+    /// clipping), with error feedback.
     Terngrad,
     /// Entries at places that all ranks draw alike, with error feedback.
     RandomK,

@@ -48,7 +48,6 @@ fn wrong_arguments_are_told_in_one_line() {
     for (words, expected) in [
         ("--ranks 2", "--ranks is 2, expected at least 3"),
         ("--losses 100000", "--losses is 100000, expected below a quarter of"),
-        ("--method qsgd", "--method is qsgd, expected one that an exchange has"),
         ("--wait -1", "--wait"),
         ("--data /nowhere", "no such folder"),
     ] {

@@ -11,13 +11,18 @@ use brevity_tests::dense::in_order;
 use brevity_tests::{on_groups, on_local, oracle};
 
 /// What the policy accepts for any tensor.
-const FORMATS: [Values; 6] = [
+const FORMATS: [Values; 11] = [
     Values::F32,
     Values::F16,
     Values::Bf16,
     Values::EightBit,
     Values::OneBit(Magnitude::Mean),
     Values::TwoBit(Magnitude::Mean),
+    Values::OneBitColumns(7),
+    Values::Ternary,
+    Values::Qsgd(2),
+    Values::Qsgd(7),
+    Values::Qsgd(127),
 ];
 
 /// The elements of each tensor: several in one slice, one that slices cut, and an empty one.

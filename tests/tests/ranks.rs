@@ -19,6 +19,7 @@ mod exchange_auto;
 mod exchange_low_rank;
 mod exchange_methods;
 mod exchange_quantised;
+mod exchange_rounded;
 mod exchange_scopes;
 mod exchange_state;
 mod exchange_thresholds;

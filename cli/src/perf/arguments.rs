@@ -86,8 +86,9 @@ pub struct PerfArguments {
     #[arg(long, value_name = "R")]
     pub rank: Option<usize>,
     /// Format of the values of quantised-allreduce, and of sparse collectives, with packed indices: f32, f16,
-    /// bf16, eight-bit, one-bit-mean, one-bit-min, two-bit-mean, two-bit-min [default: pairs of index and
-    /// value, 8 bytes each]
+    /// bf16, eight-bit, one-bit-mean, one-bit-min, two-bit-mean, two-bit-min, one-bit-columns,
+    /// one-bit-columns-C with C columns, ternary, qsgd-S with S levels [default: pairs of index and value, 8
+    /// bytes each]
     #[arg(long, value_name = "FORMAT")]
     pub values: Option<String>,
     /// Model whose gradients exchange averages: resnet50, vgg16, lstm, transformer, COUNTxLENGTH for as many

@@ -65,13 +65,6 @@ impl Arguments {
         in_range("--rank", self.rank, self.rank > 0, "at least 1")?;
         let density = self.density;
         in_range("--density", density, density > 0.0 && density <= 1.0, "above 0 and at most 1")?;
-        let is_exchanged = !matches!(self.method, Method::Qsgd | Method::Terngrad);
-        in_range(
-            "--method",
-            self.method,
-            is_exchanged,
-            "one that an exchange has, as dense, gtopk or lowrank",
-        )?;
         let is_time = Duration::try_from_secs_f64(self.wait).is_ok();
         in_range("--wait", self.wait, is_time, "a number of seconds")?;
         check_folder(self.data.as_deref())

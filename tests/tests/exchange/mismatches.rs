@@ -56,17 +56,28 @@ fn another_density_on_one_rank_is_a_mismatch() {
     }
 }
 
-/// The second pair has one format in common, with other magnitudes.
+/// Some pairs have one format in common, with other magnitudes, columns or levels.
 #[test]
 fn other_values_are_a_mismatch() {
     let pairs = [
         [Values::F32, Values::Bf16],
         [Values::OneBit(Magnitude::Mean), Values::OneBit(Magnitude::Min)],
         [Values::F16, Values::Bf16],
+        [Values::OneBitColumns(7), Values::OneBitColumns(8)],
+        [Values::Qsgd(7), Values::Qsgd(6)],
+        [Values::Qsgd(7), Values::Ternary],
     ];
-    for pair in pairs {
+    let policies: [fn(Values) -> Policy; 2] =
+        [|values| Policy::topk(0.25).values(values), |values| Policy::gtopk(0.25).values(values)];
+    for (pair, policy) in pairs.into_iter().flat_map(|pair| policies.map(|policy| (pair, policy))) {
         all_end_with_a_mismatch("values", move |group| {
-            let policy = Policy::topk(0.25).values(pair[usize::from(group.rank() == 1)]);
+            let policy = policy(pair[usize::from(group.rank() == 1)]);
+            GradientExchange::builder(group).tensor("a", [64], policy).build().unwrap()
+        });
+    }
+    for pair in pairs.into_iter().skip(3) {
+        all_end_with_a_mismatch("quantised values", move |group| {
+            let policy = Policy::quantised(pair[usize::from(group.rank() == 1)]);
             GradientExchange::builder(group).tensor("a", [64], policy).build().unwrap()
         });
     }
