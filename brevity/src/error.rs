@@ -153,8 +153,8 @@ pub enum Error {
     #[error(transparent)]
     State(#[from] brevity_compress::Error),
 
-    /// A residual, or what momentum keeps, has a sum with that of a saved state that is not finite. Nothing has
-    /// changed.
+    /// A residual, or what momentum keeps, has a sum with that of a saved state that is not finite. Nothing
+    /// has changed.
     #[error(
         "what rank {rank} has saved of tensor {tensor:?} and what this rank has of it have a sum that is not \
          finite: let another rank take it over"

@@ -951,10 +951,10 @@ brv_status brv_feedback_load(brv_feedback *feedback, brv_group *group, const voi
 brv_status brv_feedback_load_of(brv_feedback *feedback, brv_group *group, int32_t rank, const void *saved,
                                 size_t bytes);
 
-/* Adds what rank `rank` saved of its residual to that of the feedback, for a job with fewer ranks: of Q ranks,
- * rank q loads what rank q saved, then takes over the states of the ranks q + Q, q + 2 Q and so on. So nothing
- * is lost, and nothing counts twice. Each sum is rounded once. All else stays as it is: the number of steps,
- * the density, the warm start of low rank.
+/* Adds what rank `rank` saved of its residual to that of the feedback, for a job with fewer ranks: of Q
+ * ranks, rank q loads what rank q saved, then takes over the states of the ranks q + Q, q + 2 Q and so on. So
+ * nothing is lost, and nothing counts twice. Each sum is rounded once. All else stays as it is: the number of
+ * steps, the density, the warm start of low rank.
  *
  * The state was saved after as many steps as the feedback has made; one that has made none, or is new, takes
  * over any. BRV_ERR_ARGUMENT if it was not, and as for brv_feedback_load; BRV_ERR_NON_FINITE if a sum is not
@@ -1052,6 +1052,7 @@ typedef enum brv_method {
                        BRV_BEST_LOW_RANK: BRV_ERR_UNSUPPORTED in a library without the feature svd */
     BRV_SIGN_NORM = 14, /* every sign times the mean magnitude, gathered by all, with error feedback.
                            Karimireddy et al., ICML 2019 */
+    BRV_EXCLUDED = 15, /* nothing: each rank keeps its own gradient as it is */
     BRV_METHOD_MAX = BRV_ENUM_MAX
 } brv_method;
 
@@ -1160,6 +1161,7 @@ typedef struct brv_policy {
 #define BRV_POLICY_BEST_LOW_RANK(rank) BRV_POLICY_INIT(BRV_BEST_LOW_RANK, 0.0, rank)
 #define BRV_POLICY_ATOMO(rank) BRV_POLICY_INIT(BRV_ATOMO, 0.0, rank)
 #define BRV_POLICY_SIGN_NORM BRV_POLICY_INIT(BRV_SIGN_NORM, 0.0, 0)
+#define BRV_POLICY_EXCLUDED BRV_POLICY_INIT(BRV_EXCLUDED, 0.0, 0)
 
 /* Adds a tensor to the list: its name (UTF-8, unique in the list; copied), the lengths of its dimensions, and
  * how its gradients travel; NULL for dense.
@@ -1337,8 +1339,8 @@ brv_status brv_exchange_residual(brv_exchange *exchange, const char *name, float
 
 /* Like brv_feedback_saved_size, brv_feedback_save, brv_feedback_load, brv_feedback_load_of and
  * brv_feedback_take_over, for all tensors of the list. The state must have been saved with the same list.
- * Densities may differ, and stay as they are. What momentum before selection keeps is added too; momenta after
- * aggregation, thresholds and draws, and the momentum of BRV_SIGNUM, stay. */
+ * Densities may differ, and stay as they are. What momentum before selection keeps is added too; momenta
+ * after aggregation, thresholds and draws, and the momentum of BRV_SIGNUM, stay. */
 brv_status brv_exchange_saved_size(brv_exchange *exchange, size_t *bytes);
 brv_status brv_exchange_save(brv_exchange *exchange, void *out, size_t bytes);
 brv_status brv_exchange_load(brv_exchange *exchange, const void *saved, size_t bytes);

@@ -33,6 +33,7 @@ const UNBIASED_LOW_RANK: brv_method = 11;
 const BEST_LOW_RANK: brv_method = 12;
 const ATOMO: brv_method = 13;
 const SIGN_NORM: brv_method = 14;
+const EXCLUDED: brv_method = 15;
 
 /// The numbers of exact values in entries: pairs or packed, as is estimated to be faster; packed; pairs.
 const CHOSEN: brv_values = 0;
@@ -104,7 +105,8 @@ pub(crate) unsafe fn read(policy: *const brv_policy) -> Result<Policy, Failure> 
         QUANTISED => Ok(Policy::quantised(values_of(&policy)?)),
         SIGNUM => Ok(Policy::signum(momentum("momentum", policy.momentum)?)),
         SIGN_NORM => Ok(Policy::sign_norm()),
-        other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {SIGN_NORM})"))),
+        EXCLUDED => Ok(Policy::excluded()),
+        other => Err(refused("method", other, &format!("a brv_method ({DENSE} to {EXCLUDED})"))),
     }
 }
 
@@ -342,7 +344,7 @@ mod tests {
     fn every_method_of_rust_has_a_number() {
         let plain = |method| read_with(method, |_| ()).unwrap().to_string();
         let names: Vec<String> =
-            (DENSE..=SIGN_NORM).filter(|method| ![QUANTISED, SIGNUM].contains(method)).map(plain).collect();
+            (DENSE..=EXCLUDED).filter(|method| ![QUANTISED, SIGNUM].contains(method)).map(plain).collect();
         assert_eq!(
             names,
             [
@@ -357,7 +359,8 @@ mod tests {
                 "unbiased-low-rank:2",
                 "best-low-rank:2",
                 "atomo:2",
-                "sign-norm"
+                "sign-norm",
+                "excluded"
             ]
         );
     }
@@ -399,7 +402,7 @@ mod tests {
         };
         refused(DENSE, "size", |policy| policy.size -= 1);
         refused(0, "method", |_| ());
-        refused(SIGN_NORM + 1, "method", |_| ());
+        refused(EXCLUDED + 1, "method", |_| ());
         for method in [TOPK, GTOPK, OK_TOPK, RANDOM_K, RANDOM_BLOCK, BLOCK] {
             refused(method, "density", |policy| policy.density = 0.0);
             refused(method, "density", |policy| policy.density = f64::NAN);

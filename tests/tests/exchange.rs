@@ -2,6 +2,7 @@
 
 mod buckets;
 mod dense_steps;
+mod excluded;
 mod mismatches;
 mod momentum;
 mod participants;

@@ -1,6 +1,7 @@
 //! Low-rank tensors of an exchange, and the vectors that travel with them.
 
 mod compared;
+mod dense_steps;
 mod momentum;
 mod vectors;
 

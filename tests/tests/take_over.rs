@@ -36,7 +36,7 @@ const EXACT: [&str; 16] = [
 ];
 
 /// Those that round, or deliver something else than the sum of gradients.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "topk:0.1,values=bf16",
     "gtopk:0.1,values=one-bit-mean",
     "gtopk:0.1,put-back=published",
@@ -47,6 +47,7 @@ const OTHERS: [&str; 15] = [
     "quantised:one-bit-mean",
     "low-rank:2,min=1",
     "low-rank:2,min=1,post-momentum=0.5",
+    "low-rank:2,min=1,dense-steps=4",
     "low-rank:50",
     "unbiased-low-rank:2,min=1",
     "best-low-rank:2,min=1",

@@ -178,6 +178,7 @@ impl ExchangeBuilder {
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => plan.dense.push((None, (position, count))),
+                Resolved::Excluded => {}
                 Resolved::Auto { density } => {
                     plan.auto.push(Candidate { tensor: position, count, density });
                 }
@@ -189,9 +190,10 @@ impl ExchangeBuilder {
                 Resolved::SignNorm => {
                     plan.gathered.push((None, (position, Encoding::SignNorm { count })));
                 }
-                Resolved::LowRank { method, rows, cols, rank } => {
+                Resolved::LowRank { method, rows, cols, rank, dense_steps } => {
+                    course.dense_steps = course.dense_steps.max(dense_steps);
                     let seed = self.seed.wrapping_add(position as u64);
-                    let matrix = plan.add_matrix(position, method, [rows, cols, rank], seed);
+                    let matrix = plan.add_matrix((position, dense_steps), method, [rows, cols, rank], seed);
                     matrix.map_err(|error| refused(&name, error))?;
                 }
                 Resolved::Vector { method: LowRankMethod::PowerSgd } => plan.vectors.push((position, count)),
@@ -202,7 +204,8 @@ impl ExchangeBuilder {
             }
             let momentum = policy.post_momentum_factor().map(|factor| PostMomentum::new(factor, count));
             let momentum = momentum.transpose().map_err(|bytes| lacking(named(&name), bytes))?;
-            tensors.push(Tensor { name, count, momentum, choice: None });
+            let is_excluded = policy == Policy::excluded();
+            tensors.push(Tensor { name, count, momentum, choice: None, is_excluded });
         }
         let settings = (self.bucket_bytes, self.keeps_going, self.seed);
         plan.choose(&self.group, settings, &mut tensors, &mut course);
@@ -224,10 +227,11 @@ struct Plan {
     auto: Vec<Candidate>,
     dense: Vec<(Option<Values>, (usize, usize))>,
     votes: Vec<((), (usize, usize, f32))>,
-    low_rank: Vec<(usize, LowRank)>,
+    /// With dense steps.
+    low_rank: Vec<(u64, (usize, LowRank))>,
     /// Tensors of low-rank policies that do not shrink.
     vectors: Vec<Vector>,
-    unbiased: Vec<(usize, UnbiasedLowRank)>,
+    unbiased: Vec<((), (usize, UnbiasedLowRank))>,
     unbiased_vectors: Vec<Vector>,
     /// With a method for matrices.
     gathered: Vec<(Option<LowRankMethod>, (usize, Encoding))>,
@@ -276,16 +280,18 @@ impl Plan {
     /// Adds a matrix of rows, columns and a rank.
     fn add_matrix(
         &mut self,
-        tensor: usize,
+        (tensor, dense_steps): (usize, u64),
         method: LowRankMethod,
         [rows, cols, rank]: [usize; 3],
         seed: u64,
     ) -> std::result::Result<(), Compress> {
         let shape = Shape::new(rows, cols, rank);
         match method {
-            LowRankMethod::PowerSgd => self.low_rank.push((tensor, LowRank::new(rows, cols, rank, seed)?)),
+            LowRankMethod::PowerSgd => {
+                self.low_rank.push((dense_steps, (tensor, LowRank::new(rows, cols, rank, seed)?)));
+            }
             LowRankMethod::Unbiased => {
-                self.unbiased.push((tensor, UnbiasedLowRank::new(rows, cols, rank, seed)?));
+                self.unbiased.push(((), (tensor, UnbiasedLowRank::new(rows, cols, rank, seed)?)));
             }
             LowRankMethod::Best => self.gathered.push((Some(method), (tensor, Encoding::Best(shape)))),
             LowRankMethod::Atomo => self.gathered.push((Some(method), (tensor, Encoding::Atomo(shape)))),
@@ -354,8 +360,9 @@ impl Plan {
             with_matrices(matrices, elements, vectors, most(BUCKET_BYTES), most(DENSE_BUCKET_BYTES));
         self.dense.extend(left.into_iter().map(|vector| (None, vector)));
         let (has_several, mut buckets) = (members.len() > 1, Vec::new());
-        for (number, (matrices, vectors)) in members.into_iter().enumerate() {
+        for (number, (dense_steps, (matrices, vectors))) in members.into_iter().enumerate() {
             let mut bucket = LowRankBucket::default();
+            bucket.set_dense_steps(dense_steps);
             for (tensor, state) in matrices {
                 bucket.add(tensor, state).map_err(|error| refused(&tensors[tensor].name, error))?;
             }
@@ -383,7 +390,7 @@ impl Plan {
             with_matrices(matrices, elements, vectors, most(BUCKET_BYTES), most(DENSE_BUCKET_BYTES));
         self.dense.extend(left.into_iter().map(|vector| (None, vector)));
         let mut buckets = Vec::new();
-        for (matrices, vectors) in members {
+        for ((), (matrices, vectors)) in members {
             let mut bucket = UnbiasedBucket::default();
             for (tensor, state) in matrices {
                 let Tensor { name, count, .. } = &tensors[tensor];

@@ -66,12 +66,23 @@ impl Parts {
             has_changed |= buckets.iter_mut().any(|bucket| bucket.set_density(position, density));
         }
         for bucket in buckets {
-            if let Bucket::Sparse(bucket) = bucket {
-                has_changed |= bucket.follow_steps(course.steps);
-            }
+            has_changed |= match bucket {
+                Bucket::Sparse(bucket) => bucket.follow_steps(course.steps),
+                Bucket::LowRank(bucket) => bucket.follow_steps(course.steps),
+                _ => false,
+            };
         }
         if has_changed {
             self.describe_anew();
         }
+    }
+}
+
+/// How a tensor travels, in words around others, where it travels whole in so many first steps.
+pub(super) fn after_dense_steps(words: String, is_dense: bool, steps: u64) -> String {
+    match (is_dense, steps) {
+        (_, 0) => words,
+        (true, steps) => format!("dense for {steps} steps, then {words}"),
+        (false, steps) => format!("{words}, after {steps} dense steps"),
     }
 }

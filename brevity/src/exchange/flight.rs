@@ -25,8 +25,8 @@ pub(super) struct Running {
     /// Its result, if it has ended.
     pub(super) shares: Result<Shares, Collective>,
     pub(super) buckets: Vec<Flight>,
-    /// The bucket of each tensor, and whether its gradient is there.
-    pub(super) tensors: Vec<(usize, bool)>,
+    /// The bucket of each tensor, if it has one, and whether its gradient is there.
+    pub(super) tensors: Vec<(Option<usize>, bool)>,
     pub(super) confirming: Confirming,
 }
 
@@ -70,7 +70,8 @@ impl Running {
             });
         }
         *is_ready = true;
-        let flight = &mut self.buckets[*place];
+        let Some(place) = *place else { return Ok(()) };
+        let flight = &mut self.buckets[place];
         if let State::Ready(bucket, _) = &mut flight.state {
             let add = || in_standard_float_mode(|| bucket.accumulate(tensor, gradient));
             if !flight.watched.during(Phase::Select, Some(tensor), add) {

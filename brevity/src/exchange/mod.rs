@@ -91,6 +91,8 @@ struct Tensor {
     momentum: Option<PostMomentum>,
     /// How it travels, if that was chosen.
     choice: Option<Choice>,
+    /// Whether it does not travel: no bucket has it.
+    is_excluded: bool,
 }
 
 /// The outcome of a step.
@@ -113,7 +115,8 @@ impl GradientExchange {
 
     /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
     /// residuals. An average is the sum, divided once by the number of ranks; tensors with a [momentum after
-    /// aggregation](crate::Policy::post_momentum) get its sum with their momentum. `gradients` has one slice
+    /// aggregation](crate::Policy::post_momentum) get its sum with their momentum. Those that are
+    /// [excluded](crate::Policy::excluded) stay as they are. `gradients` has one slice
     /// for each tensor, in the builder's order, of any [type](GradientElement). Blocks until done.
     ///
     /// # Errors
@@ -149,11 +152,13 @@ impl GradientExchange {
     /// participants](ExchangeBuilder::average_over_participants).
     ///
     /// # Errors
-    /// As for [`average`](Self::average). `averages` are zeros then.
+    /// As for [`average`](Self::average). `averages` are zeros then, but for
+    /// [excluded](crate::Policy::excluded) tensors, which stay as they are.
     pub fn step_empty<E: GradientElement, G: AsMut<[E]>>(&mut self, averages: &mut [G]) -> Result<()> {
         let mut slices = all_of(averages);
         self.check(&slices)?;
-        slices.iter_mut().for_each(GradientMut::clear);
+        let averaged = slices.iter_mut().zip(&self.parts.tensors).filter(|(_, tensor)| !tensor.is_excluded);
+        averaged.for_each(|(slice, _)| slice.clear());
         self.parts.average(&self.group, false, &mut slices)
     }
 
@@ -332,7 +337,7 @@ impl GradientExchange {
 
     /// What of a tensor's gradients on this rank has not been sent yet; `None` for an unknown name, in the
     /// middle of a step, and before [`go_on`](Self::go_on). A dense tensor, and an unbiased one, has a
-    /// residual only after a failure, a signum tensor never: zeros.
+    /// residual only after a failure, a signum or an excluded tensor never: zeros.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
         let mut residual = vec![0.0; self.position(tensor).ok()?.1];
@@ -351,6 +356,9 @@ impl GradientExchange {
             return Err(Error::Shape { what: format!("the residual of {tensor:?}"), found, expected });
         }
         self.check_settled()?;
+        if self.parts.tensors[position].is_excluded {
+            out.fill(0.0);
+        }
         self.parts.buckets.iter().for_each(|bucket| bucket.residual_to(position, out));
         Ok(())
     }

@@ -146,7 +146,9 @@ fn texts_by(
     and: fn(&PostMomentum) -> String,
 ) -> impl Iterator<Item = String> {
     tensors.iter().enumerate().map(move |(position, tensor)| {
-        let words = buckets.iter().find_map(|bucket| of(bucket, tensor, position)).unwrap_or_default();
+        let excluded = tensor.is_excluded.then(|| "excluded".to_owned());
+        let words = excluded.or_else(|| buckets.iter().find_map(|bucket| of(bucket, tensor, position)));
+        let words = words.unwrap_or_default();
         let momentum = tensor.momentum.as_ref().map(and).unwrap_or_default();
         format!("tensor {:?} of {} elements, {words}{momentum}", tensor.name, tensor.count)
     })

@@ -353,7 +353,8 @@ mod tests {
     #[test]
     fn long_lists_of_names_are_cut() {
         let tensors: Vec<Tensor> = (0..9)
-            .map(|number| Tensor { name: format!("t{number}"), count: 1, momentum: None, choice: None })
+            .map(|number| format!("t{number}"))
+            .map(|name| Tensor { name, count: 1, momentum: None, choice: None, is_excluded: false })
             .collect();
         assert_eq!(names(&[3, 1], &tensors), "t3, t1");
         assert_eq!(names(&[0, 1, 2, 5, 8], &tensors), "t0, t1, t2 and 2 more");

@@ -76,7 +76,7 @@ impl GradientExchange {
         self.check_settled()?;
         let (begun, span) = (Instant::now(), debug_span!("step", rank = self.group.rank()));
         let Parts { tensors, buckets, of_buckets, of_head, over_participants, .. } = &mut self.parts;
-        let mut places = vec![(0, false); tensors.len()];
+        let mut places = vec![(None, false); tensors.len()];
         // Ranks that differ find out in the first call.
         if let Some(first) = of_buckets.first() {
             note_plan(&self.group, first, tensors, buckets);
@@ -91,7 +91,7 @@ impl GradientExchange {
         let flights = std::mem::take(buckets).into_iter().zip(of_buckets).enumerate();
         let flights = flights.map(|(place, (bucket, description))| {
             let members = bucket.tensors();
-            members.iter().for_each(|&tensor| places[tensor].0 = place);
+            members.iter().for_each(|&tensor| places[tensor].0 = Some(place));
             let reserved = self.group.reserve(*description, bucket.uses_slots());
             Flight {
                 left: members.len(),

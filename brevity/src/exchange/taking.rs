@@ -1,7 +1,7 @@
 //! Taking over what another rank has saved: in a job with fewer ranks nothing is lost.
 //!
-//! What waits on a rank is a sum of gradients, and what each rank gives is summed over all ranks. So it is the
-//! same whether two ranks give their residuals, or one of them gives the sum of both. That holds for what
+//! What waits on a rank is a sum of gradients, and what each rank gives is summed over all ranks. So it is
+//! the same whether two ranks give their residuals, or one of them gives the sum of both. That holds for what
 //! momentum before selection keeps as well, because it depends on the gradients linearly.
 //!
 //! A state is read twice. The first pass checks that all sums are finite, the second one stores them.
@@ -24,8 +24,8 @@ impl GradientExchange {
     /// Added are residuals, gradients kept after a failure, and what momentum before selection keeps
     /// (velocities of [`momentum`](crate::Policy::momentum), the sums of
     /// [`samomentum`](crate::Policy::samomentum)): each sum is rounded once. What all ranks have alike stays
-    /// that of this exchange: steps, warm starts, momenta after aggregation, thresholds and draws; and so does
-    /// the momentum of signum tensors, which have no residual.
+    /// that of this exchange: steps, warm starts, momenta after aggregation, thresholds and draws; and so
+    /// does the momentum of signum tensors, which have no residual.
     ///
     /// Both were saved after the same number of steps, for what was sent in between would count twice or be
     /// lost. An exchange that has made no step takes over any state; then it has no warm start and no

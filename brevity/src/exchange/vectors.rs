@@ -32,20 +32,20 @@ fn along(vectors: Vec<Vector>, firsts: &[usize], most: usize) -> (Vec<Vec<Vector
 /// The matrices of a bucket, and the vectors that travel with them.
 pub(super) type Members<S> = (Vec<(usize, S)>, Vec<Vector>);
 
-/// Puts matrices into buckets of at most `most` elements, each with the vectors of [`along`]. Returns also
-/// the vectors that travel otherwise.
-pub(super) fn with_matrices<S>(
-    matrices: Vec<(usize, S)>,
+/// Puts matrices that have a key in common into buckets of at most `most` elements, each with the vectors of
+/// [`along`]. Returns also the vectors that travel otherwise.
+pub(super) fn with_matrices<K: Copy + PartialEq, S>(
+    matrices: Vec<(K, (usize, S))>,
     elements: impl Fn(&S) -> usize,
     vectors: Vec<Vector>,
     most: usize,
     most_of_vectors: usize,
-) -> (Vec<Members<S>>, Vec<Vector>) {
-    let matrices = matrices.into_iter().map(|matrix| ((), matrix)).collect();
+) -> (Vec<(K, Members<S>)>, Vec<Vector>) {
     let buckets = in_buckets(matrices, |(_, state)| elements(state), most);
-    let firsts: Vec<usize> = buckets.iter().map(|((), members)| members[0].0).collect();
+    let firsts: Vec<usize> = buckets.iter().map(|(_, members)| members[0].0).collect();
     let (taken, left) = along(vectors, &firsts, most_of_vectors);
-    (buckets.into_iter().map(|((), members)| members).zip(taken).collect(), left)
+    let with_vectors = |((key, members), vectors)| (key, (members, vectors));
+    (buckets.into_iter().zip(taken).map(with_vectors).collect(), left)
 }
 
 #[cfg(test)]

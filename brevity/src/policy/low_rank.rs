@@ -16,6 +16,8 @@ pub(crate) struct LowRankPolicy {
     pub(crate) min_compression: f64,
     /// The factor of the momentum after aggregation.
     pub(crate) post_momentum: Option<f32>,
+    /// The first steps, in which everything travels.
+    pub(crate) dense_steps: u64,
 }
 
 /// How a matrix is approximated.
@@ -47,8 +49,14 @@ impl LowRankMethod {
 
     /// The policy of this method.
     pub(super) const fn policy(self, rank: usize) -> Policy {
-        let min_compression = DEFAULT_MIN_COMPRESSION;
-        Policy(Kind::LowRank(LowRankPolicy { method: self, rank, min_compression, post_momentum: None }))
+        let (min_compression, post_momentum, dense_steps) = (DEFAULT_MIN_COMPRESSION, None, 0);
+        Policy(Kind::LowRank(LowRankPolicy {
+            method: self,
+            rank,
+            min_compression,
+            post_momentum,
+            dense_steps,
+        }))
     }
 }
 
@@ -58,9 +66,7 @@ impl Policy {
     /// in the message of the left factors, with the averages of [`dense`](Self::dense) tensors. Give a
     /// model's biases this policy too, and they cost no message of their own.
     ///
-    /// Dense first steps can help while gradients change fast. For that, begin with an exchange of
-    /// [`dense`](Self::dense) tensors and build this one later: after a step that succeeded, a dense exchange
-    /// keeps nothing that the new exchange would need.
+    /// [Dense first steps](Self::dense_steps) can help while gradients change fast.
     #[must_use]
     pub const fn low_rank(rank: usize) -> Self {
         LowRankMethod::PowerSgd.policy(rank)
@@ -141,7 +147,7 @@ impl Policy {
 impl LowRankPolicy {
     /// The policy applied to a tensor of this shape and of `count` elements.
     pub(super) fn resolve(self, tensor: &str, shape: &[usize], count: usize) -> Result<Resolved> {
-        let Self { method, rank, min_compression, post_momentum } = self;
+        let Self { method, rank, min_compression, post_momentum, dense_steps } = self;
         let out_of_range =
             |parameter, found, expected| Error::Policy { tensor: tensor.into(), parameter, found, expected };
         if rank == 0 {
@@ -156,7 +162,10 @@ impl LowRankPolicy {
         let rows = shape.first().copied().unwrap_or(1);
         let cols = count.checked_div(rows).unwrap_or(0);
         let shrinks = shape.len() > 1 && worth_it(rows, cols, rank, min_compression);
-        Ok(if shrinks { Resolved::LowRank { method, rows, cols, rank } } else { Resolved::Vector { method } })
+        if shrinks {
+            return Ok(Resolved::LowRank { method, rows, cols, rank, dense_steps });
+        }
+        Ok(Resolved::Vector { method })
     }
 }
 
@@ -171,8 +180,35 @@ mod tests {
         for (name, shape) in [("bias", &[512][..]), ("scalar", &[]), ("small", &[4, 4]), ("empty", &[0, 4])] {
             assert_eq!(policy.resolve(name, shape).unwrap(), vector, "{name}");
         }
-        let conv = Resolved::LowRank { method, rows: 64, cols: 147, rank: 2 };
-        assert_eq!(policy.resolve("conv", &[64, 3, 7, 7]).unwrap(), conv);
+        let conv = |dense_steps| Resolved::LowRank { method, rows: 64, cols: 147, rank: 2, dense_steps };
+        assert_eq!(policy.resolve("conv", &[64, 3, 7, 7]).unwrap(), conv(0));
+        assert_eq!(policy.dense_steps(5).resolve("conv", &[64, 3, 7, 7]).unwrap(), conv(5));
+    }
+
+    #[test]
+    fn dense_steps_are_those_of_powersgd() {
+        for (text, policy) in [
+            ("low-rank:4,dense-steps=500", Policy::low_rank(4).dense_steps(500)),
+            (
+                "low-rank:4,min=3,post-momentum=0.9,dense-steps=1",
+                Policy::low_rank(4).min_compression(3.0).post_momentum(0.9).dense_steps(1),
+            ),
+        ] {
+            assert_eq!(text.parse::<Policy>().unwrap(), policy, "{text}");
+            assert_eq!(policy.to_string(), text);
+        }
+        for other in [Policy::unbiased_low_rank(2), Policy::best_low_rank(2), Policy::atomo(2)] {
+            assert_eq!(other.dense_steps(3), other);
+            let refused = format!("{other},dense-steps=3").parse::<Policy>().unwrap_err().to_string();
+            assert!(refused.contains("only min=FACTOR and post-momentum=FACTOR after"), "{refused}");
+        }
+        for (text, expected) in [
+            ("low-rank:4,dense-steps=-1", "dense-steps=N, with a number of steps"),
+            ("low-rank:4,rows=1", "only min=FACTOR, post-momentum=FACTOR and dense-steps=N after"),
+        ] {
+            let refused = text.parse::<Policy>().unwrap_err().to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod auto;
 mod columns;
+mod excluded;
 mod low_rank;
 mod momentum;
 mod rules;
@@ -43,6 +44,7 @@ pub struct Policy(pub(crate) Kind);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     Dense,
+    Excluded,
     Auto { density: f64 },
     Sparse(SparsePolicy),
     LowRank(LowRankPolicy),
@@ -220,6 +222,7 @@ impl Policy {
             |parameter, found, expected| Error::Policy { tensor: tensor.into(), parameter, found, expected };
         match self.0 {
             Kind::Dense => Ok(Resolved::Dense),
+            Kind::Excluded => Ok(Resolved::Excluded),
             Kind::Auto { density } => match Density::new(density) {
                 Ok(density) => Ok(Resolved::Auto { density }),
                 Err(_) => Err(out_of_range("density", density, DENSITIES)),
@@ -282,6 +285,7 @@ fn too_large(tensor: &str, shape: &[usize], expected: &'static str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resolved {
     Dense,
+    Excluded,
     Auto {
         density: Density,
     },
@@ -292,6 +296,7 @@ pub(crate) enum Resolved {
         rows: usize,
         cols: usize,
         rank: usize,
+        dense_steps: u64,
     },
     Vector {
         method: LowRankMethod,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Kind, Policy, SparsePolicy};
+use super::{Kind, LowRankMethod, LowRankPolicy, Policy, SparsePolicy};
 
 /// Which tensors a [threshold](crate::Threshold) is common to. With more than one, a rank selects as many
 /// entries as of each by itself, but the largest of all: a tensor with large gradients sends more of them.
@@ -69,13 +69,18 @@ impl Policy {
     ///
     /// With [`momentum`](Self::momentum) or [`samomentum`](Self::samomentum), velocities go on and nothing is
     /// masked: what is delivered is that of momentum SGD. Takes 4 bytes an element more, until selection
-    /// begins. No effect on policies that are not sparse.
+    /// begins.
+    ///
+    /// Of [`low_rank`](Self::low_rank) tensors, matrices travel whole with the vectors, and factors begin
+    /// from the seed afterwards. No effect on other policies.
     ///
     /// A warm-up as in Lin et al., ICLR 2018, 3.3; a [schedule](crate::ExchangeBuilder::schedule) of
     /// densities may follow, and counts the dense steps.
     #[must_use]
     pub const fn dense_steps(mut self, steps: u64) -> Self {
-        if let Kind::Sparse(SparsePolicy { dense_steps, .. }) = &mut self.0 {
+        if let Kind::Sparse(SparsePolicy { dense_steps, .. })
+        | Kind::LowRank(LowRankPolicy { method: LowRankMethod::PowerSgd, dense_steps, .. }) = &mut self.0
+        {
             *dense_steps = steps;
         }
         self

@@ -21,7 +21,7 @@ const PUT_BACKS: [(&str, PutBack); 3] = [
     ("merger-keeps", PutBack::MergerKeeps),
 ];
 
-const METHODS: &str = "dense, auto, auto:DENSITY, topk:DENSITY, gtopk:DENSITY, oktopk:DENSITY, \
+const METHODS: &str = "dense, excluded, auto, auto:DENSITY, topk:DENSITY, gtopk:DENSITY, oktopk:DENSITY, \
                        random-k:DENSITY, random-block:DENSITY, block:DENSITY, low-rank:RANK, \
                        unbiased-low-rank:RANK, best-low-rank:RANK, atomo:RANK, quantised:FORMAT, sign-norm \
                        or signum:MOMENTUM";
@@ -32,6 +32,7 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
+            Kind::Excluded => f.write_str("excluded"),
             Kind::Auto { density: auto::DENSITY } => f.write_str("auto"),
             Kind::Auto { density } => write!(f, "auto:{density}"),
             Kind::Sparse(policy) => {
@@ -59,12 +60,15 @@ impl fmt::Display for Policy {
                 let dense_steps = policy.dense_steps;
                 if dense_steps > 0 { write!(f, ",dense-steps={dense_steps}") } else { Ok(()) }
             }
-            Kind::LowRank(LowRankPolicy { method, rank, min_compression, post_momentum }) => {
+            Kind::LowRank(LowRankPolicy { method, rank, min_compression, post_momentum, dense_steps }) => {
                 write!(f, "{}:{rank}", method.name())?;
                 if min_compression != DEFAULT_MIN_COMPRESSION {
                     write!(f, ",min={min_compression}")?;
                 }
-                post_momentum.map_or(Ok(()), |factor| write!(f, ",post-momentum={factor}"))
+                if let Some(factor) = post_momentum {
+                    write!(f, ",post-momentum={factor}")?;
+                }
+                if dense_steps > 0 { write!(f, ",dense-steps={dense_steps}") } else { Ok(()) }
             }
             Kind::Quantised(values) => write!(f, "quantised:{values}"),
             Kind::Signum { momentum } => write!(f, "signum:{momentum}"),
@@ -78,15 +82,15 @@ impl fmt::Display for Policy {
 ///
 /// | method | number | settings |
 /// | --- | --- | --- |
-/// | `dense` | none | none |
+/// | `dense`, [`excluded`](Policy::excluded) | none | none |
 /// | `auto` | none, or a [density](Policy::auto) | none |
 /// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`pairs`](Policy::pairs), or [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`scope`](Policy::scope): [`tensor`, `bucket`, `model`](Scope); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov), [`hierarchical`](Policy::hierarchical): `yes`; [`dense-steps`](Policy::dense_steps): a number |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `oktopk` | [density](Policy::oktopk) | those of `topk` but `hierarchical` |
 /// | `random-k`, `random-block` | [density](Policy::random_k) | those of momentum; `dense-steps` |
 /// | `block` | [density](Policy::block) | those of momentum; `dense-steps` |
-/// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor |
-/// | `unbiased-low-rank`, `best-low-rank`, `atomo` | [rank](Policy::unbiased_low_rank) | those of `low-rank` |
+/// | `low-rank` | [rank](Policy::low_rank) | [`min`](Policy::min_compression), [`post-momentum`](Policy::post_momentum): a factor; `dense-steps` |
+/// | `unbiased-low-rank`, `best-low-rank`, `atomo` | [rank](Policy::unbiased_low_rank) | those of `low-rank` but `dense-steps` |
 /// | `sign-norm` | none | none |
 /// | `quantised` | [format](Policy::quantised): [`bf16`, `eight-bit`, ...](Values) | none |
 /// | `signum` | [momentum](Policy::signum) | none |
@@ -121,7 +125,7 @@ fn method_of(text: &str) -> Result<Policy, String> {
     };
     match name {
         "dense" if number.is_none() => Ok(Policy::dense()),
-        "dense" => Err("dense without a number".into()),
+        "excluded" if number.is_none() => Ok(Policy::excluded()),
         "auto" if number.is_none() => Ok(Policy::auto()),
         "auto" => density().map(|density| Policy::auto().density(density)),
         "topk" => density().map(Policy::topk),
@@ -131,7 +135,7 @@ fn method_of(text: &str) -> Result<Policy, String> {
         "random-block" => density().map(Policy::random_block),
         "block" => density().map(Policy::block),
         "sign-norm" if number.is_none() => Ok(Policy::sign_norm()),
-        "sign-norm" => Err("sign-norm without a number".into()),
+        "dense" | "excluded" | "sign-norm" => Err(format!("{name} without a number")),
         "quantised" => {
             let values = number.and_then(|number| number.parse().ok());
             values.map(Policy::quantised).ok_or_else(|| {
@@ -190,7 +194,10 @@ impl Policy {
                 let scope = Scope::named(value).map(|scope| self.scope(scope));
                 scope.ok_or_else(|| format!("scope=SCOPE, with one of {}", names()))
             }
-            (Kind::Sparse(_), "dense-steps") => {
+            (
+                Kind::Sparse(_) | Kind::LowRank(LowRankPolicy { method: LowRankMethod::PowerSgd, .. }),
+                "dense-steps",
+            ) => {
                 let steps = value.parse().ok().map(|steps| self.dense_steps(steps));
                 steps.ok_or_else(|| "dense-steps=N, with a number of steps".into())
             }
@@ -229,12 +236,11 @@ impl Policy {
                 Kind::Sparse(_) => {
                     "only momentum=FACTOR, nesterov=yes, clip=NORM, samomentum=FACTOR and dense-steps=N"
                 }
+                Kind::LowRank(LowRankPolicy { method: LowRankMethod::PowerSgd, .. }) => {
+                    "only min=FACTOR, post-momentum=FACTOR and dense-steps=N"
+                }
                 Kind::LowRank(_) => "only min=FACTOR and post-momentum=FACTOR",
-                Kind::Dense
-                | Kind::Auto { .. }
-                | Kind::Quantised(_)
-                | Kind::Signum { .. }
-                | Kind::SignNorm => "nothing",
+                _ => "nothing",
             }
             .to_owned()
                 + " after the method"),

@@ -14,7 +14,7 @@ int main()
                              BRV_POLICY_SIGNUM(0.9), BRV_POLICY_OK_TOPK(0.5), BRV_POLICY_RANDOM_K(0.5),
                              BRV_POLICY_RANDOM_BLOCK(0.5), BRV_POLICY_BLOCK(0.5),
                              BRV_POLICY_UNBIASED_LOW_RANK(2), BRV_POLICY_BEST_LOW_RANK(2),
-                             BRV_POLICY_ATOMO(2), BRV_POLICY_SIGN_NORM,
+                             BRV_POLICY_ATOMO(2), BRV_POLICY_SIGN_NORM, BRV_POLICY_EXCLUDED,
                              BRV_POLICY_QUANTISED(BRV_VALUES_QSGD(7)),
                              BRV_POLICY_QUANTISED(BRV_VALUES_COLUMNS(9))};
     brv_schedule schedules[] = {BRV_SCHEDULE_CONSTANT(0.5), BRV_SCHEDULE_LINEAR(0.5, 2), BRV_SCHEDULE_DGC};

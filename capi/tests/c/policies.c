@@ -199,6 +199,26 @@ static void momentum_comes_after_aggregation(brv_group *group)
     brv_exchange_free(with);
 }
 
+/* Each rank keeps its own gradient, whatever its values. */
+static void excluded_tensors_stay(brv_group *group)
+{
+    static float values[N], given[N];
+    brv_policy policy = BRV_POLICY_EXCLUDED;
+    brv_exchange *exchange = exchange_of(group, &policy);
+
+    fill(values, 0, brv_group_rank(group));
+    values[77] = NAN;
+    memcpy(given, values, sizeof values);
+    CHECK(average(exchange, values) == BRV_OK && memcmp(given, values, sizeof values) == 0);
+    CHECK(brv_exchange_residual(exchange, "tensor", given, N) == BRV_OK && given[0] == 0 && given[77] == 0);
+    brv_exchange_free(exchange);
+    exchange = new_exchange(group);
+    CHECK(brv_exchange_add_text(exchange, "tensor", shape, 2, "excluded") == BRV_OK);
+    memcpy(given, values, sizeof values);
+    CHECK(average(exchange, values) == BRV_OK && memcmp(given, values, sizeof values) == 0);
+    brv_exchange_free(exchange);
+}
+
 /* The first rule that fits decides. */
 static void rules(brv_group *group)
 {
@@ -355,6 +375,7 @@ int main(int count, char **arguments)
         a_bad_value_is_named(group, &kinds[i]);
     }
     momentum_comes_after_aggregation(group);
+    excluded_tensors_stay(group);
     rules(group);
     densities_follow_a_schedule(group);
     first_steps_may_be_dense(group);

@@ -15,7 +15,7 @@ static void wrong_policies(brv_exchange *exchange)
         CHECK_FAILS(brv_exchange_add(exchange, "x", shape, 2, &policy), BRV_ERR_ARGUMENT, words);           \
         policy = before;                                                                                    \
     } while (0)
-    REFUSES(policy.method = (brv_method)15, "policy.method is 15, expected a brv_method (1 to 14)");
+    REFUSES(policy.method = (brv_method)16, "policy.method is 16, expected a brv_method (1 to 15)");
     REFUSES(policy.density = 0, "policy.density is 0");
     REFUSES(policy.selection = (brv_selection)5, "policy.selection is 5");
     REFUSES(policy.selection = BRV_SELECTION_FIXED, "policy.threshold is 0");

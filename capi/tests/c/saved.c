@@ -219,7 +219,8 @@ static void takes_over(brv_group *group, enum method method)
     CHECK_FAILS(brv_feedback_take_over(NULL, group, 0, saved, bytes), BRV_ERR_ARGUMENT, "feedback is NULL");
     for (i = 0; i < 8 * bytes; i += i < 8 * 400 ? 3 : 977) {
         saved[i / 8] ^= (unsigned char)(1 << i % 8);
-        CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, saved, bytes), BRV_ERR_ARGUMENT, "saved state");
+        CHECK_FAILS(brv_feedback_take_over(feedback, group, 0, saved, bytes), BRV_ERR_ARGUMENT,
+                    "saved state");
         saved[i / 8] ^= (unsigned char)(1 << i % 8);
     }
     for (i = 0; i < bytes; i += i < 400 ? 7 : 61)

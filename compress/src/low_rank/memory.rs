@@ -2,7 +2,7 @@
 
 use super::{LowRank, Workspace, check_product, check_shape};
 use crate::bits::check_finite;
-use crate::dense::{Element, first_infinite_sum, take_out};
+use crate::dense::{Element, accumulate, first_infinite_sum, take_out};
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Accumulation, Product, Shape, Tile, Tiles};
 use crate::state::{Reader, State, Writer};
@@ -78,6 +78,30 @@ impl ErrorMemory {
             // The sums of the single tiles were finite; the total may not be.
             Ok(()) => check_product(&self.m, p).inspect_err(|_| self.withdraw(gradient)),
         }
+    }
+
+    /// `M = (M - P' Q'^T) + gradient` without a projection, for a step in which the whole matrix travels;
+    /// [`clear`](Self::clear) ends it. Cost: one pass that reads the gradient and `M` and writes `M`.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`]: nothing has changed. [`Error::NonFinite`] for the first sum that is not
+    /// finite: the gradient has been taken out again, up to rounding.
+    pub fn add<G: Element>(
+        &mut self,
+        state: &LowRank,
+        gradient: &[G],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        check_shape("the gradient", state.rows(), state.cols(), gradient.len())?;
+        self.check_state(state)?;
+        self.materialise(state, workspace);
+        accumulate(&mut self.m, gradient)
+    }
+
+    /// Records that all of `M` has been delivered.
+    pub fn clear(&mut self) {
+        self.m.fill(0.0);
+        self.is_pending = false;
     }
 
     /// `M` as it is compressed: the result of [`accumulate`](Self::accumulate). After

@@ -78,6 +78,26 @@ impl PowerSgd {
         self.memories[position].accumulate(&states[position], gradient, p, workspace)
     }
 
+    /// [`ErrorMemory::add`] for one matrix: it travels whole in this step, which [`clear`](Self::clear) ends.
+    ///
+    /// # Errors
+    /// The same as for [`ErrorMemory::add`].
+    ///
+    /// # Panics
+    /// If the batch has no matrix at `position`.
+    pub fn add<G: Element>(&mut self, position: usize, gradient: &[G]) -> Result<(), Error> {
+        let Batch { states, workspace, .. } = &mut self.batch;
+        self.memories[position].add(&states[position], gradient, workspace)
+    }
+
+    /// [`ErrorMemory::clear`] for one matrix. Its warm start stays.
+    ///
+    /// # Panics
+    /// If the batch has no matrix at `position`.
+    pub fn clear(&mut self, position: usize) {
+        self.memories[position].clear();
+    }
+
     /// The right factors of all memories' matrices for the packed left factors `p`, written to packed `q`.
     /// Cost: one read of all matrices.
     ///

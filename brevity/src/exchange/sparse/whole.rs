@@ -5,6 +5,7 @@ use brevity_collectives::dense::all_reduce;
 use brevity_collectives::{Call, Chunk, Error, ReduceOp, Result};
 use brevity_compress::SparseVec;
 
+use super::super::course::after_dense_steps;
 use super::super::room::{self, Lacking};
 use super::super::select::{Rule, Scratch, Selector};
 use super::Member;
@@ -60,11 +61,7 @@ impl Whole {
             Scope::Tensor => words,
             scope => format!("{words}, one threshold of the {scope}"),
         };
-        match (self.is_dense, self.dense_steps) {
-            (_, 0) => words,
-            (true, steps) => format!("dense for {steps} steps, then {words}"),
-            (false, steps) => format!("{words}, after {steps} dense steps"),
-        }
+        after_dense_steps(words, self.is_dense, self.dense_steps)
     }
 
     /// Takes the selected entries out of all tensors. Returns whether that was possible.
