@@ -153,9 +153,10 @@ fn the_faster_wire_is_chosen() {
             let machine = Machine { reduce: 1e-10, ..silent };
             let [pairs, packed] = [Wire::Pairs, PACKED].map(|wire| {
                 let way = planned(operation, wire, None, &Ground::new(machine, world_size));
-                let of_messages = planned(operation, wire, Some(way.algorithm), &Ground::new(silent, world_size))
-                    .estimate
-                    .seconds;
+                let of_messages =
+                    planned(operation, wire, Some(way.algorithm), &Ground::new(silent, world_size))
+                        .estimate
+                        .seconds;
                 let (limit, k, coder) = (ENTRIES, ENTRIES, || Coder::new(wire));
                 let measured = if operation == Operation::GTOPK_ALL_REDUCE {
                     let rule = PutBack::default();
