@@ -272,7 +272,7 @@ mod tests {
         };
         assert!(with(|options| options.size = 63).unwrap_err().contains("BRV_OPTIONS_INIT"));
         assert!(with(|options| options.algorithm = 1).unwrap_err().contains("only dense collectives"));
-        assert!(with(|options| options.algorithm = 14).unwrap_err().contains("(0 to 13)"));
+        assert!(with(|options| options.algorithm = 15).unwrap_err().contains("(0 to 14)"));
         assert!(with(|options| options.reserved[4] = 1).is_err());
         assert!(with(|options| options.name = c"\xff".as_ptr()).is_err());
         for seconds in [-1.0, f64::NAN, f64::NEG_INFINITY, 1e300, 1e-300] {

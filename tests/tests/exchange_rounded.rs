@@ -13,15 +13,16 @@ const SHAPE: [usize; 2] = [35, 20];
 const COUNT: usize = 700;
 
 /// What may have these values. All deliver what they select; with the published rule gTop-k would lose some.
-fn policies(values: Values) -> [Policy; 6] {
-    [
-        Policy::quantised(values),
+fn policies(values: Values) -> Vec<Policy> {
+    let of_entries = [
         Policy::topk(0.1).values(values),
         Policy::topk(0.1).values(values).hierarchical(),
         Policy::gtopk(0.1).values(values),
         Policy::gtopk(0.1).values(values).put_back(PutBack::MergerKeeps),
         Policy::oktopk(0.1).values(values),
-    ]
+    ];
+    let of_entries = of_entries.into_iter().filter(|_| values != Values::Qsgd(2));
+    [Policy::quantised(values)].into_iter().chain(of_entries).collect()
 }
 
 fn on_sim<R, F: Future<Output = R>>(world_size: u32, body: impl Fn(Group) -> F) -> Vec<R> {
@@ -63,6 +64,14 @@ async fn largest(group: Group, policy: Policy, element: Element) -> [f32; 2] {
         *half = exchange.residual("weight").unwrap().iter().fold(*half, |most, value| most.max(value.abs()));
     }
     halves
+}
+
+#[test]
+fn few_levels_are_for_whole_tensors() {
+    let group = Group::solo();
+    let policy = Policy::gtopk(0.1).values(Values::Qsgd(6));
+    let refused = GradientExchange::builder(&group).tensor("weight", SHAPE, policy).build();
+    assert!(refused.err().unwrap().to_string().contains("use qsgd-7"));
 }
 
 /// The first half sets the bound.

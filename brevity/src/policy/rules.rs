@@ -242,7 +242,7 @@ mod tests {
             ("dims<=dense", "a whole number"),
             ("size>-1=dense", "a whole number"),
             ("rank<2=dense", "a name"),
-            ("*=zip", "dense, auto"),
+            ("*=zip", "dense, excluded, auto"),
             ("*=gtopk:2", "a density above 0"),
         ] {
             let error = text.parse::<PolicyRules>().unwrap_err().to_string();

@@ -367,6 +367,7 @@ mod tests {
 
     #[test]
     fn what_is_no_policy_is_refused_with_what_is_expected() {
+        const LOW_RANK: &str = "only min=FACTOR, post-momentum=FACTOR and dense-steps=N after the method";
         for (text, expected) in [
             ("", METHODS),
             ("zip", METHODS),
@@ -386,9 +387,9 @@ mod tests {
             ("low-rank:2,min=0", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,min=inf", "min=FACTOR, with a factor above 0"),
             ("low-rank:2,min", "min=FACTOR, with a factor above 0"),
-            ("low-rank:2,put-back=published", "only min=FACTOR and post-momentum=FACTOR after the method"),
+            ("low-rank:2,put-back=published", LOW_RANK),
             ("low-rank:2,post-momentum=1", "post-momentum=FACTOR, with a factor of at least 0 and below 1"),
-            ("low-rank:2,momentum=0.9", "only min=FACTOR and post-momentum=FACTOR after the method"),
+            ("low-rank:2,momentum=0.9", LOW_RANK),
             ("gtopk:0.1,put-back=all", "put-back=RULE, with one of conserving, published, merger-keeps"),
             (
                 "gtopk:0.1,min=2",

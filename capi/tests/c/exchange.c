@@ -302,7 +302,7 @@ static void wrong_policies(brv_exchange *exchange)
     } while (0)
     REFUSES(policy.size = 88, "policy.size is 88, expected 96");
     REFUSES(policy.method = (brv_method)0, "policy.method is 0");
-    REFUSES(policy.method = (brv_method)15, "policy.method is 15");
+    REFUSES(policy.method = (brv_method)16, "policy.method is 16");
     REFUSES(policy.min_compression = -1, "policy.min_compression is -1");
     REFUSES(policy.reserved[0] = 1, "reserved");
     policy.method = BRV_TOPK;
@@ -310,7 +310,7 @@ static void wrong_policies(brv_exchange *exchange)
     REFUSES(policy.momentum_rule = (brv_momentum)4, "policy.momentum_rule is 4");
     REFUSES((policy.momentum_rule = BRV_MOMENTUM_CORRECTED, policy.momentum = 1), "policy.momentum is 1");
     REFUSES(policy.clip = -1, "policy.clip is -1");
-    REFUSES(policy.values = 8, "policy.values is 8");
+    REFUSES(policy.values = 13, "policy.values is 13");
     policy.method = BRV_GTOPK;
     REFUSES(policy.density = 0, "policy.density is 0");
     policy.density = 0.5;

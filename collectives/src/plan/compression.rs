@@ -385,9 +385,11 @@ mod tests {
             assert!((found.bytes / bytes - 1.0).abs() < 1e-3, "{operation}: {} {bytes}", found.bytes);
         }
         assert!(all.is_sorted_by(|a, b| a.seconds() <= b.seconds()));
-        let rows: usize = METHODS.iter().map(|method| method.rows.len()).sum();
+        use Algorithm::{Hosts, Ring, Slots};
+        let rows = METHODS.iter().flat_map(|method| method.rows);
+        let rows = rows.filter(|row| !matches!(row.algorithm, Ring | Hosts | Slots)).count();
         let own = all.iter().filter(|way| way.policy.is_none()).count();
-        assert!(own > rows - 3, "a ring and hosts do not fit");
+        assert!(own >= rows, "{own} of {rows}");
     }
 
     /// What a rank does itself counts: with a fast network it outweighs what compression saves.

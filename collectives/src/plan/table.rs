@@ -257,7 +257,7 @@ mod tests {
         }
         let chosen = |machine, bytes| is_chosen(machine, 4, bytes, (true, false));
         let links = |alpha, beta| Machine::uniform(alpha, beta);
-        assert!(!chosen(links(1e-3, 1e-12), 1 << 40), "long vectors go by messages");
+        assert!(!chosen(links(1e-6, 1e-12), 1 << 40), "long vectors go by messages");
         assert!(!chosen(links(1e-9, 1.0), 0), "short ones do");
         assert!(!chosen(links(1e-9, 0.0), 8), "messages that cost nothing");
         assert!(!is_chosen(usual, 1, 8, (true, true)), "there is nobody to share with");

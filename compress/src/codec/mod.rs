@@ -11,7 +11,7 @@
 //! encoding twice. `docs/compression.md` describes the message byte by byte. [`decode`] trusts no input: it
 //! returns a sparse vector with rising indices and finite values, or an error; a [`Decoder`] lends it block
 //! by block, for instance to a merge. Ranks that must have the same bits decode inside
-//! [`in_standard_float_mode`](crate::in_standard_float_mode).
+//! [`in_standard_float_mode`].
 //!
 //! ```
 //! use brevity_compress::codec::{Choice, Encoder, Plain, decode};

@@ -274,7 +274,9 @@ mod tests {
                 let (identity, cancel) = (job.identity(0, 0), cancel.clone());
                 move || cancel.during(|| Rendezvous::join(&identity).map(drop))
             });
-            [1, 2].map(|rank| job.join(threads, rank, 0));
+            for rank in [1, 2] {
+                job.join(threads, rank, 0);
+            }
             // The others have called it, or do so soon.
             std::thread::sleep(Duration::from_millis(300));
             cancel.cancel();
@@ -320,7 +322,9 @@ mod tests {
     fn one_that_has_another_place_of_return_calls_rank_0_too() {
         let (job, other) = (Job::new(true), Job::new(true));
         scope(|threads| {
-            [0, 1, 2].map(|rank| job.join(threads, rank, 0));
+            for rank in [0, 1, 2] {
+                job.join(threads, rank, 0);
+            }
             let mut identity = job.identity(3, 1);
             identity.place_of_return = Some(Master { host: "127.0.0.1".into(), port: other.port });
             assert!(matches!(come_back(&identity).unwrap(), Comeback::Begins));
