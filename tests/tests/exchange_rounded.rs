@@ -13,16 +13,15 @@ const SHAPE: [usize; 2] = [35, 20];
 const COUNT: usize = 700;
 
 /// What may have these values. All deliver what they select; with the published rule gTop-k would lose some.
-fn policies(values: Values) -> Vec<Policy> {
-    let of_entries = [
+fn policies(values: Values) -> [Policy; 6] {
+    [
+        Policy::quantised(values),
         Policy::topk(0.1).values(values),
         Policy::topk(0.1).values(values).hierarchical(),
         Policy::gtopk(0.1).values(values),
         Policy::gtopk(0.1).values(values).put_back(PutBack::MergerKeeps),
         Policy::oktopk(0.1).values(values),
-    ];
-    let of_entries = of_entries.into_iter().filter(|_| values != Values::Qsgd(2));
-    [Policy::quantised(values)].into_iter().chain(of_entries).collect()
+    ]
 }
 
 fn on_sim<R, F: Future<Output = R>>(world_size: u32, body: impl Fn(Group) -> F) -> Vec<R> {
@@ -45,9 +44,11 @@ type Element = fn(u32, u32, usize) -> f32;
 
 const GRADIENTS: [(&str, Element); 3] = [
     ("ones", |_, _, _| 1.0),
-    ("a drift", |rank, step, place| 1.0 + place as f32 / 300.0 + oracle::value(rank + 7 * step, place)),
+    ("a drift", |rank, step, place| {
+        1.0 + place as f32 / 300.0 + oracle::value(5_000 + rank + 3 * step, place)
+    }),
     ("some of them large", |rank, step, place| {
-        if place as u32 % 97 == step % 97 { 100.0 } else { oracle::value(rank + 7 * step, place) }
+        if place as u32 % 97 == step % 97 { 100.0 } else { oracle::value(5_000 + rank + 3 * step, place) }
     }),
 ];
 
@@ -55,34 +56,36 @@ fn gradient(element: Element, rank: u32, step: u32) -> Vec<f32> {
     (0..COUNT).map(|place| element(rank, step, place)).collect()
 }
 
-/// The largest magnitudes of a residual in both halves of 1,000 steps.
-async fn largest(group: Group, policy: Policy, element: Element) -> [f32; 2] {
-    let (mut exchange, mut halves) = (built(&group, policy), [0.0_f32; 2]);
+fn largest(residual: &[f32]) -> f64 {
+    residual.iter().fold(0.0, |most, value| most.max(value.abs().into()))
+}
+
+fn norm(residual: &[f32]) -> f64 {
+    residual.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt()
+}
+
+/// A measure of a rank's residual after each of 1,000 steps.
+async fn course(group: Group, policy: Policy, element: Element, measure: fn(&[f32]) -> f64) -> Vec<f64> {
+    let (mut exchange, mut course) = (built(&group, policy), Vec::new());
     for number in 0..1000 {
         exchange = step(exchange, gradient(element, group.rank(), number)).await.0;
-        let half = &mut halves[number as usize / 500];
-        *half = exchange.residual("weight").unwrap().iter().fold(*half, |most, value| most.max(value.abs()));
+        course.push(measure(&exchange.residual("weight").unwrap()));
     }
-    halves
+    course
 }
 
-#[test]
-fn few_levels_are_for_whole_tensors() {
-    let group = Group::solo();
-    let policy = Policy::gtopk(0.1).values(Values::Qsgd(6));
-    let refused = GradientExchange::builder(&group).tensor("weight", SHAPE, policy).build();
-    assert!(refused.err().unwrap().to_string().contains("use qsgd-7"));
-}
-
-/// The first half sets the bound.
+/// The second quarter sets the bound for the last. Their means, because residuals of gTop-k and Ok-Topk
+/// swing: what is not in the result returns whole. Growth with the root of the steps would give 1.5, linear
+/// growth 2.3.
 #[test]
 fn residuals_stay_bounded_over_1000_steps() {
     for (values, (what, element)) in FORMATS.into_iter().flat_map(|values| GRADIENTS.map(|of| (values, of))) {
         for policy in policies(values) {
-            let halves = on_sim(RANKS, move |group| largest(group, policy, element));
-            for (rank, [first, second]) in halves.into_iter().enumerate() {
-                let about = format!("{policy}, {what}, rank {rank}: {first}, then {second}");
-                assert!(second <= 1.5 * first + 1e-3, "{about}");
+            let ranks = on_sim(RANKS, move |group| course(group, policy, element, norm));
+            for (rank, norms) in ranks.into_iter().enumerate() {
+                let mean = |quarter: usize| norms[250 * quarter..][..250].iter().sum::<f64>() / 250.0;
+                let about = format!("{policy}, {what}, rank {rank}: {}, then {}", mean(1), mean(3));
+                assert!(mean(3) <= 1.25 * mean(1) + 1e-6, "{about}");
             }
         }
     }
@@ -100,9 +103,10 @@ fn residuals_are_within_the_bound_of_the_documentation() {
             let own = share / (1.0 - share) * most;
             let others = (RANKS - 1) as f32 * (most + own);
             let bound = own.max(share * (others + most) / (1.0 - share)) * 1.001;
-            let halves =
-                on_sim(RANKS, move |group| largest(group, Policy::quantised(values), element)).concat();
-            assert!(halves.iter().all(|&found| found <= bound), "{values}, {what}: {halves:?}, {bound}");
+            let policy = Policy::quantised(values);
+            let found = on_sim(RANKS, move |group| course(group, policy, element, largest)).concat();
+            let found = found.into_iter().fold(0.0, f64::max);
+            assert!(found <= bound.into(), "{values}, {what}: {found}, {bound}");
         }
     }
 }

@@ -249,10 +249,6 @@ pub(super) fn named(wire: Wire) -> String {
     }
 }
 
-/// The fewest levels of QSGD for selected entries. With two, residuals of gTop-k under a drift were still
-/// growing after 1,000 steps.
-const FEWEST_LEVELS: u8 = 7;
-
 /// Whether several values on a wire share a scale, which must be of one tensor.
 pub(crate) const fn has_scales(wire: Option<Wire>) -> bool {
     !matches!(wire, None | Some(Wire::Pairs | Wire::Coded(Values::F32 | Values::F16 | Values::Bf16)))
@@ -269,12 +265,6 @@ impl SparsePolicy {
         }
         if !self.method.has_entries() && self.scope != Scope::Tensor {
             return Some(("the scope of a threshold", "it does not select entries by their magnitudes"));
-        }
-        if let Some(Wire::Coded(Values::Qsgd(levels))) = self.wire
-            && levels < FEWEST_LEVELS
-        {
-            let reason = "with fewer than 7 levels a residual may grow without bound: use qsgd-7";
-            return Some(("a format of values", reason));
         }
         if has_scales(self.wire) && self.scope != Scope::Tensor {
             let reason = "its tensors travel alone, because its format of values has scales: use f32, f16 \
