@@ -20,12 +20,18 @@ use crate::error::{Error, Result};
 /// No parameters, for replies of which only the outcome matters.
 pub(super) const UNUSED: Option<&mut [Vec<f32>]> = None;
 
+/// Replies come while they are polled for, and a task that never waits lets no other one run: it does so after
+/// this many.
+const AT_ONCE: u32 = 16;
+
 /// The worker of this rank.
 pub(super) struct Worker {
     pub(super) seats: Vec<Seat>,
     lines: Vec<Line>,
     /// Whether it has the model.
     pub(super) has_fetched: bool,
+    /// The awaited waits that have ended at once, in a row.
+    at_once: u32,
 }
 
 /// What a wait has brought.
@@ -66,7 +72,7 @@ impl Worker {
             (0..plan.roles.servers.len()).map(|shard| Seat::new(plan, shard)).collect::<Result<_>>()?;
         let servers = plan.roles.servers.iter();
         let lines = servers.map(|&server| Line::new(server, server == rank));
-        Ok(Self { seats, lines: lines.collect(), has_fetched: false })
+        Ok(Self { seats, lines: lines.collect(), has_fetched: false, at_once: 0 })
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -144,10 +150,16 @@ impl Worker {
         for pending in self.lines.iter_mut().filter_map(|line| line.pending.as_mut()) {
             around.peers.compute(std::mem::take(&mut pending.cost)).await;
         }
-        let (mut taken, look) = (Taken::default(), Look { waker: None, finds_lost: false });
+        if self.at_once >= AT_ONCE && !around.peers.is_simulated() {
+            self.at_once = 0;
+            let_others_run().await;
+        }
+        let (mut taken, mut polls) = (Taken::default(), 0_u32);
+        let look = Look { waker: None, finds_lost: false };
         if !self.take_ended(around, look, parameters.as_deref_mut(), &mut taken) {
             let mut alarm = set_alarm(around.peers, around.timeout);
             let ended = poll_fn(|context| {
+                polls += 1;
                 let alarm = Pin::new(&mut alarm).poll(context);
                 // Only now: its turns of the engine bring replies, and the notices of lost servers.
                 let look = Look { waker: Some(context.waker()), finds_lost: true };
@@ -160,6 +172,7 @@ impl Worker {
                 taken.failures.extend(self.end_first(around, Outcome::of_alarm(ended)));
             }
         }
+        self.at_once = if polls > 1 { 0 } else { self.at_once + 1 };
         around.result(taken)
     }
 
@@ -281,6 +294,19 @@ impl Worker {
         let lines = self.lines.iter().zip(&self.seats);
         lines.filter_map(|(line, seat)| line.tell(around, seat.request(kind))).collect()
     }
+}
+
+/// Ends when its task is polled again.
+async fn let_others_run() {
+    let mut is_again = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_again, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The error of a gradient, or of a sum with one, that is not finite.

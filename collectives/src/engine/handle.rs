@@ -288,7 +288,10 @@ impl<T> Future for Handle<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         // Inside a body and in simulations nobody else runs on this thread.
         let is_in_runtime = !self.engine.is_simulated && !InBody::is_here();
-        if is_in_runtime && !self.was_pending && self.engine.parked.counts_at_once() {
+        if self.was_pending {
+            // Only now is it known that others have run: the task may have gone on with something else.
+            self.engine.parked.reset_at_once();
+        } else if is_in_runtime && self.engine.parked.counts_at_once() {
             self.was_pending = true;
             return next_turn(context);
         }
@@ -308,7 +311,6 @@ impl<T> Future for Handle<T> {
             result = self.take();
             if result.is_none() {
                 self.was_pending = true;
-                self.engine.parked.reset_at_once();
                 return if is_again { next_turn(context) } else { Poll::Pending };
             }
         }

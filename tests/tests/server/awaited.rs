@@ -11,7 +11,7 @@ use brevity::server::{Method, Servers};
 use brevity::{Error, Group, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use tokio::runtime::Builder;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use brevity_tests::pushes::{Record, builder, check_mass, zeros};
@@ -135,6 +135,37 @@ fn give_up(wire: Wire) {
             ended("it waits for a server that is gone", server.leave_async()).await.unwrap();
         }
         group.start_barrier().await.1.unwrap();
+        group.leave().await.unwrap();
+    });
+}
+
+/// Replies come while a worker polls for them: without a rest of its own, nothing else would run.
+#[test]
+fn a_worker_whose_replies_come_at_once_lets_other_tasks_run() {
+    const FETCHES: u32 = 400;
+    on_one_thread(Wire::Tcp, 2, |group| async move {
+        let server = builder(&group).servers(Servers::Dedicated(1)).build_async(&zeros());
+        let mut server = server.await.unwrap();
+        if !server.is_worker() {
+            server.serve_async().await.unwrap();
+        } else {
+            let turns = Arc::<AtomicU32>::default();
+            let counter = Arc::clone(&turns);
+            let other = tokio::spawn(async move {
+                loop {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    yield_now().await;
+                }
+            });
+            let mut parameters = zeros();
+            for _ in 0..FETCHES {
+                server.fetch_async(&mut parameters).await.unwrap();
+            }
+            other.abort();
+            let turns = turns.load(Ordering::Relaxed);
+            assert!(turns >= FETCHES / 20, "{turns} turns of another task");
+            server.leave_async().await.unwrap();
+        }
         group.leave().await.unwrap();
     });
 }
