@@ -1,20 +1,12 @@
 //! Which arguments `brevity perf` takes, and which it refuses.
 
 use brevity_bench::perf::{Simulation, SparseCollective};
-use clap::Parser;
 
+use super::super::parsed::parsed_line;
 use super::*;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    arguments: PerfArguments,
-}
-
 fn plan(line: &str) -> Result<Plan, String> {
-    let words = std::iter::once("perf").chain(line.split_whitespace());
-    let command = Command::try_parse_from(words).map_err(|error| error.to_string())?;
-    command.arguments.plan().map_err(|error| error.to_string())
+    parsed_line(line)?.plan().map_err(|error| error.to_string())
 }
 
 #[test]

@@ -280,23 +280,12 @@ mod tests {
 
     use brevity::Settings;
     use brevity::transport::local;
-    use clap::Parser;
 
+    use super::super::parsed::parsed;
     use super::*;
 
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        arguments: PerfArguments,
-    }
-
-    fn arguments(line: &str) -> PerfArguments {
-        let words = ["perf", NAME].into_iter().chain(line.split_whitespace());
-        Command::try_parse_from(words).unwrap().arguments
-    }
-
     fn plan_of(line: &str) -> Plan {
-        Plan::of(&arguments(line)).unwrap()
+        Plan::of(&parsed(NAME, line)).unwrap()
     }
 
     #[test]
@@ -351,7 +340,7 @@ mod tests {
             ("--iterations 0", "at least 1"),
             ("--ranks 0", "from 1 to"),
         ] {
-            let message = Plan::of(&arguments(line)).err().unwrap().to_string();
+            let message = Plan::of(&parsed(NAME, line)).err().unwrap().to_string();
             assert!(message.contains(expected), "{line}: {message}");
             assert_eq!(message.lines().count(), 1, "{line}: {message}");
         }

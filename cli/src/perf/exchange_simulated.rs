@@ -114,19 +114,11 @@ fn line(row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
+    use super::super::parsed::parsed;
     use super::*;
 
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        arguments: PerfArguments,
-    }
-
     fn rows(line: &str) -> Vec<Row> {
-        let words = ["perf", NAME, "--transport", "sim"].into_iter().chain(line.split_whitespace());
-        let plan = Plan::of(&Command::try_parse_from(words).unwrap().arguments).unwrap();
+        let plan = Plan::of(&parsed(NAME, &format!("--transport sim {line}"))).unwrap();
         let mut rows = Vec::new();
         measure(&plan, plan.on.unwrap(), &mut |row| {
             rows.push(row);

@@ -119,30 +119,19 @@ fn extent(arguments: &PerfArguments) -> Result<Extent> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
+    use super::super::parsed::parsed;
     use super::*;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        arguments: PerfArguments,
-    }
-
-    fn arguments(line: &str) -> PerfArguments {
-        Command::try_parse_from(["perf", NAME].into_iter().chain(line.split_whitespace())).unwrap().arguments
-    }
 
     #[test]
     fn elements_and_turns_have_defaults() {
-        let found = |line: &str| extent(&arguments(line)).unwrap();
+        let found = |line: &str| extent(&parsed(NAME, line)).unwrap();
         assert_eq!(found(""), Extent { elements: 25_000_000, iterations: 11 });
         assert_eq!(found("--elements 4K --iterations 3"), Extent { elements: 4096, iterations: 3 });
     }
 
     #[test]
     fn groups_are_named_or_all() {
-        let found = |line: &str| groups(&arguments(line).only);
+        let found = |line: &str| groups(&parsed(NAME, line).only);
         assert_eq!(found("").unwrap(), Group::ALL);
         assert_eq!(found("--only codec,low-rank").unwrap(), [Group::Codec, Group::LowRank]);
         let message = found("--only codec,dance").unwrap_err().to_string();
@@ -161,7 +150,7 @@ mod tests {
             "--trace t.json",
         ];
         for line in refused {
-            let message = extent(&arguments(line)).expect_err(line).to_string();
+            let message = extent(&parsed(NAME, line)).expect_err(line).to_string();
             assert!(message.contains("does not go with compress"), "{line}: {message}");
             assert_eq!(message.lines().count(), 1, "{message}");
         }
@@ -173,7 +162,7 @@ mod tests {
             ("--iterations 0", "--iterations 0: expected at least 1"),
             ("--elements 8G", "--elements 8589934592: compress takes from 1 to 4096M"),
         ] {
-            let message = extent(&arguments(line)).expect_err(line).to_string();
+            let message = extent(&parsed(NAME, line)).expect_err(line).to_string();
             assert!(message.starts_with(expected), "{message}");
         }
     }

@@ -9,6 +9,8 @@ mod exchange;
 mod exchange_simulated;
 mod kernels;
 mod overlap;
+#[cfg(test)]
+mod parsed;
 mod plot;
 mod ranks;
 mod report;

@@ -213,19 +213,11 @@ fn draw(report: &Report<Row>, into: &mut String) -> Result<(), DrawingAreaErrorK
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
+    use super::super::parsed::parsed;
     use super::*;
 
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        arguments: PerfArguments,
-    }
-
     fn plan(line: &str) -> Result<Plan> {
-        let words = ["perf", NAME].into_iter().chain(line.split_whitespace());
-        Plan::of(&Command::try_parse_from(words).unwrap().arguments)
+        Plan::of(&parsed(NAME, line))
     }
 
     #[test]

@@ -5,19 +5,12 @@ use std::thread;
 use brevity::collectives::Error as Collective;
 use brevity::transport::local;
 use brevity::{Group, Settings};
-use clap::Parser;
 
+use super::parsed::parsed_line;
 use super::*;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    arguments: PerfArguments,
-}
-
 fn plan(line: &str) -> Plan {
-    let words = std::iter::once("perf").chain(line.split_whitespace());
-    Command::try_parse_from(words).unwrap().arguments.plan().unwrap()
+    parsed_line(line).unwrap().plan().unwrap()
 }
 
 fn on_ranks<R: Send>(world_size: u32, body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
