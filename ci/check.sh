@@ -32,7 +32,7 @@ step cargo package --workspace --exclude brevity-testing --exclude brevity-tests
 
 # The bindings to UCX and PMIx against the installed headers.
 if [ "$(bindgen --version 2>/dev/null)" != "bindgen 0.72.1" ]; then
-    step cargo install bindgen-cli --version 0.72.1 --locked
+    step cargo install bindgen-cli --version 0.72.1 --locked --debug
 fi
 step ci/ucx-bindings.sh --check
 step ci/pmix-bindings.sh
