@@ -40,6 +40,7 @@ fn kill_two(wire: Wire) {
             delays.push(at.saturating_sub(*killed));
         }
     }
+    job.go();
     delays.sort();
     println!("{wire:?}: the first call of a new group ends {delays:?} after a kill");
     assert!(delays.iter().all(|delay| *delay < Duration::from_secs(10)), "{delays:?}");
@@ -64,5 +65,6 @@ fn stop_one(wire: Wire) {
     }
     job.ranks()[stopped as usize].signal("CONT");
     let report = job.report(stopped);
+    job.go();
     assert!(report.later.is_some_and(|ended| ended.kind == Kind::Excluded), "{report:?}");
 }

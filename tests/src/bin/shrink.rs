@@ -43,6 +43,8 @@ fn main() -> ExitCode {
     // All are there: nobody leaves while another one still makes its first call.
     group.barrier().unwrap_or_else(|error| panic!("{error}"));
     log.finish();
+    // Nor while one that was stopped has to hear of it: once all have gone, nobody can tell.
+    log.await_go(PATIENCE);
     ExitCode::from(LOST_STATUS)
 }
 
