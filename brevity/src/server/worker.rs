@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 /// No parameters, for replies of which only the outcome matters.
 pub(super) const UNUSED: Option<&mut [Vec<f32>]> = None;
 
-/// Replies come while they are polled for, and a task that never waits lets no other one run: it does so after
-/// this many.
+/// Replies come while they are polled for, and a task that never waits lets no other one run. After so many,
+/// it does.
 const AT_ONCE: u32 = 16;
 
 /// The worker of this rank.
