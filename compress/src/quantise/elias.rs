@@ -15,7 +15,8 @@
 //! instead of 4 with seven. The code works bit by bit and is many times slower than QSGD itself: it is for
 //! links so slow that nanoseconds a value do not matter.
 
-use super::encoded::{QSGD_HEAD_BYTES as HEAD, qsgd_head, qsgd_width};
+use super::encoded::{QSGD_HEAD_BYTES as HEAD, qsgd_head};
+use super::format::qsgd_width;
 use super::{BLOCK, Encoded, Format, unpack_block};
 use crate::Error;
 use crate::error::check_addressable;

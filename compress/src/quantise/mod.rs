@@ -24,6 +24,7 @@ mod deferred;
 pub mod elias;
 mod encoded;
 mod feedback;
+mod format;
 mod half_precision;
 mod min_max;
 mod qsgd;
@@ -36,8 +37,9 @@ mod vote;
 
 pub use columns::ColumnSign;
 pub use deferred::{DeferredFeedback, OnePass};
-pub use encoded::{Encoded, Format};
+pub use encoded::Encoded;
 pub use feedback::{BucketFeedback, Feedback};
+pub use format::Format;
 pub use half_precision::HalfPrecision;
 pub use min_max::MinMax;
 pub use qsgd::{Norm, Qsgd};

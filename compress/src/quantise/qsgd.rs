@@ -1,6 +1,6 @@
 //! QSGD (Alistarh et al., 2017): one of a few levels of a bucket's norm, rounded at random.
 
-use super::encoded::qsgd_width;
+use super::format::qsgd_width;
 use super::{
     BLOCK, Bucketed, Format, Quantiser, encode_buckets, largest, pack_values, state_of_keys, unpack_block,
 };
