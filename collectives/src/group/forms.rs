@@ -254,6 +254,15 @@ in_place! {
 apart! {
     T: Element;
 
+    /// Copies `input` of rank `root` to `output` of all ranks, of equal length. The input of other ranks is
+    /// not looked at, and may be empty. [`broadcast`](Self::broadcast) does so in place, without the root's
+    /// copy.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NoSuchRoot`](crate::Error::NoSuchRoot);
+    /// [`Error::Length`](crate::Error::Length) unless the root's `input` is as long as its `output`.
+    broadcast_to, start_broadcast_to, "a broadcast" (root: u32) = made(Broadcast::new::<T>(root));
+
     /// Gathers vectors of equal length: `output` gets rank 0's `input`, then rank 1's, and so on.
     ///
     /// # Errors
