@@ -681,6 +681,13 @@ brv_status brv_all_reduce(brv_group *group, const void *in, void *out, size_t n,
                           brv_reduction reduction, const brv_options *options);
 brv_status brv_iall_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
                            brv_reduction reduction, brv_request **request, const brv_options *options);
+/* Copies the n elements at in of rank root to out on every rank. in of other ranks is not looked at, and may
+ * be NULL. In place: in == out, which saves the root's copy. */
+brv_status brv_broadcast_to(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                            int32_t root, const brv_options *options);
+brv_status brv_ibroadcast_to(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                             int32_t root, brv_request **request, const brv_options *options);
+
 
 /* Reduces the blocks of n elements at in over all ranks, to n elements at out: each rank gets the block of
  * its own place. In place: out == in + rank * n; the other blocks are then unspecified afterwards. */

@@ -233,7 +233,8 @@ fn roots_rotate_and_results_in_place_are_right() {
     let programs = Programs::build();
     let columns = ["Avg Latency(us)", "Validation"];
     for name in collectives() {
-        let rooted = ["bcast", "reduce", "gather", "gatherv", "scatter", "scatterv"].contains(&&*name);
+        let rooted =
+            ["bcast", "bcast_to", "reduce", "gather", "gatherv", "scatter", "scatterv"].contains(&&*name);
         let place = if name == "bcast" { "" } else { "-l" };
         for root in if rooted { &["-k rotate", "-k fixed:2", "--root-rank rotate"][..] } else { &[""] } {
             let arguments = format!("-m 12:64 -i 4 -x 1 -c -T mpi_float {place} {root}");
