@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use brevity::launch::Ending;
-use brevity_testing::is_required;
+use brevity_testing::{is_required, slurm};
 use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::list::ALL;
@@ -332,8 +332,24 @@ fn launchers_of_mpi_start_the_programs_of_osu() {
         command.args(arguments).args(["-n", "2"]).arg(&program).args("-m 4:8 -i 2 -x 1 -c".split(' '));
         // Open MPI refuses to run as root without these.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        let text = run(&mut command);
-        assert!(text.contains("# Ranks: 2, "), "{launcher}: {text}");
-        assert_eq!(table(&text, &["Avg Latency(us)", "Validation"]).len(), 2, "{launcher}: {text}");
+        prints_sums_of_two_ranks(&mut command);
     }
+}
+
+/// Without PMI, and with PMIx.
+#[test]
+fn srun_starts_the_programs_of_osu() {
+    let Some(cluster) = slurm::Cluster::start() else { return };
+    let programs = Programs::build();
+    for way in ["--mpi=none", "--mpi=pmix"] {
+        let mut command = cluster.command("srun");
+        command.args([way, "-n", "2"]).arg(programs.folder.join("brv_allreduce"));
+        prints_sums_of_two_ranks(command.args("-m 4:8 -i 2 -x 1 -c".split(' ')));
+    }
+}
+
+fn prints_sums_of_two_ranks(command: &mut Command) {
+    let text = run(command);
+    assert!(text.contains("# Ranks: 2, "), "{command:?}: {text}");
+    assert_eq!(table(&text, &["Avg Latency(us)", "Validation"]).len(), 2, "{command:?}: {text}");
 }
