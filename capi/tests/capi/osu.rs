@@ -27,7 +27,15 @@ const OTHERS: [&str; 11] = [
     "init",
 ];
 
-const COMPRESSED: [&str; 2] = ["gtopk_average", "low_rank_average"];
+const COMPRESSED: [&str; 7] = [
+    "gtopk_average",
+    "low_rank_average",
+    "topk_allreduce",
+    "gtopk_allreduce",
+    "oktopk_allreduce",
+    "sparse_allgather",
+    "quantised_allreduce",
+];
 
 /// The columns of a collective with all options, and of one that is started.
 const BLOCKING: [&str; 5] =
@@ -222,6 +230,10 @@ fn options_of_osu_do_what_they_say() {
     assert!(table(&text, &STARTED[..9])[0][4].parse::<f64>().unwrap() > 0.0, "{text}");
     // Compression.
     assert_eq!(programs.sizes("gtopk_average", "-m 64:64 -i 2 -x 0 -e 0.5", 3, &latency), ["64"]);
+    for name in ["topk_allreduce", "gtopk_allreduce", "oktopk_allreduce", "sparse_allgather"] {
+        let arguments = "-m 4096:8192 -i 3 -x 1 -e 0.05 -c";
+        assert_eq!(programs.sizes(name, arguments, 3, &["Avg Latency(us)", "Validation"]), ["4096", "8192"]);
+    }
     assert_eq!(programs.sizes("low_rank_average", "-m 4096:4096 -i 2 -x 0 -n 2", 3, &latency), ["4096"]);
     // What ends at once.
     assert!(programs.run("allreduce", "-h", 2).contains("Usage: brv_allreduce "));
@@ -300,7 +312,7 @@ fn wrong_results_are_found_and_logged() {
     run(gcc.arg("-o").arg(&damage).arg("-ldl"));
     let variables = [("LD_PRELOAD", damage.to_str().unwrap())];
     let logs = programs.stage.path();
-    for name in ["allreduce", "latency", "put_bw", "gtopk_average"] {
+    for name in ["allreduce", "latency", "put_bw", "gtopk_average", "topk_allreduce"] {
         let arguments = format!("-m 64:128 -i 2 -x 0 -clog:{}", logs.display());
         let Printed { text, status } = programs.run_with(&variables, name, &arguments, 2);
         assert_eq!(status, 1, "{name}: {text}");
