@@ -179,7 +179,7 @@ double mean_of(const double *samples, long count);
 enum { PLACES_BYTES = 512 << 10, FEWEST_PLACES = 4 };
 long places_for(size_t bytes, long window);
 
-/* ---- Collectives (collective.c, dense.c, compressed.c) ------------------------------------------------- */
+/* ---- Collectives (collective.c, dense.c, compressed.c, sparse.c) --------------------------------------- */
 
 /* What a collective works on: memory of one size. Iterations count from 0, with those of the warm-up. */
 struct kind {
@@ -205,6 +205,9 @@ struct subject {
     const struct collective *row;
 };
 
-extern const struct subject DENSE[], COMPRESSED[];
+extern const struct subject DENSE[], COMPRESSED[], SPARSE[];
+
+/* A number from -1 to 1, the same in every run: gradients have no pattern. */
+float gradient_element(int32_t rank, size_t index);
 
 #endif

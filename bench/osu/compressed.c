@@ -58,8 +58,7 @@ static void close_work(void *state)
     free(work);
 }
 
-/* A number from -1 to 1, the same in every run: gradients have no pattern. */
-static float number(int32_t rank, size_t index)
+float gradient_element(int32_t rank, size_t index)
 {
     uint64_t x = ((uint64_t)rank << 40) + (uint64_t)index;
 
@@ -88,7 +87,7 @@ static void *open_work(const struct subject *subject, const struct type *type, s
     work->total = memory_of(checked);
     work->after = memory_of(checked);
     for (i = 0; i < n; i++)
-        work->own[i] = number(job.rank, i);
+        work->own[i] = gradient_element(job.rank, i);
     MUST(brv_feedback_new(&work->feedback));
     return work;
 }

@@ -44,6 +44,7 @@ struct collective {
     }
 
 FUNCTION(broadcast, w->out, w->n, w->type->type, w->root)
+FUNCTION(broadcast_to, w->in, w->out, w->n, w->type->type, w->root)
 FUNCTION(reduce, w->in, w->out, w->n, w->type->type, BRV_SUM, w->root)
 FUNCTION(all_reduce, w->in, w->out, w->n, w->type->type, BRV_SUM)
 FUNCTION(reduce_scatter, w->in, w->out, w->n, w->type->type, BRV_SUM)
@@ -247,6 +248,7 @@ static const struct kind KIND = {needs, open_work, prepare, fill_work, call, che
 const struct subject DENSE[] = {
     {"barrier", "Barrier Latency", "", &KIND, 0, 0, &(const struct collective){NOTHING, NOTHING, 0, barrier}},
     PROGRAM("bcast", "Broadcast", "k", NOTHING, VECTOR, ONE_MEMORY, broadcast),
+    PROGRAM("bcast_to", "Broadcast to Other Memory", "lk", VECTOR, VECTOR, ROOT_GIVES, broadcast_to),
     PROGRAM("reduce", "Reduce", "lk", VECTOR, VECTOR, SUMS | ROOT_GETS, reduce),
     PROGRAM("allreduce", "Allreduce", "l", VECTOR, VECTOR, SUMS, all_reduce),
     PROGRAM("reduce_scatter", "Reduce_scatter", "l", BLOCKS, BLOCK, SUMS | SPLIT, reduce_scatter),

@@ -1,7 +1,7 @@
 /* Programs with the words, columns and method of the OSU benchmarks, through the C interface of Brevity.
  *
  * All of them are this one, which looks at the name that it was called by: each is a row of a table here, in
- * dense.c or in compressed.c. They are started by brevity run, mpirun or srun, and join by themselves.
+ * dense.c, compressed.c or sparse.c. They are started by brevity run, mpirun or srun, and join by themselves.
  */
 #include "bench.h"
 
@@ -121,18 +121,19 @@ static int find_program(const char *name, struct program *program)
             *program = PROGRAMS[i];
             return 1;
         }
-    return find_collective(DENSE, name, program) || find_collective(COMPRESSED, name, program);
+    return find_collective(DENSE, name, program) || find_collective(COMPRESSED, name, program) ||
+           find_collective(SPARSE, name, program);
 }
 
 /* For the Makefile: the name of each program on a line. */
 static void print_names(void)
 {
-    const struct subject *tables[] = {DENSE, COMPRESSED}, *subject;
+    const struct subject *tables[] = {DENSE, COMPRESSED, SPARSE}, *subject;
     int i;
 
     for (i = 0; i < PROGRAM_COUNT; i++)
         printf("brv_%s\n", PROGRAMS[i].name);
-    for (i = 0; i < 2; i++)
+    for (i = 0; i < 3; i++)
         for (subject = tables[i]; subject->name != NULL; subject++)
             printf("brv_%s\nbrv_i%s\n", subject->name, subject->name);
 }

@@ -290,14 +290,30 @@ typedef struct brv_config {
      * job has not begun, or all ranks were started again, it joins like the others. */
     uint32_t incarnation;
 
-    uint32_t reserved_32;
-    uint64_t reserved[6];
+    /* What decides which algorithms calls take; rank 0's counts. Each is unset at 0 or NULL.
+     * any_order: BRV_ORDER_ANY lets sums of floating-point numbers have any order, where that is faster,
+     * BRV_ORDER_FIXED does not [BREVITY_ANY_ORDER].
+     * machine: links and speeds, as "inside:1,0.5,0.1;between:50,2,8", instead of measuring them
+     * [BREVITY_MACHINE].
+     * algorithm: algorithms in place of the fastest, as "all-reduce:halving,broadcast:binomial"
+     * [BREVITY_ALGORITHM].
+     * segment: bytes of a message of a long vector, 64 to 2^30 [BREVITY_SEGMENT]. */
+    uint32_t any_order;
+    const char *machine;
+    const char *algorithm;
+    uint64_t segment;
+
+    uint64_t reserved[3];
 } brv_config;
+
+/* For brv_config.any_order. */
+#define BRV_ORDER_FIXED 1u
+#define BRV_ORDER_ANY 2u
 
 #define BRV_CONFIG_INIT                                                                                     \
     {sizeof(brv_config), BRV_CONFIG_MAGIC, BRV_ABI_VERSION, BRV_UNSET, BRV_UNSET, NULL, NULL, NULL, NULL,   \
      NULL, NULL, NULL, NULL, NULL, NULL, NULL, BRV_UNSET, BRV_UNSET, BRV_UNSET, BRV_UNSET, BRV_UNSET, 0, 0, \
-     NULL, 0, 0, {0, 0, 0, 0, 0, 0}}
+     NULL, 0, 0, NULL, NULL, 0, {0, 0, 0}}
 
 /* Makes the identifier of a new job, with this process as its rank 0, in *id. config may be NULL; of its
  * fields network_interface, announce, the ports and the key count here, and the environment does not. With a
@@ -664,6 +680,13 @@ brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, 
                          const brv_options *options);
 brv_status brv_ibroadcast(brv_group *group, void *data, size_t n, brv_type type, int32_t root,
                           brv_request **request, const brv_options *options);
+
+/* Copies the n elements at in of rank root to out on every rank. in of other ranks is not looked at, and may
+ * be NULL. In place: in == out, which saves the root's copy. */
+brv_status brv_broadcast_to(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                            int32_t root, const brv_options *options);
+brv_status brv_ibroadcast_to(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                             int32_t root, brv_request **request, const brv_options *options);
 
 /* Reduces the n elements at in over all ranks, to out on rank root. out of other ranks is not looked at, and
  * may be NULL. In place: in == out; on other ranks than root the elements are then unspecified afterwards. */

@@ -56,8 +56,11 @@ pub struct brv_config {
     last_port: u16,
     place_of_return: *const c_char,
     incarnation: u32,
-    reserved_32: u32,
-    reserved: [u64; 6],
+    any_order: u32,
+    machine: *const c_char,
+    algorithm: *const c_char,
+    segment: u64,
+    reserved: [u64; 3],
 }
 
 /// A config whose form is right. Its pointers stay those of the program.
@@ -96,7 +99,7 @@ impl Config {
         }
         // SAFETY: it has the size of a config, so the caller of this function guarantees all of it.
         let config = unsafe { config.read() };
-        if config.reserved != [0; 6] || config.reserved_32 != 0 {
+        if config.reserved != [0; 3] {
             return Err(Failure::argument(format!(
                 "a reserved field of config is set, expected 0: {remedy}"
             )));
@@ -114,7 +117,8 @@ impl Config {
         let (join, settings) = self.begin()?;
         // SAFETY: the caller of this function guarantees text.
         let join = unsafe { self.place(self.about_job(self.network(join)?)?) }?;
-        let join = join.settings(self.settings(settings)?);
+        // SAFETY: likewise.
+        let join = join.settings(unsafe { self.settings(settings) }?);
         let Some(all_gather) = self.0.all_gather else { return Ok(join.join()?) };
         let world_size = join.world_size();
         Ok(join.join_with(|own| {
@@ -172,10 +176,12 @@ impl Config {
             ("BREVITY_JOIN_TIMEOUT", "config.join_timeout", c.join_timeout != unset),
             ("BREVITY_KEY", "config.key", !c.key.is_null()),
             ("BREVITY_KEY_FILE", "config.key_file", !c.key_file.is_null()),
+            ("BREVITY_MACHINE", "config.machine", !c.machine.is_null()),
             ("BREVITY_MASTER", "config.address", !c.address.is_null()),
             ("BREVITY_PORT_RANGE", "config.first_port to last_port", (c.first_port, c.last_port) != (0, 0)),
             ("BREVITY_RANK", "config.rank", c.rank != UNSET),
             ("BREVITY_RETURN", "config.place_of_return", !c.place_of_return.is_null()),
+            ("BREVITY_SEGMENT", "config.segment", c.segment > 0),
             ("BREVITY_SHARED_MEMORY", "config.shared_memory", c.shared_memory != UNSET),
             ("BREVITY_TRANSPORT", "config.transport", !c.transport.is_null()),
             ("BREVITY_WORLD_SIZE", "config.world_size", c.world_size != UNSET),
@@ -277,11 +283,32 @@ impl Config {
         Ok(with(join, switch(config.encrypt, "encrypt")?, Join::encrypt))
     }
 
-    fn settings(&self, settings: Settings) -> Result<Settings, Failure> {
-        let timeout = seconds(self.0.timeout, "timeout")?.unwrap_or(settings.timeout);
-        let progress_thread =
-            switch(self.0.progress_thread, "progress_thread")?.unwrap_or(settings.progress_thread);
-        Ok(Settings { timeout, progress_thread, ..settings })
+    /// What calls go by.
+    ///
+    /// # Safety
+    /// As for [`join`](Self::join).
+    unsafe fn settings(&self, mut settings: Settings) -> Result<Settings, Failure> {
+        let config = &self.0;
+        // SAFETY: the caller of this function guarantees text.
+        let of = |pointer, field| unsafe { text(pointer, field) };
+        settings.timeout = seconds(config.timeout, "timeout")?.unwrap_or(settings.timeout);
+        let thread = switch(config.progress_thread, "progress_thread")?;
+        settings.progress_thread = thread.unwrap_or(settings.progress_thread);
+        settings.any_order = any_order(config.any_order)?.unwrap_or(settings.any_order);
+        if let Some(machine) = of(config.machine, "machine")? {
+            let parsed = machine.parse();
+            let wrong = |error| brevity_collectives::Error::Machine { variable: "config.machine", error };
+            settings.machine = Some(parsed.map_err(wrong)?);
+        }
+        if let Some(wishes) = of(config.algorithm, "algorithm")? {
+            let wrong = |error| brevity_collectives::Error::Wish { variable: "config.algorithm", error };
+            settings.wishes = wishes.parse().map_err(wrong)?;
+        }
+        if config.segment > 0 {
+            // Joining refuses what is out of range.
+            settings.segment_bytes = usize::try_from(config.segment).unwrap_or(usize::MAX);
+        }
+        Ok(settings)
     }
 }
 
@@ -311,8 +338,11 @@ const UNSET_CONFIG: brv_config = brv_config {
     last_port: 0,
     place_of_return: ptr::null(),
     incarnation: 0,
-    reserved_32: 0,
-    reserved: [0; 6],
+    any_order: 0,
+    machine: ptr::null(),
+    algorithm: ptr::null(),
+    segment: 0,
+    reserved: [0; 3],
 };
 
 /// Sets what is given.
@@ -362,6 +392,18 @@ fn switch(value: i32, field: &str) -> Result<Option<bool>, Failure> {
         0 => Ok(Some(false)),
         1 => Ok(Some(true)),
         other => Err(Failure::setting(format!("config.{field} is {other}: expected 0, 1 or BRV_UNSET"))),
+    }
+}
+
+/// A switch for which 0 is unset, because it was reserved before.
+fn any_order(value: u32) -> Result<Option<bool>, Failure> {
+    match value {
+        0 => Ok(None),
+        1 => Ok(Some(false)),
+        2 => Ok(Some(true)),
+        other => Err(Failure::setting(format!(
+            "config.any_order is {other}: expected BRV_ORDER_FIXED, BRV_ORDER_ANY or 0"
+        ))),
     }
 }
 

@@ -140,6 +140,7 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         Collective::NoMajority { .. } | Collective::HasGrown => (brv_status::NoMajority, None),
         Collective::NotGrown { rank, .. } => (brv_status::Transport, Some(rank.0)),
         Collective::Transport(error) => of_transport(error),
+        Collective::Wish { .. } | Collective::Machine { .. } => (brv_status::Environment, None),
         _ => (brv_status::Argument, None),
     }
 }

@@ -50,6 +50,8 @@ pub use error::{Error, Result};
 pub use group::{
     CallFuture, DEFAULT_TIMEOUT, Group, Handler, Hosts, Leaving, Outbox, Peers, Reserved, Settings,
 };
+#[doc(hidden)]
+pub use group::{FORMS, Form};
 pub use grow::Growing;
 pub use join::{Join, Joining};
 pub use messages::Message;

@@ -86,6 +86,10 @@ pub fn run_on_group(group: &Group, count: usize) {
         let mut data = oracle::vector(rank, count);
         ok(group.broadcast(&mut data, root));
         assert_eq!(data, all[root as usize], "broadcast of {count} from {root}");
+        let own = if rank == root { &all[rank as usize][..] } else { &[] };
+        data.fill(f32::NAN);
+        ok(group.broadcast_to(own, &mut data, root));
+        assert_eq!(data, all[root as usize], "broadcast of {count} from {root}, apart");
     }
 }
 

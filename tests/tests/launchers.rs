@@ -6,7 +6,6 @@
 
 mod forwarded;
 mod programs;
-mod slurm;
 mod torchrun;
 mod worlds_of_one;
 
@@ -15,11 +14,11 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use brevity_testing::slurm::Cluster;
 use brevity_testing::{Process, ucx_is_here};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::command::run_within;
 use programs::{MPIEXEC, MPIRUN, PATIENCE, RANK, clean};
-use slurm::Cluster;
 
 /// Runs the suite of all collectives, whose results the ranks check by the oracle.
 fn run_suite(command: &mut Command, world_size: u32) {

@@ -37,6 +37,25 @@ pub unsafe extern "C" fn brv_broadcast(
     unsafe { waiting(group, Operation::Broadcast { root }, arguments, options) }
 }
 
+/// Makes a broadcast-to.
+///
+/// # Safety
+/// As for `waiting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_broadcast_to(
+    group: *mut brv_group,
+    input: *const c_void,
+    output: *mut c_void,
+    n: usize,
+    r#type: brv_type,
+    root: i32,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = Arguments { input, output, count: Count::Each(n), r#type };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { waiting(group, Operation::BroadcastTo { root }, arguments, options) }
+}
+
 /// Makes a reduce.
 ///
 /// # Safety

@@ -81,6 +81,18 @@ impl Places<'_> {
         Ok(Memory::in_place(data))
     }
 
+    /// The input of other ranks than the root is not looked at.
+    pub(super) unsafe fn broadcast_to(&self, root: u32) -> Result<Memory, Failure> {
+        if self.rank == root as usize {
+            // SAFETY: the caller of this function guarantees the memory.
+            return unsafe { self.all_reduce() };
+        }
+        let output = self.output(self.own(), SAME.1)?;
+        // SAFETY: the caller of this function guarantees memory that nobody else uses.
+        unsafe { output.unset() };
+        Ok(Memory::in_place(output))
+    }
+
     pub(super) unsafe fn all_reduce(&self) -> Result<Memory, Failure> {
         let (input, output) = (self.input(self.own(), SAME.0)?, self.output(self.own(), SAME.1)?);
         // SAFETY: the caller of this function guarantees the memory.

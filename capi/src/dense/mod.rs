@@ -38,6 +38,7 @@ use reduction::reducer;
 enum Operation {
     Barrier,
     Broadcast { root: i32 },
+    BroadcastTo { root: i32 },
     Reduce { reduction: brv_reduction, root: i32 },
     AllReduce { reduction: brv_reduction },
     ReduceScatter { reduction: brv_reduction },
@@ -196,6 +197,10 @@ unsafe fn dense<F: Form>(
             Operation::Broadcast { root: rank } => {
                 let root = root(rank)?;
                 form.call(Broadcast::of(data, root), places.broadcast(root)?)
+            }
+            Operation::BroadcastTo { root: rank } => {
+                let root = root(rank)?;
+                form.call(Broadcast::of(data, root), places.broadcast_to(root)?)
             }
             Operation::Reduce { reduction, root: rank } => {
                 let (root, reducer) = (root(rank)?, reducer(reduction)?);

@@ -43,6 +43,26 @@ pub unsafe extern "C" fn brv_ibroadcast(
     unsafe { starting(group, Operation::Broadcast { root }, arguments, request, options) }
 }
 
+/// Starts a broadcast-to.
+///
+/// # Safety
+/// As for `starting` in this module's parent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_ibroadcast_to(
+    group: *mut brv_group,
+    input: *const c_void,
+    output: *mut c_void,
+    n: usize,
+    r#type: brv_type,
+    root: i32,
+    request: *mut *mut brv_request,
+    options: *const brv_options,
+) -> brv_status {
+    let arguments = Arguments { input, output, count: Count::Each(n), r#type };
+    // SAFETY: the caller in C guarantees it.
+    unsafe { starting(group, Operation::BroadcastTo { root }, arguments, request, options) }
+}
+
 /// Starts a reduce.
 ///
 /// # Safety

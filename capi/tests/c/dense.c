@@ -77,7 +77,7 @@ static counts count(const work *w)
         c.received[other] = is_exchange ? between(w, other, rank) : block(w, other);
     }
     c.before = sum(c.sent, rank);
-    c.has_in = !is(w, "broadcast") && !(is(w, "scatter") && !is_root);
+    c.has_in = !is(w, "broadcast") && !((is(w, "scatter") || is(w, "broadcast_to")) && !is_root);
     c.has_out = !((is(w, "reduce") || is(w, "gather")) && !is_root);
     c.in = c.out = w->n;
     if (is(w, "reduce_scatter") || is(w, "scatter") || is_exchange)
@@ -96,7 +96,7 @@ static int64_t expected(const work *w, const counts *c, size_t i)
 {
     int32_t rank = brv_group_rank(w->group), from = 0, other;
 
-    if (is(w, "broadcast"))
+    if (is(w, "broadcast") || is(w, "broadcast_to"))
         return value(w, w->root, i);
     if (is(w, "reduce") || is(w, "all_reduce"))
         return reduced(w, i);
@@ -156,6 +156,8 @@ static void check(const work *w)
         out = in + (is(w, "reduce_scatter") || is(w, "scatter") ? c.before * SIZES[w->type] : 0);
     else if (w->is_in_place && is(w, "reduce"))
         out = in;
+    else if (w->is_in_place && is(w, "broadcast_to"))
+        in = out;
     for (i = 0; c.has_in && i < c.in; i++)
         store(w->type, in, i, value(w, rank, i));
     for (i = 0; is(w, "broadcast") && rank == w->root && i < c.out; i++)

@@ -35,6 +35,16 @@ static brv_status call_broadcast(brv_group *group, const arguments *a, brv_reque
                           request, options);
 }
 
+static brv_status call_broadcast_to(brv_group *group, const arguments *a, brv_request **request,
+                                    const brv_options *options)
+{
+    (void)a;
+    if (request == NULL)
+        return brv_broadcast_to(group, a->in, a->out, a->n, a->type, a->root, options);
+    return brv_ibroadcast_to(group, a->in, a->out, a->n, a->type, a->root,
+                             request, options);
+}
+
 static brv_status call_reduce(brv_group *group, const arguments *a, brv_request **request,
                               const brv_options *options)
 {
@@ -165,6 +175,7 @@ typedef struct entry {
 static const entry ALL[] = {
     {"barrier", call_barrier, 0, 0, 0},
     {"broadcast", call_broadcast, 0, 0, 1},
+    {"broadcast_to", call_broadcast_to, 0, 0, 1},
     {"reduce", call_reduce, 0, 1, 1},
     {"all_reduce", call_all_reduce, 0, 1, 0},
     {"reduce_scatter", call_reduce_scatter, 0, 1, 0},

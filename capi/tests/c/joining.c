@@ -176,6 +176,30 @@ static void several_jobs(int32_t rank)
         by_id(rank);
 }
 
+/* ---- Settings in force --------------------------------------------------------------------------------- */
+
+struct setting {
+    const char *name;
+    char value[256];
+};
+
+static void look(const char *name, const char *value, void *user_data)
+{
+    struct setting *setting = user_data;
+
+    if (strcmp(name, setting->name) == 0)
+        snprintf(setting->value, sizeof setting->value, "%s", value);
+}
+
+static void is_in_force(const brv_group *group, const char *name, const char *value)
+{
+    struct setting setting = {NULL, ""};
+
+    setting.name = name;
+    CHECK(brv_group_settings(group, look, &setting) == BRV_OK);
+    CHECK(strstr(setting.value, value) != NULL);
+}
+
 /* ---- The environment with a config --------------------------------------------------------------------- */
 
 static void name_of_file(char *name, size_t bytes, const char *suffix)
@@ -211,17 +235,31 @@ static void beside_the_environment(void)
     brv_group *first = NULL, *second = NULL;
     brv_id id;
 
-    /* What is set takes precedence. */
+    /* What is set takes precedence, of some settings rank 0's. */
     config.transport = "tcp";
     config.timeout = 0.25;
+    config.any_order = BRV_ORDER_FIXED;
+    config.machine = "between:50,2,8";
+    config.algorithm = "all-reduce:doubling";
+    config.segment = 65536;
     CHECK(brv_group_join(&config, &first) == BRV_OK);
     ranks = brv_group_size(first);
+    is_in_force(first, "any_order", "0");
+    is_in_force(first, "machine", "between:50,2,8");
+    is_in_force(first, "algorithm", "all-reduce:doubling");
+    is_in_force(first, "segment", "65536");
     CHECK(ranks == 1 || strcmp(brv_group_transport(first), "tcp") == 0);
 
     id = id_in_file(brv_group_rank(first));
     config.timeout = BRV_UNSET;
+    config.any_order = 0;
+    config.algorithm = NULL;
+    config.segment = 0;
     config.id = &id;
     CHECK(brv_group_join(&config, &second) == BRV_OK && sum(second, 1) == ranks);
+    is_in_force(second, "any_order", "1");
+    is_in_force(second, "algorithm", "all-reduce:direct");
+    is_in_force(second, "segment", "4096");
     if (ranks > 1 && brv_group_rank(first) == 0)
         CHECK_FAILS(brv_barrier(first, NULL), BRV_ERR_TIMEOUT, "timed out after 0.");
     /* The others keep the first group until then: else rank 0 would find them lost. */
@@ -256,8 +294,7 @@ static void wrong_form(void)
     WRONG(config.magic++, BRV_ERR_ARGUMENT, "config.magic is 0x62727664");
     WRONG(config.version = 1, BRV_ERR_ARGUMENT,
           "config.version is 1, expected 2: begin with BRV_CONFIG_INIT");
-    WRONG(config.reserved[5] = 1, BRV_ERR_ARGUMENT, "reserved");
-    WRONG(config.reserved_32 = 1, BRV_ERR_ARGUMENT, "reserved");
+    WRONG(config.reserved[2] = 1, BRV_ERR_ARGUMENT, "reserved");
     WRONG(memset(&config, 0, sizeof config), BRV_ERR_ARGUMENT, "BRV_CONFIG_INIT");
 }
 
@@ -305,6 +342,12 @@ static void wrong_fields(void)
     WRONG_FIELD(config.progress_thread = 7, "config.progress_thread is 7");
     WRONG_FIELD((config.first_port = 7, config.last_port = 5), "config.first_port to last_port is 7-5");
     WRONG_FIELD(config.last_port = 5, "config.first_port to last_port is 0-5");
+    WRONG_FIELD(config.any_order = 3, "config.any_order is 3");
+    WRONG_FIELD(config.machine = "fast", "config.machine: ");
+    WRONG_FIELD(config.machine = "\xff", "config.machine is no UTF-8");
+    WRONG_FIELD(config.algorithm = "all-reduce:rings", "config.algorithm: ");
+    WRONG_FIELD(config.segment = 63, "config.segment is 63");
+    WRONG_FIELD(config.segment = UINT64_MAX, "config.segment is ");
 }
 
 static void wrong_identifiers(void)
@@ -343,7 +386,15 @@ static void right(void)
     config.shared_memory = config.encrypt = config.progress_thread = 0;
     config.first_port = 5000;
     config.last_port = 6000;
+    config.any_order = BRV_ORDER_ANY;
+    config.machine = "between:50,2,8";
+    config.algorithm = "all-reduce:halving";
+    config.segment = 4096;
     CHECK(brv_group_join(&config, &group) == BRV_OK && brv_group_size(group) == 1);
+    is_in_force(group, "any_order", "1");
+    is_in_force(group, "machine", "between:50,2,8");
+    is_in_force(group, "algorithm", "all-reduce:halving");
+    is_in_force(group, "segment", "4096");
     leave(group);
 }
 

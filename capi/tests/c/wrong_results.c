@@ -62,3 +62,18 @@ brv_status brv_gtopk_average(brv_group *group, brv_feedback *feedback, float *gr
     *gradient += 1;
     return status;
 }
+
+brv_status brv_topk_all_reduce(brv_group *group, const uint32_t *indices, const float *values, size_t count,
+                               size_t dim, size_t limit, brv_values format, brv_sparse *sum, brv_sparse *kept,
+                               const brv_options *options)
+{
+    brv_status (*own)(brv_group *, const uint32_t *, const float *, size_t, size_t, size_t, brv_values,
+                      brv_sparse *, brv_sparse *, const brv_options *);
+    const uint32_t index = 0;
+    const float value = 9;
+    brv_status status;
+
+    find("brv_topk_all_reduce", &own);
+    status = own(group, indices, values, count, dim, limit, format, sum, kept, options);
+    return status == BRV_OK ? brv_sparse_set(sum, &index, &value, 1, dim) : status;
+}

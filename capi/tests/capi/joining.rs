@@ -47,6 +47,11 @@ fn a_config_takes_precedence_over_the_environment() {
     for world_size in [1, 3] {
         let stage = Stage::new();
         let program = stage.compile("joining.c");
-        launch_with(&[], Choice::Auto, &stage, &program, &["environment", "1"], world_size);
+        let variables = [
+            ("BREVITY_ANY_ORDER", "1"),
+            ("BREVITY_ALGORITHM", "all-reduce:direct"),
+            ("BREVITY_SEGMENT", "4096"),
+        ];
+        launch_with(&variables, Choice::Auto, &stage, &program, &["environment", "1"], world_size);
     }
 }

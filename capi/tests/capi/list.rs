@@ -58,6 +58,14 @@ Copies the n elements at data of rank root to all ranks. On the other ranks data
 and is unspecified after an error.",
     },
     Entry {
+        name: "broadcast_to",
+        operation: "BroadcastTo { root }",
+        parameters: &[IN, OUT, N, Type, Root],
+        docs: "\
+Copies the n elements at in of rank root to out on every rank. in of other ranks is not looked at, and may
+be NULL. In place: in == out, which saves the root's copy.",
+    },
+    Entry {
         name: "reduce",
         operation: "Reduce { reduction, root }",
         parameters: &[IN, OUT, N, Type, Reduction, Root],

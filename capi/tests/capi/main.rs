@@ -3,6 +3,7 @@
 
 mod abi;
 mod forks;
+mod fronts;
 mod groups;
 mod header;
 mod install;

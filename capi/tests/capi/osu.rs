@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use brevity::launch::Ending;
-use brevity_testing::is_required;
+use brevity_testing::{is_required, slurm};
 use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::list::ALL;
@@ -27,7 +27,15 @@ const OTHERS: [&str; 11] = [
     "init",
 ];
 
-const COMPRESSED: [&str; 2] = ["gtopk_average", "low_rank_average"];
+const COMPRESSED: [&str; 7] = [
+    "gtopk_average",
+    "low_rank_average",
+    "topk_allreduce",
+    "gtopk_allreduce",
+    "oktopk_allreduce",
+    "sparse_allgather",
+    "quantised_allreduce",
+];
 
 /// The columns of a collective with all options, and of one that is started.
 const BLOCKING: [&str; 5] =
@@ -222,6 +230,10 @@ fn options_of_osu_do_what_they_say() {
     assert!(table(&text, &STARTED[..9])[0][4].parse::<f64>().unwrap() > 0.0, "{text}");
     // Compression.
     assert_eq!(programs.sizes("gtopk_average", "-m 64:64 -i 2 -x 0 -e 0.5", 3, &latency), ["64"]);
+    for name in ["topk_allreduce", "gtopk_allreduce", "oktopk_allreduce", "sparse_allgather"] {
+        let arguments = "-m 4096:8192 -i 3 -x 1 -e 0.05 -c";
+        assert_eq!(programs.sizes(name, arguments, 3, &["Avg Latency(us)", "Validation"]), ["4096", "8192"]);
+    }
     assert_eq!(programs.sizes("low_rank_average", "-m 4096:4096 -i 2 -x 0 -n 2", 3, &latency), ["4096"]);
     // What ends at once.
     assert!(programs.run("allreduce", "-h", 2).contains("Usage: brv_allreduce "));
@@ -233,7 +245,8 @@ fn roots_rotate_and_results_in_place_are_right() {
     let programs = Programs::build();
     let columns = ["Avg Latency(us)", "Validation"];
     for name in collectives() {
-        let rooted = ["bcast", "reduce", "gather", "gatherv", "scatter", "scatterv"].contains(&&*name);
+        let rooted =
+            ["bcast", "bcast_to", "reduce", "gather", "gatherv", "scatter", "scatterv"].contains(&&*name);
         let place = if name == "bcast" { "" } else { "-l" };
         for root in if rooted { &["-k rotate", "-k fixed:2", "--root-rank rotate"][..] } else { &[""] } {
             let arguments = format!("-m 12:64 -i 4 -x 1 -c -T mpi_float {place} {root}");
@@ -299,7 +312,7 @@ fn wrong_results_are_found_and_logged() {
     run(gcc.arg("-o").arg(&damage).arg("-ldl"));
     let variables = [("LD_PRELOAD", damage.to_str().unwrap())];
     let logs = programs.stage.path();
-    for name in ["allreduce", "latency", "put_bw", "gtopk_average"] {
+    for name in ["allreduce", "latency", "put_bw", "gtopk_average", "topk_allreduce"] {
         let arguments = format!("-m 64:128 -i 2 -x 0 -clog:{}", logs.display());
         let Printed { text, status } = programs.run_with(&variables, name, &arguments, 2);
         assert_eq!(status, 1, "{name}: {text}");
@@ -331,8 +344,24 @@ fn launchers_of_mpi_start_the_programs_of_osu() {
         command.args(arguments).args(["-n", "2"]).arg(&program).args("-m 4:8 -i 2 -x 1 -c".split(' '));
         // Open MPI refuses to run as root without these.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        let text = run(&mut command);
-        assert!(text.contains("# Ranks: 2, "), "{launcher}: {text}");
-        assert_eq!(table(&text, &["Avg Latency(us)", "Validation"]).len(), 2, "{launcher}: {text}");
+        prints_sums_of_two_ranks(&mut command);
     }
+}
+
+/// Without PMI, and with PMIx.
+#[test]
+fn srun_starts_the_programs_of_osu() {
+    let Some(cluster) = slurm::Cluster::start() else { return };
+    let programs = Programs::build();
+    for way in ["--mpi=none", "--mpi=pmix"] {
+        let mut command = cluster.command("srun");
+        command.args([way, "-n", "2"]).arg(programs.folder.join("brv_allreduce"));
+        prints_sums_of_two_ranks(command.args("-m 4:8 -i 2 -x 1 -c".split(' ')));
+    }
+}
+
+fn prints_sums_of_two_ranks(command: &mut Command) {
+    let text = run(command);
+    assert!(text.contains("# Ranks: 2, "), "{command:?}: {text}");
+    assert_eq!(table(&text, &["Avg Latency(us)", "Validation"]).len(), 2, "{command:?}: {text}");
 }

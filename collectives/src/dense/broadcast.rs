@@ -3,7 +3,7 @@
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::{Collective, Place, by, check_root};
+use super::{Collective, Place, by, check_length, check_root};
 use crate::buffers::{Buffers, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{DataType, Element};
@@ -13,7 +13,8 @@ use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
 use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts, over_slots};
 
-/// A broadcast: the output of all ranks gets the output of the root. There is no input.
+/// A broadcast: the output of all ranks gets the input of the root, of equal length. In place that is the
+/// output of the root. The input of other ranks is not looked at.
 #[derive(Clone, Debug)]
 pub struct Broadcast {
     element: u8,
@@ -91,8 +92,12 @@ impl Collective for Broadcast {
         over_slots(|work, ground| ground.over_slots(work.bytes as f64)),
     ];
 
-    fn check(&self, _: Sizes, place: Place) -> Result<()> {
-        check_root(self.root, place)
+    fn check(&self, memory: Sizes, place: Place) -> Result<()> {
+        check_root(self.root, place)?;
+        if place.rank != self.root {
+            return Ok(());
+        }
+        check_length("the broadcast vector", memory.output, memory.input(), self.size)
     }
 
     fn description(&self, memory: Sizes, _: Place) -> Description {
@@ -109,13 +114,14 @@ impl Collective for Broadcast {
         &'a self,
         call: &'a Call<'a, 'env>,
         algorithm: Algorithm,
-        memory: Memory<'env>,
+        mut memory: Memory<'env>,
     ) -> Result<Chunk<'env, u8>> {
+        memory.input = memory.input.filter(|_| call.rank() == self.root);
         let slices = if algorithm == Algorithm::Spread { call.world_size() as usize - 1 } else { 1 };
         let segment = call.slice_bytes() * slices;
         let root = self.root;
         let run = |call: Call<'a, 'env>, memory: Memory<'env>| async move {
-            let data = memory.output;
+            let data = memory.loaded();
             match algorithm {
                 Algorithm::Spread => by::spread::broadcast(&call, data, root).await,
                 Algorithm::Knomial4 => by::tree::broadcast(&call, data, root, 4).await,
@@ -141,6 +147,7 @@ impl Collective for Broadcast {
         memory: &'a mut Buffers<'env>,
         _: host::Rest,
     ) -> Result<()> {
-        host::broadcast(turn, memory.output, self.root).await
+        let input = memory.input.filter(|_| turn.place().rank == self.root);
+        host::broadcast(turn, input, memory.output, self.root).await
     }
 }

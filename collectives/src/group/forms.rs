@@ -26,6 +26,20 @@ fn made<C: Collective>(collective: C) -> Result<C> {
     Ok(collective)
 }
 
+/// A form of a collective on dense vectors, by the names of its methods: other front ends are compared with
+/// them.
+pub struct Form {
+    /// That which blocks.
+    pub name: &'static str,
+    /// That which starts a call.
+    pub start: &'static str,
+    /// Whether the input is where the output will be.
+    pub is_in_place: bool,
+}
+
+/// All of them but the barrier, which has no vectors.
+pub const FORMS: [&[Form]; 4] = [REDUCTIONS_IN_PLACE, REDUCTIONS, MOVES_IN_PLACE, MOVES];
+
 /// The first line of a started form.
 macro_rules! started {
     ($text:literal, $name:ident) => {
@@ -35,10 +49,14 @@ macro_rules! started {
 
 /// Forms with an input and an output: the blocking one, and the one that is started.
 macro_rules! apart {
-    (T: $element:ident; $(
+    ($list:ident, T: $element:ident; $(
         $(#[$doc:meta])*
         $name:ident, $start:ident, $text:literal ($($argument:ident: $type:ty),*) = $make:expr;
     )*) => {
+        const $list: &[Form] = &[
+            $(Form { name: stringify!($name), start: stringify!($start), is_in_place: false }),*
+        ];
+
         impl Group {
             $(
                 $(#[$doc])*
@@ -73,10 +91,14 @@ macro_rules! apart {
 
 /// Forms in place.
 macro_rules! in_place {
-    (T: $element:ident; $(
+    ($list:ident, T: $element:ident; $(
         $(#[$doc:meta])*
         $name:ident, $start:ident, $text:literal ($($argument:ident: $type:ty),*) = $make:expr;
     )*) => {
+        const $list: &[Form] = &[
+            $(Form { name: stringify!($name), start: stringify!($start), is_in_place: true }),*
+        ];
+
         impl Group {
             $(
                 $(#[$doc])*
@@ -99,7 +121,7 @@ macro_rules! in_place {
 }
 
 in_place! {
-    T: Pod;
+    REDUCTIONS_IN_PLACE, T: Pod;
 
     /// Reduces `data` over all ranks, in place, by a [`ReduceOp`](crate::ReduceOp) or by a function of the
     /// program: see [`Reduction`]. All ranks get the same bits, except for NaN payloads of sums.
@@ -142,7 +164,7 @@ in_place! {
 }
 
 apart! {
-    T: Pod;
+    REDUCTIONS, T: Pod;
 
     /// Like [`all_reduce`](Self::all_reduce), from `input` to `output` of equal length.
     ///
@@ -180,7 +202,7 @@ apart! {
 }
 
 in_place! {
-    T: Element;
+    MOVES_IN_PLACE, T: Element;
 
     /// Copies `data` of rank `root` to all ranks. The lengths must be equal.
     ///
@@ -252,7 +274,16 @@ in_place! {
 }
 
 apart! {
-    T: Element;
+    MOVES, T: Element;
+
+    /// Copies `input` of rank `root` to `output` of all ranks, of equal length. The input of other ranks is
+    /// not looked at, and may be empty. [`broadcast`](Self::broadcast) does so in place, without the root's
+    /// copy.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier); [`Error::NoSuchRoot`](crate::Error::NoSuchRoot);
+    /// [`Error::Length`](crate::Error::Length) unless the root's `input` is as long as its `output`.
+    broadcast_to, start_broadcast_to, "a broadcast" (root: u32) = made(Broadcast::new::<T>(root));
 
     /// Gathers vectors of equal length: `output` gets rank 0's `input`, then rank 1's, and so on.
     ///

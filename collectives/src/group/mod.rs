@@ -38,6 +38,7 @@ use crate::shrink::Agreements;
 use crate::world::{Numbers, World};
 
 pub(crate) use dense::wished;
+pub use forms::{FORMS, Form};
 pub use leaving::Leaving;
 pub use peers::{Handler, Outbox, Peers};
 pub use reserved::Reserved;

@@ -21,6 +21,7 @@ const SIDE: usize = 4;
 #[derive(Clone, Copy, Debug)]
 enum Called {
     Broadcast,
+    BroadcastTo,
     BroadcastShared,
     AllReduce,
     StartAllReduce,
@@ -33,8 +34,9 @@ enum Called {
     LowRankList,
 }
 
-const ALL: [Called; 11] = [
+const ALL: [Called; 12] = [
     Called::Broadcast,
+    Called::BroadcastTo,
     Called::BroadcastShared,
     Called::AllReduce,
     Called::StartAllReduce,
@@ -62,6 +64,8 @@ fn make(group: &Group, called: Called, is_bad: bool) -> Result<()> {
     let cut = usize::from(is_bad);
     match called {
         Called::Broadcast => group.broadcast(&mut [1, 2], root),
+        // Only the root's input is looked at: rank 1 is the root.
+        Called::BroadcastTo => group.broadcast_to(&[1, 2], &mut vec![0; 2 + cut], 1),
         Called::BroadcastShared => {
             let pool = Pool::new();
             group.broadcast_shared(pool.take::<f32>(SIDE).unwrap(), root).map(drop)

@@ -236,6 +236,10 @@ fn broadcast_reaches_all_ranks() {
             let mut data = if group.rank() == root { expected.clone() } else { vec![0; length] };
             group.call(&Broadcast::new::<u8>(root), in_place(&mut data)).unwrap();
             assert!(data == expected, "{length} from {root}");
+            let own = if group.rank() == root { &expected[..] } else { &[] };
+            data.fill(0);
+            group.broadcast_to(own, &mut data, root).unwrap();
+            assert!(data == expected, "{length} from {root}, apart");
         }
     });
 }

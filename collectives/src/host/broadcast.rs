@@ -15,31 +15,61 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// From this length on, received data does not stay in caches until it is read.
 const LONG_BYTES: usize = 32 << 20;
 
-/// Copies `bytes` of `root` to all ranks. All ranks pass equal lengths and the same valid root.
+/// Copies the `input` of `root` to the `output` of all ranks; without an `input`, the root's `output`. All
+/// ranks pass equal lengths and the same valid root, and only the root an input.
 ///
 /// The root may return before the others have the data.
 ///
 /// # Errors
-/// When a rank is lost, aborts, makes a different call, or does not call in time; `bytes` are unspecified.
-pub async fn broadcast(turn: &mut SlotTurn<'_>, bytes: &mut [u8], root: u32) -> Result<()> {
-    broadcast_part(turn, bytes, root).await?;
+/// When a rank is lost, aborts, makes a different call, or does not call in time; `output` is unspecified.
+///
+/// # Panics
+/// When `input` is not as long as `output`.
+pub async fn broadcast(
+    turn: &mut SlotTurn<'_>,
+    input: Option<&[u8]>,
+    output: &mut [u8],
+    root: u32,
+) -> Result<()> {
+    let Some(input) = input else {
+        broadcast_part(turn, output, root).await?;
+        turn.finish();
+        return Ok(());
+    };
+    assert_eq!(input.len(), output.len(), "bytes of the broadcast vector");
+    let (chunk, first) = take_steps(turn, input.len());
+    give(turn, first, input, chunk).await?;
     turn.finish();
+    // A copy: the root's own output, while the others read.
+    output.copy_from_slice(input);
     Ok(())
 }
 
 /// Likewise, as a part of a turn.
 pub(crate) async fn broadcast_part(turn: &mut SlotTurn<'_>, bytes: &mut [u8], root: u32) -> Result<()> {
     let root = root as usize;
-    let is_root = turn.slots().own_place() == root;
-    let chunk = CHUNK_BYTES.min(bytes.len()).max(1);
-    let count = bytes.len().div_ceil(chunk).max(1);
-    let first = turn.take_steps(count);
-    match (is_root, bytes.len() <= INLINE_BYTES) {
-        (true, true) => publish_short(turn, first, bytes).await,
-        (true, false) => publish(turn, first, bytes, chunk).await,
-        (false, true) => receive_short(turn, (root, first), bytes).await,
-        (false, false) => receive(turn, (root, first), bytes, chunk).await,
+    let (chunk, first) = take_steps(turn, bytes.len());
+    if turn.slots().own_place() == root {
+        return give(turn, first, bytes, chunk).await;
     }
+    if bytes.len() <= INLINE_BYTES {
+        return receive_short(turn, (root, first), bytes).await;
+    }
+    receive(turn, (root, first), bytes, chunk).await
+}
+
+/// Takes the steps of a vector of so many bytes: the bytes of its chunks, and the first step.
+fn take_steps(turn: &mut SlotTurn<'_>, bytes: usize) -> (usize, Step) {
+    let chunk = CHUNK_BYTES.min(bytes).max(1);
+    (chunk, turn.take_steps(bytes.div_ceil(chunk).max(1)))
+}
+
+/// The part of the root.
+async fn give(turn: &mut SlotTurn<'_>, first: Step, bytes: &[u8], chunk: usize) -> Result<()> {
+    if bytes.len() <= INLINE_BYTES {
+        return publish_short(turn, first, bytes).await;
+    }
+    publish(turn, first, bytes, chunk).await
 }
 
 async fn publish_short(turn: &mut SlotTurn<'_>, step: Step, bytes: &[u8]) -> Result<()> {

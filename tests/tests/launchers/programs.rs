@@ -1,9 +1,10 @@
 //! The launchers under test.
 
 use std::env;
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
+
+pub use brevity_testing::slurm::{clean, free_port};
 
 pub const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
@@ -60,23 +61,4 @@ impl Program {
 /// Whether a missing launcher is a failure.
 pub fn required() -> bool {
     brevity_testing::is_required("BREVITY_REQUIRE_LAUNCHERS")
-}
-
-/// The command without the variables of a launcher of this test.
-pub fn clean(mut command: Command) -> Command {
-    for (name, _) in env::vars_os() {
-        let known = ["BREVITY_", "OMPI_", "PMI", "PRTE_", "SLURM_", "MPI_"];
-        if name.to_str().is_some_and(|name| known.iter().any(|prefix| name.starts_with(prefix))) {
-            command.env_remove(&name);
-        }
-    }
-    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
-        command.env_remove(name);
-    }
-    command
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

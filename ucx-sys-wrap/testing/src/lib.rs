@@ -1,12 +1,16 @@
 //! What the tests of several crates share: [the wires under test](Wire) and how worlds of ranks are made on
-//! them, what the system says about processes, and [an executor's way of polling](only_when_woken).
+//! them, programs that are [run](run_within) and [Slurm](slurm), what the system says about processes, and
+//! [an executor's way of polling](only_when_woken).
 #![forbid(unsafe_code)]
 
+mod command;
 mod process;
+pub mod slurm;
 mod wire;
 mod woken;
 pub mod worlds;
 
+pub use command::{Ended, run_within};
 pub use process::{Process, listening_ports};
 pub use wire::{Wire, ucx_is_here};
 pub use woken::only_when_woken;

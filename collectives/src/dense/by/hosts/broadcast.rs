@@ -24,7 +24,7 @@ pub(in crate::dense) async fn broadcast<'a, 'env>(
     }
     let way = &way;
     let run = |lane: Call<'a, 'env>, memory: Memory<'env>| async move {
-        let data = between(&lane, way, memory.output).await?;
+        let data = between(&lane, way, memory.loaded()).await?;
         tree::broadcast(&inside(&lane), data, way.place, RADIX).await
     };
     in_lanes(call, segments, run).await
@@ -56,7 +56,7 @@ async fn over_slots<'env>(
         while !lanes.are_full()
             && let Some(memory) = segments.next()
         {
-            lanes.start(call, |lane| async move { between(&lane, way, memory.output).await });
+            lanes.start(call, |lane| async move { between(&lane, way, memory.loaded()).await });
         }
         if lanes.is_empty() {
             break;

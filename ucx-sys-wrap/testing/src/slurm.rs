@@ -1,15 +1,19 @@
 //! A Slurm cluster of one node on this host, in a separate folder: munged, slurmctld and slurmd.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::env;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use brevity_tests::command::run_within;
+use crate::{is_required, run_within};
 
-use super::programs::{clean, free_port, required};
+/// The variable that makes a missing launcher a failure.
+const REQUIRED: &str = "BREVITY_REQUIRE_LAUNCHERS";
 
 /// How long the daemons may take to get ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,17 +26,22 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts a cluster, if Slurm is installed and this is root, which its daemons need.
+    ///
+    /// # Panics
+    /// If the daemons do not start; without Slurm where `BREVITY_REQUIRE_LAUNCHERS=1` says that it must be
+    /// here.
+    #[must_use]
     pub fn start() -> Option<Self> {
         for program in ["munged", "slurmctld", "slurmd", "srun", "sbatch"] {
             // Without a cluster, some of them fail; it only matters that they are installed.
             if Command::new(program).arg("-V").output().is_err() {
-                assert!(!required(), "no {program}");
+                assert!(!is_required(REQUIRED), "no {program}");
                 println!("skipped: no {program}");
                 return None;
             }
         }
         if fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).unwrap() != 0 {
-            assert!(!required(), "Slurm's daemons need root");
+            assert!(!is_required(REQUIRED), "Slurm's daemons need root");
             println!("skipped: Slurm's daemons need root");
             return None;
         }
@@ -45,7 +54,8 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// `srun` with these arguments, in this cluster.
+    /// A program of Slurm, as `srun`, in this cluster.
+    #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = clean(Command::new(program));
         command.env("SLURM_CONF", self.path("slurm.conf"));
@@ -53,6 +63,10 @@ impl Cluster {
     }
 
     /// A file in the cluster's folder.
+    ///
+    /// # Panics
+    /// If the folder's name is no UTF-8.
+    #[must_use]
     pub fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
@@ -153,4 +167,28 @@ impl Drop for Cluster {
             let _ = daemon.wait();
         }
     }
+}
+
+/// The command without the variables of a launcher of this test.
+#[must_use]
+pub fn clean(mut command: Command) -> Command {
+    for (name, _) in env::vars_os() {
+        let known = ["BREVITY_", "OMPI_", "PMI", "PRTE_", "SLURM_", "MPI_"];
+        if name.to_str().is_some_and(|name| known.iter().any(|prefix| name.starts_with(prefix))) {
+            command.env_remove(&name);
+        }
+    }
+    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A port that was free a moment ago.
+///
+/// # Panics
+/// When the system has no port.
+#[must_use]
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

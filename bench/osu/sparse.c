@@ -1,0 +1,244 @@
+/* The compressed collectives without error feedback: of sparse vectors, and of values in few bits. The size is
+ * that of the dense vector. Entries are selected outside the clock. */
+#include "bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a call leaves its result: in one sparse vector, in one of each rank, or in a dense vector. */
+enum result { SUM, EACH, DENSE_SUM };
+
+struct work {
+    const struct collective *row;
+    size_t n, k;
+    float *own; /* the vector that is quantised, or that entries are of */
+    /* The entries of this rank. */
+    const uint32_t *indices;
+    const float *values;
+    size_t count;
+    brv_sparse *selected, *sum, *kept, **all;
+    brv_ok_topk *ok_topk;
+    float *out, *rest;            /* a dense result, and what is not in a result */
+    float *total, *found, *after; /* of checks: what went in and came out, and rest over all ranks */
+};
+
+struct collective {
+    enum result result;
+    int estimates; /* the library selects the entries of each step */
+    brv_status (*call)(const struct work *work, brv_request **request);
+};
+
+/* ---- Calls --------------------------------------------------------------------------------------------- */
+
+/* A function that waits if request is NULL, and starts the call if not. */
+#define FUNCTION(name, ...)                                                                                  \
+    static brv_status name(const struct work *w, brv_request **request)                                      \
+    {                                                                                                        \
+        return request == NULL ? brv_##name(job.group, __VA_ARGS__, NULL)                                    \
+                               : brv_i##name(job.group, __VA_ARGS__, request, NULL);                         \
+    }
+
+#define ENTRIES w->indices, w->values, w->count, w->n
+
+FUNCTION(topk_all_reduce, ENTRIES, w->k, BRV_VALUES_F32, w->sum, w->kept)
+FUNCTION(gtopk_all_reduce, ENTRIES, w->k, BRV_PUT_BACK_CONSERVING, BRV_VALUES_F32, w->sum, w->kept)
+FUNCTION(ok_topk_all_reduce, ENTRIES, w->ok_topk, BRV_VALUES_F32, w->sum, w->kept)
+FUNCTION(sparse_all_gather, ENTRIES, w->k, BRV_VALUES_F32, w->all)
+FUNCTION(quantised_all_reduce, w->own, w->out, w->rest, w->n, BRV_VALUES_BF16)
+
+/* ---- Memory -------------------------------------------------------------------------------------------- */
+
+static size_t kept_of(size_t n)
+{
+    size_t k = (size_t)ceil(options.density * (double)n);
+
+    return k == 0 ? 1 : k;
+}
+
+/* Dense vectors; and sparse ones, of each rank and of this one. */
+static size_t needs(const struct subject *subject, size_t bytes)
+{
+    size_t dense = subject->row->result == DENSE_SUM ? 3 : 1;
+    size_t entries = subject->row->result == DENSE_SUM ? 0 : 2 * kept_of(bytes / sizeof(float)) + 1;
+
+    return bytes * (dense + (options.checks ? 4 : 0)) +
+           entries * (sizeof(uint32_t) + sizeof(float)) * ((size_t)job.size + 3);
+}
+
+static void close_work(void *state)
+{
+    struct work *work = state;
+    int32_t rank;
+
+    for (rank = 0; rank < job.size; rank++)
+        brv_sparse_free(work->all[rank]);
+    free(work->all);
+    brv_sparse_free(work->selected);
+    brv_sparse_free(work->sum);
+    brv_sparse_free(work->kept);
+    brv_ok_topk_free(work->ok_topk);
+    free(work->own);
+    free(work->out);
+    free(work->rest);
+    free(work->total);
+    free(work->found);
+    free(work->after);
+    free(work);
+}
+
+/* About equally many entries in each part of the vector, at places that differ from rank to rank. */
+static void select_places(struct work *work)
+{
+    size_t stride = work->n / work->k, i;
+    uint32_t *indices = memory_of(work->k * sizeof *indices);
+    float *values = memory_of(work->k * sizeof *values);
+
+    for (i = 0; i < work->k; i++) {
+        size_t place = i * stride + (i + 7 * (size_t)job.rank) % stride;
+
+        indices[i] = (uint32_t)place;
+        values[i] = work->own[place];
+    }
+    MUST(brv_sparse_set(work->selected, indices, values, work->k, work->n));
+    free(indices);
+    free(values);
+}
+
+/* Takes the entries of the next call. */
+static void prepare(void *state, long iteration)
+{
+    struct work *work = state;
+
+    (void)iteration;
+    if (work->row->estimates)
+        MUST(brv_ok_topk_select(work->ok_topk, work->own, work->n, work->selected));
+    MUST(brv_sparse_view(work->selected, &work->indices, &work->values, &work->count));
+}
+
+static void *open_work(const struct subject *subject, const struct type *type, size_t bytes)
+{
+    size_t n = bytes / sizeof(float), i, checked = options.checks ? bytes : 0;
+    struct work *work;
+    int32_t rank;
+
+    (void)type;
+    if (n == 0)
+        return NULL;
+    work = memory_of(sizeof *work);
+    work->row = subject->row;
+    work->n = n;
+    work->k = kept_of(n);
+    work->own = memory_of(bytes);
+    for (i = 0; i < n; i++)
+        work->own[i] = gradient_element(job.rank, i);
+    MUST(brv_sparse_new(&work->selected));
+    MUST(brv_sparse_new(&work->sum));
+    MUST(brv_sparse_new(&work->kept));
+    work->all = memory_of((size_t)job.size * sizeof *work->all);
+    for (rank = 0; rank < job.size; rank++)
+        MUST(brv_sparse_new(&work->all[rank]));
+    if (work->row->estimates)
+        MUST(brv_ok_topk_new(job.group, n, work->k, &work->ok_topk));
+    work->out = memory_of(work->row->result == DENSE_SUM ? bytes : 0);
+    work->rest = memory_of(work->row->result == DENSE_SUM ? bytes : checked);
+    work->total = memory_of(checked);
+    work->found = memory_of(checked);
+    work->after = memory_of(checked);
+    select_places(work);
+    return work;
+}
+
+/* ---- Checks -------------------------------------------------------------------------------------------- */
+
+/* Adds the entries of a vector, which has no length if no call has set it. */
+static void add_entries(const struct work *work, const brv_sparse *entries, float *dense)
+{
+    size_t count;
+
+    MUST(brv_sparse_count(entries, &count, NULL));
+    if (count > 0)
+        MUST(brv_sparse_add_to(entries, 1, dense, work->n));
+}
+
+/* Notes what goes into the call, of all ranks. */
+static void fill_work(void *state, long iteration)
+{
+    struct work *work = state;
+    size_t bytes = work->n * sizeof(float);
+
+    prepare(work, iteration);
+    if (work->row->result == DENSE_SUM)
+        memcpy(work->found, work->own, bytes);
+    else {
+        memset(work->found, 0, bytes);
+        add_entries(work, work->selected, work->found);
+    }
+    MUST(brv_all_reduce(job.group, work->found, work->total, work->n, BRV_F32, BRV_SUM, NULL));
+}
+
+/* Writes the result to found, and what this rank keeps to rest. */
+static void collect(struct work *work)
+{
+    size_t bytes = work->n * sizeof(float);
+    int32_t rank;
+
+    if (work->row->result == DENSE_SUM) {
+        memcpy(work->found, work->out, bytes);
+        return;
+    }
+    memset(work->found, 0, bytes);
+    memset(work->rest, 0, bytes);
+    add_entries(work, work->sum, work->found);
+    add_entries(work, work->kept, work->rest);
+    for (rank = 0; rank < job.size; rank++)
+        add_entries(work, work->all[rank], work->found);
+}
+
+/* Nothing is lost: the result, and what ranks keep, is what went in. */
+static size_t check(void *state, long iteration)
+{
+    struct work *work = state;
+    size_t wrong = 0, i;
+    double largest = 0;
+
+    collect(work);
+    MUST(brv_all_reduce(job.group, work->rest, work->after, work->n, BRV_F32, BRV_SUM, NULL));
+    for (i = 0; i < work->n; i++)
+        largest = fmax(largest, fabs(work->total[i]));
+    for (i = 0; i < work->n; i++) {
+        double found = (double)work->found[i] + work->after[i];
+
+        if (!(fabs(found - work->total[i]) <= 1e-4 * largest)) {
+            log_difference(i, iteration, work->total[i], found);
+            wrong++;
+        }
+    }
+    return wrong;
+}
+
+static brv_status call(void *state, brv_request **request)
+{
+    struct work *work = state;
+
+    return work->row->call(work, request);
+}
+
+/* ---- Programs ------------------------------------------------------------------------------------------ */
+
+static const struct kind KIND = {needs, open_work, prepare, fill_work, call, check, close_work};
+
+/* A program: its name and title, its letters, and what it calls. */
+#define PROGRAM(name, title, letters, ...)                                                                   \
+    {                                                                                                        \
+        name, title " Latency", letters, &KIND, 1, 0, &(const struct collective) { __VA_ARGS__ }             \
+    }
+
+const struct subject SPARSE[] = {
+    PROGRAM("topk_allreduce", "Top-k Allreduce", "e", SUM, 0, topk_all_reduce),
+    PROGRAM("gtopk_allreduce", "gTop-k Allreduce", "e", SUM, 0, gtopk_all_reduce),
+    PROGRAM("oktopk_allreduce", "Ok-Topk Allreduce", "e", SUM, 1, ok_topk_all_reduce),
+    PROGRAM("sparse_allgather", "Sparse Allgather", "e", EACH, 0, sparse_all_gather),
+    PROGRAM("quantised_allreduce", "Quantised Allreduce", "", DENSE_SUM, 0, quantised_all_reduce),
+    {NULL, NULL, NULL, NULL, 0, 0, NULL},
+};
