@@ -11,10 +11,10 @@
 //! | 3 | that rank | its blob: the identifier |
 //! | 4 | listener, to each | a gathered blob: the [`Invitation`] |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::WIRE_VERSION;
 use super::acceptor::Acceptor;
@@ -39,6 +39,12 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// How long the first rank of the new world has to make the identifier.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long one that has proven itself may say nothing: it keeps other processes of its rank away.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// How many processes that were told why they can't be taken may stay connected.
+const MAX_TURNED_AWAY: usize = 64;
+
 const HERE: &str = "host:port on this host, whose rank is the lowest that is left";
 
 /// The longest sleep of a listener.
@@ -53,13 +59,55 @@ pub struct Reception {
     arrivals: BTreeMap<u32, Arrival>,
     /// Processes that can't be taken, until they have read why.
     turned_away: Vec<Channel>,
+    /// The ranks of which a process was refused that calls again: the log names each once.
+    named: BTreeSet<u32>,
 }
 
 /// One that has come back.
 struct Arrival {
     channel: Channel,
+    since: Instant,
     /// `None` until it has said it.
     incarnation: Option<u32>,
+}
+
+/// Why one that has come back is not taken.
+enum Refusal {
+    /// It has gone.
+    Gone,
+    /// It may be lost without being known as such yet: it calls again.
+    NotLost,
+    /// It does not speak as a rank that comes back does.
+    Protocol(&'static str),
+    /// It is told what was found, and what was expected.
+    Told(String, String),
+}
+
+impl Arrival {
+    /// Reads which incarnation has come; `last` is the one that was lost.
+    fn hear(&mut self, last: Option<u32>, max_body: usize) -> std::result::Result<(), Refusal> {
+        self.channel.pump_frames(max_body);
+        let said = match self.channel.take_frame(max_body) {
+            Ok(None) if self.channel.ended() => return Err(Refusal::Gone),
+            Ok(None) if self.incarnation.is_none() && self.since.elapsed() >= SILENCE => {
+                return Err(Refusal::Protocol("nothing"));
+            }
+            Ok(None) => return Ok(()),
+            Ok(Some(Frame::Blob(_, said))) if self.incarnation.is_none() => said,
+            Ok(Some(_)) => return Err(Refusal::Protocol("a frame that was not expected")),
+            Err(_) => return Err(Refusal::Protocol("an invalid frame")),
+        };
+        let said = <[u8; 4]>::try_from(&said[..]).map(u32::from_le_bytes);
+        let said = said.map_err(|_| Refusal::Protocol("no incarnation"))?;
+        match last.ok_or(Refusal::NotLost)? {
+            last if said != 0 && said <= last => {
+                let expected = format!("one after incarnation {last}");
+                return Err(Refusal::Told(format!("incarnation {said}"), expected));
+            }
+            last => self.incarnation = Some(said.max(last.saturating_add(1))),
+        }
+        Ok(())
+    }
 }
 
 impl Reception {
@@ -77,8 +125,8 @@ impl Reception {
             return Err(Error::Environment { variable, found, expected: HERE });
         }
         let (acceptor, _) = root_listener::listen(&place, &party, Purpose::Return, &deadline)?;
-        let (arrivals, turned_away) = Default::default();
-        Ok(Self { identity: identity.clone(), acceptor, party, arrivals, turned_away })
+        let (arrivals, turned_away, named) = Default::default();
+        Ok(Self { identity: identity.clone(), acceptor, party, arrivals, turned_away, named })
     }
 
     /// Waits until all `lost` ranks have come back, at most so long, or until `is_over`. Both are asked at
@@ -120,42 +168,30 @@ impl Reception {
                 return;
             }
         }
-        self.arrivals.insert(rank, Arrival { channel, incarnation: None });
+        self.arrivals.insert(rank, Arrival { channel, since: Instant::now(), incarnation: None });
     }
 
     /// Reads which incarnations have come, and forgets those that have gone.
     fn listen(&mut self, lost: &[Member]) {
         let max_body = Frame::max_body_bytes(self.party.world_size);
         let mut refused = Vec::new();
-        self.arrivals.retain(|rank, arrival| {
-            arrival.channel.pump_frames(max_body);
-            match arrival.channel.take_frame(max_body) {
-                Ok(None) => return !arrival.channel.ended(),
-                Ok(Some(Frame::Blob(_, said))) if arrival.incarnation.is_none() => {
-                    let Ok(said) = <[u8; 4]>::try_from(&said[..]).map(u32::from_le_bytes) else {
-                        return false;
-                    };
-                    let lost = lost.iter().find(|lost| lost.rank.0 == *rank);
-                    match lost.map(|lost| lost.incarnation) {
-                        // It may be lost without being known as such yet: it calls again.
-                        None => {
-                            tracing::warn!(rank, "a rank that is still there would come back");
-                            return false;
-                        }
-                        Some(last) if said != 0 && said <= last => {
-                            let expected = format!("one after incarnation {last}");
-                            refused.push((*rank, format!("incarnation {said}"), expected));
-                        }
-                        Some(last) => arrival.incarnation = Some(said.max(last.saturating_add(1))),
-                    }
+        for (&rank, arrival) in &mut self.arrivals {
+            let last = lost.iter().find(|lost| lost.rank.0 == rank).map(|lost| lost.incarnation);
+            refused.extend(arrival.hear(last, max_body).err().map(|refusal| (rank, refusal)));
+        }
+        for (rank, refusal) in refused {
+            let Some(Arrival { channel, .. }) = self.arrivals.remove(&rank) else { continue };
+            match refusal {
+                Refusal::Gone => {}
+                Refusal::Told(found, expected) => self.turn_away(rank, channel, found, expected),
+                Refusal::NotLost if self.named.insert(rank) => {
+                    tracing::warn!(rank, "a rank that is still there would come back");
                 }
-                Ok(Some(_)) | Err(_) => return false,
-            }
-            true
-        });
-        for (rank, found, expected) in refused {
-            if let Some(arrival) = self.arrivals.remove(&rank) {
-                self.turn_away(rank, arrival.channel, found, expected);
+                Refusal::Protocol(what) if self.named.insert(rank) => {
+                    let peer = channel.peer();
+                    tracing::warn!(%peer, rank, "a rank that would come back has sent {what}: hung up");
+                }
+                Refusal::NotLost | Refusal::Protocol(_) => {}
             }
         }
         self.turned_away.iter_mut().for_each(|channel| {
@@ -169,6 +205,9 @@ impl Reception {
         tracing::warn!(peer = %channel.peer(), rank, found, "turned away a rank that would come back");
         let verdict = Verdict::Disagreement { subject: Subject::Processes, rank, found, expected };
         channel.queue(Frame::Verdict(verdict).encode());
+        if self.turned_away.len() == MAX_TURNED_AWAY {
+            self.turned_away.remove(0);
+        }
         self.turned_away.push(channel);
     }
 
@@ -243,17 +282,20 @@ pub(super) fn at_the_place_of_return(identity: &Identity, rank: Rank) -> Result<
 }
 
 #[cfg(test)]
+#[path = "returning_tests.rs"]
+mod hostile_tests;
+
+#[cfg(test)]
 mod tests {
     use std::thread;
-    use std::time::Instant;
 
     use super::*;
     use crate::bootstrap::{Comeback, JobKey, Master, come_back};
 
-    const WORLD_SIZE: u32 = 4;
+    pub(super) const WORLD_SIZE: u32 = 4;
 
     /// The identities of a job on a port that is reserved as `brevity run` does it.
-    fn job() -> (socket2::Socket, impl Fn(u32, u32) -> Identity) {
+    pub(super) fn job() -> (socket2::Socket, impl Fn(u32, u32) -> Identity) {
         let holder = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         holder.set_reuse_port(true).unwrap();
         holder.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -270,7 +312,7 @@ mod tests {
         (holder, identity)
     }
 
-    const fn member(rank: u32, incarnation: u32) -> Member {
+    pub(super) const fn member(rank: u32, incarnation: u32) -> Member {
         Member { rank: Rank(rank), incarnation }
     }
 
