@@ -1323,7 +1323,7 @@ brv_status brv_exchange_average_over_participants(brv_exchange *exchange);
 brv_status brv_exchange_step_empty(brv_exchange *exchange, float *const *averages, size_t tensors);
 brv_status brv_exchange_begin_empty(brv_exchange *exchange);
 
-/* What one bucket of a step took on this rank, in seconds. */
+/* What one bucket of a step took on this rank, in seconds, and what it moved, without headers. */
 typedef struct brv_bucket_report {
     uint64_t size;         /* sizeof(brv_bucket_report) */
     uint64_t tensors;      /* how many it has */
@@ -1332,10 +1332,13 @@ typedef struct brv_bucket_report {
     double communicate;    /* from the start of its messages to the end, with waiting for slower ranks */
     double wait;           /* how much of that finish waited for */
     double apply;          /* writing averages, and what comes back to the residuals */
-    uint64_t reserved[5];
+    uint64_t bytes_sent;     /* of messages */
+    uint64_t bytes_received; /* likewise */
+    uint64_t bytes_shared;   /* that it has written to memory that the ranks of its host share, for others */
+    uint64_t reserved[2];
 } brv_bucket_report;
 
-#define BRV_BUCKET_REPORT_INIT {sizeof(brv_bucket_report), 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0}}
+#define BRV_BUCKET_REPORT_INIT {sizeof(brv_bucket_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}}
 
 /* Stores what a bucket of the last finished step took in *report, which must have been initialised. Buckets
  * are numbered from 0; BRV_ERR_ARGUMENT if there is no such bucket. Sends nothing. */
@@ -1528,6 +1531,14 @@ brv_status brv_low_rank_own(brv_low_rank *low_rank, size_t position, float *out,
 
 /* Has the next call begin with the right factors of the last (a warm start). */
 brv_status brv_low_rank_warm(brv_low_rank *low_rank);
+
+/* Saves what the next call begins with (right factors, the generators of random numbers), and loads it into
+ * an object with the same matrices: later calls have the same bits as without the restart. All ranks load the
+ * state of the same step; ranks with different ones get BRV_ERR_MISMATCH. The factors of the last call are
+ * not saved: they are gone after a load. A load that fails changes nothing. */
+brv_status brv_low_rank_saved_size(brv_low_rank *low_rank, size_t *bytes);
+brv_status brv_low_rank_save(brv_low_rank *low_rank, void *out, size_t bytes);
+brv_status brv_low_rank_load(brv_low_rank *low_rank, const void *saved, size_t bytes);
 
 /* What a rank keeps of one tensor from one Ok-Topk all-reduce to the next: its own threshold, that of the
  * sum, and which rank sums which indices. It is used by one thread at a time. All ranks make theirs alike and
@@ -1808,6 +1819,115 @@ brv_status brv_residual_saved_size(const brv_residual *residual, size_t *bytes);
 brv_status brv_residual_save(const brv_residual *residual, void *out, size_t bytes);
 brv_status brv_residual_load(brv_residual *residual, const void *saved, size_t bytes);
 
+/* Subtracts entries: what is sent of them, where their values are not those of the residual (as with
+ * BRV_SELECT_FIXED and BRV_SELECT_BY_SIGN). */
+brv_status brv_residual_take(brv_residual *residual, const brv_sparse *entries);
+
+/* A residual with momentum before the selection. If momentum were applied to what is received, an entry that
+ * is rarely sent would lose the momentum of the steps between; so the optimiser must not apply it again. By
+ * its rule, m being the momentum and g the gradient, scaled down to the norm clip / sqrt(ranks):
+ *
+ * - BRV_MOMENTUM_CORRECTED (DGC): u = m u + g; v += u. Entries are taken from v, and where they are sent u
+ *   and v begin again at 0 (masking). BRV_MOMENTUM_NESTEROV: v += m u + g.
+ * - BRV_MOMENTUM_AWARE (SAMomentum): w += g. Entries are taken from w, and where they are sent it becomes
+ *   m w.
+ *
+ *     brv_momentum_residual_feed(residual, gradient, n, BRV_F32, k, selected);
+ *     brv_sparse_view(selected, &indices, &values, &count);
+ *     if (brv_gtopk_all_reduce(group, indices, values, count, n, k, BRV_PUT_BACK_CONSERVING, BRV_VALUES_BF16,
+ *                              sum, kept, NULL) == BRV_OK)
+ *         brv_momentum_residual_put_back(residual, kept, sum);
+ *     else
+ *         brv_momentum_residual_put_back(residual, selected, NULL);
+ */
+typedef struct brv_momentum_residual brv_momentum_residual;
+
+/* Makes a residual of n zeros, at most 2^32, and stores it in *residual. momentum is at least 0 (with
+ * BRV_MOMENTUM_AWARE more) and below 1. clip is the norm of the gradients of all ranks together; 0 for no
+ * clipping, always with BRV_MOMENTUM_AWARE. ranks is not used without it. On failure *residual is NULL. */
+brv_status brv_momentum_residual_new(size_t n, brv_momentum rule, double momentum, double clip,
+                                     uint32_t ranks, brv_momentum_residual **residual);
+
+/* Frees it; does nothing if residual is NULL. */
+void brv_momentum_residual_free(brv_momentum_residual *residual);
+
+/* Stores where the library has the values that were not sent (v or w), the velocity u, and their number.
+ * velocity may be NULL, and *velocity is with BRV_MOMENTUM_AWARE. The memory may be read until the next call
+ * that changes the residual. */
+brv_status brv_momentum_residual_view(const brv_momentum_residual *residual, const float **values,
+                                      const float **velocity, size_t *n);
+
+/* As for brv_residual: adds a gradient; moves the k entries of largest magnitude to selected; moves what
+ * reaches a threshold; the first two in one. take takes out entries that the program has selected of the
+ * values by another rule, such as brv_sparse_select. The entries of a step are taken at once:
+ * BRV_ERR_ARGUMENT for a second time after the same gradient. */
+brv_status brv_momentum_residual_add(brv_momentum_residual *residual, const void *gradient, size_t n,
+                                     brv_type type);
+brv_status brv_momentum_residual_select(brv_momentum_residual *residual, size_t k, brv_sparse *selected);
+brv_status brv_momentum_residual_select_over(brv_momentum_residual *residual, float threshold, size_t limit,
+                                             brv_sparse *selected);
+brv_status brv_momentum_residual_feed(brv_momentum_residual *residual, const void *gradient, size_t n,
+                                      brv_type type, size_t k, brv_sparse *selected);
+brv_status brv_momentum_residual_take(brv_momentum_residual *residual, const brv_sparse *entries);
+
+/* All values were delivered, as by a dense all-reduce of them. The velocity goes on: what is delivered is
+ * that of momentum SGD. */
+brv_status brv_momentum_residual_deliver(brv_momentum_residual *residual);
+
+/* Adds entries: those that were selected and not delivered, or the kept ones of a collective. At the indices
+ * of delivered (the sum of the collective; NULL for none) entries were sent, and this is what rounding has
+ * taken away; elsewhere they count as not sent, and their velocity comes back. With BRV_MOMENTUM_AWARE that
+ * is the same. */
+brv_status brv_momentum_residual_put_back(brv_momentum_residual *residual, const brv_sparse *entries,
+                                          const brv_sparse *delivered);
+
+/* Saves a residual and loads it into one of the same length and rule, as for brv_residual. What was taken
+ * last counts as delivered. */
+brv_status brv_momentum_residual_saved_size(const brv_momentum_residual *residual, size_t *bytes);
+brv_status brv_momentum_residual_save(const brv_momentum_residual *residual, void *out, size_t bytes);
+brv_status brv_momentum_residual_load(brv_momentum_residual *residual, const void *saved, size_t bytes);
+
+/* Which entries of a dense vector are selected: docs/compression.md has the costs. */
+typedef enum brv_selection_rule {
+    BRV_SELECT_TOP_K = 1,      /* the k of largest magnitude, of equal ones those with lower indices */
+    BRV_SELECT_OVER = 2,       /* what reaches the threshold; the limit largest if that is more */
+    BRV_SELECT_SAMPLED = 3,    /* what reaches a threshold from a sample: about k, at least one, at most
+                                  limit. Aji and Heafield, EMNLP 2017 */
+    BRV_SELECT_RESAMPLED = 4,  /* likewise if these are 0.8 k to 1.3 k, else the k largest. Lin et al., ICLR
+                                  2018 */
+    BRV_SELECT_FIXED = 5,      /* what reaches the threshold, each as that with its sign. Strom, Interspeech
+                                  2015 */
+    BRV_SELECT_BY_SIGN = 6,    /* the k largest positive values and the limit largest negative ones, each as
+                                  their mean. Dryden et al., MLHPC 2016 */
+    BRV_SELECT_RANDOM_K = 7,   /* k places that are drawn, zeros too. Vogels et al., NeurIPS 2019 */
+    BRV_SELECT_RANDOM_BLOCK = 8, /* k consecutive places, of which the first is drawn, around the end */
+    BRV_SELECT_BIN_MAXIMA = 9, /* in bins of k places what another such gradient would raise to the largest
+                                  magnitude. AdaComp: Chen et al., AAAI 2018 */
+    BRV_SELECT_BLOCKS = 10,    /* the k blocks of 256 elements of largest norm, all of their places. Fei et
+                                  al., SIGCOMM 2021 */
+    BRV_SELECTION_RULE_MAX = BRV_ENUM_MAX
+} brv_selection_rule;
+
+/* A rule and its settings; fields that a rule does not use are ignored. */
+typedef struct brv_selector {
+    uint32_t size;         /* sizeof(brv_selector) */
+    brv_selection_rule rule;
+    size_t k;              /* entries, but for BRV_SELECT_OVER and BRV_SELECT_FIXED */
+    size_t limit;          /* BRV_SELECT_OVER, BRV_SELECT_SAMPLED, BRV_SELECT_BY_SIGN */
+    double threshold;      /* above 0: BRV_SELECT_OVER, BRV_SELECT_FIXED */
+    uint64_t seed;         /* of what is drawn, with the number of the step: equal numbers draw the same */
+    uint64_t step;
+    const float *gradient; /* BRV_SELECT_BIN_MAXIMA: the last gradient, which the values have in them */
+    uint64_t reserved[4];
+} brv_selector;
+
+#define BRV_SELECTOR_INIT(rule, k) {sizeof(brv_selector), rule, k, SIZE_MAX, 0.0, 0, 0, NULL, {0, 0, 0, 0}}
+
+/* Copies the entries of the n elements at values that a rule selects to selected. Nothing is taken out:
+ * brv_residual_take and brv_momentum_residual_take do that. */
+brv_status brv_sparse_select(brv_sparse *selected, const float *values, size_t n,
+                             const brv_selector *selector);
+
 /* How values become bytes; numbers are little-endian, codes packed. */
 typedef enum brv_format {
     BRV_FORMAT_F32 = 0,          /* as they are */
@@ -1902,6 +2022,15 @@ brv_status brv_quantiser_feed(brv_quantiser *quantiser, brv_residual *residual, 
 /* Adds a message that was not delivered to the residual, of as many values. */
 brv_status brv_quantiser_put_back(const brv_quantiser *quantiser, brv_residual *residual, const void *message,
                                   size_t bytes);
+
+/* Writes a message of `count` values of BRV_FORMAT_QSGD in Elias's codes, which are shorter where most levels
+ * are 0, and slow (Alistarh et al., NeurIPS 2017, 3.2); and restores it. *written gets the number of bytes;
+ * if that is more than capacity, BRV_ERR_ARGUMENT: nothing else was written. Codes may come from anywhere:
+ * BRV_ERR_ARGUMENT if they are none. */
+brv_status brv_elias_encode(const void *message, size_t bytes, size_t count, void *out, size_t capacity,
+                            size_t *written);
+brv_status brv_elias_decode(const void *code, size_t bytes, size_t count, void *out, size_t capacity,
+                            size_t *written);
 
 /* Saves what a quantiser keeps from message to message (the generator of random numbers, the threshold of two
  * bits), and loads it into one of the same format: later messages have the same bits as without the restart.

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::memory::Stretch;
 use crate::status::brv_status;
 
-/// What one bucket of a step took on this rank, in seconds.
+/// What one bucket of a step took on this rank, in seconds, and what it moved.
 #[repr(C)]
 pub struct brv_bucket_report {
     size: u64,
@@ -21,7 +21,10 @@ pub struct brv_bucket_report {
     communicate: f64,
     wait: f64,
     apply: f64,
-    reserved: [u64; 5],
+    bytes_sent: u64,
+    bytes_received: u64,
+    bytes_shared: u64,
+    reserved: [u64; 2],
 }
 
 /// Sets the bytes of gradients of a bucket.
@@ -240,7 +243,10 @@ impl From<&BucketReport> for brv_bucket_report {
             communicate: report.communicate.as_secs_f64(),
             wait: report.wait.as_secs_f64(),
             apply: report.apply.as_secs_f64(),
-            reserved: [0; 5],
+            bytes_sent: report.bytes_sent,
+            bytes_received: report.bytes_received,
+            bytes_shared: report.bytes_shared,
+            reserved: [0; 2],
         }
     }
 }

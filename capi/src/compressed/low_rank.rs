@@ -23,10 +23,10 @@ use crate::status::brv_status;
 pub struct brv_low_rank(Mutex<State>);
 
 #[derive(Default)]
-struct State {
-    batch: Batch,
+pub(super) struct State {
+    pub(super) batch: Batch,
     /// Those of the last call that has succeeded.
-    factors: Option<Factors>,
+    pub(super) factors: Option<Factors>,
     away: Option<Away>,
 }
 
@@ -85,7 +85,7 @@ impl State {
 ///
 /// # Safety
 /// The same as for [`object`].
-unsafe fn state_of<'a>(low_rank: *const brv_low_rank) -> Result<MutexGuard<'a, State>, Failure> {
+pub(super) unsafe fn state_of<'a>(low_rank: *const brv_low_rank) -> Result<MutexGuard<'a, State>, Failure> {
     // SAFETY: the caller of this function guarantees what `object` demands.
     match unsafe { object(low_rank, "low_rank") }?.0.try_lock() {
         Ok(mut state) => state.come_back().map(|()| state),

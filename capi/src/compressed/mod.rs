@@ -7,19 +7,23 @@
 mod all_gather;
 mod blocking;
 mod blocks;
+mod elias;
 mod entries;
 mod gtopk;
 mod held;
 mod hierarchical;
 mod low_rank;
+mod low_rank_saved;
 mod message;
 mod method;
+mod momentum;
 mod ok_topk;
 mod quantised;
 mod quantiser;
 mod random_k;
 mod reduce_scatter;
 mod residual;
+mod selection;
 mod sparse;
 mod started;
 mod topk;
@@ -41,13 +45,22 @@ use crate::request::{Call, Finished, Started, brv_request};
 use crate::status::brv_status;
 
 pub use blocking::*;
+pub use elias::{brv_elias_decode, brv_elias_encode};
 pub use hierarchical::brv_leader_sum;
 pub use low_rank::{
     brv_low_rank, brv_low_rank_add, brv_low_rank_free, brv_low_rank_mean, brv_low_rank_new, brv_low_rank_own,
     brv_low_rank_warm,
 };
+pub use low_rank_saved::{brv_low_rank_load, brv_low_rank_save, brv_low_rank_saved_size};
 pub use message::{brv_codec, brv_sparse_decode, brv_sparse_encode};
 pub use method::{brv_format, brv_magnitude, brv_norm, brv_quantiser_config};
+pub use momentum::{
+    brv_momentum_residual, brv_momentum_residual_add, brv_momentum_residual_deliver,
+    brv_momentum_residual_feed, brv_momentum_residual_free, brv_momentum_residual_load,
+    brv_momentum_residual_new, brv_momentum_residual_put_back, brv_momentum_residual_save,
+    brv_momentum_residual_saved_size, brv_momentum_residual_select, brv_momentum_residual_select_over,
+    brv_momentum_residual_take, brv_momentum_residual_view,
+};
 pub use ok_topk::{
     brv_ok_topk, brv_ok_topk_free, brv_ok_topk_load, brv_ok_topk_new, brv_ok_topk_save,
     brv_ok_topk_saved_size, brv_ok_topk_select, brv_ok_topk_set_periods,
@@ -63,6 +76,7 @@ pub use residual::{
     brv_residual_load, brv_residual_new, brv_residual_put_back, brv_residual_save, brv_residual_saved_size,
     brv_residual_select, brv_residual_select_over, brv_residual_set, brv_residual_view,
 };
+pub use selection::{brv_residual_take, brv_selection_rule, brv_selector, brv_sparse_select};
 pub use sparse::{
     brv_sparse, brv_sparse_add_to, brv_sparse_clear_in, brv_sparse_count, brv_sparse_free, brv_sparse_new,
     brv_sparse_read, brv_sparse_set, brv_sparse_view,

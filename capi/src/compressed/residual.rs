@@ -48,7 +48,7 @@ impl Kept {
     }
 
     /// Refuses a vector of another length.
-    fn check_length(&self, found: usize, name: &str) -> Result<(), Failure> {
+    pub(super) fn check_length(&self, found: usize, name: &str) -> Result<(), Failure> {
         let expected = self.residual.len();
         if found == expected {
             return Ok(());

@@ -1,5 +1,5 @@
 /* Low-rank all-reduce: a mean of the factors' rank is exact, the ranks' own parts add up to the mean, and a
- * warm start comes closer. Waiting and started calls give the same bits. */
+ * warm start comes closer. Waiting and started calls give the same bits, and so does a loaded state. */
 #include "check.h"
 
 enum { ROWS = 30, COLS = 20, COUNT = ROWS * COLS, OTHER_ROWS = 7, OTHER_COLS = 50, OTHER = 350, RANK = 2 };
@@ -100,6 +100,48 @@ static void fails(brv_group *group, brv_low_rank *low_rank)
     CHECK(memcmp(before, after, sizeof before) == 0);
 }
 
+/* Another object that has loaded the state goes on with the same bits. */
+static void saved(brv_group *group, brv_low_rank *low_rank)
+{
+    brv_low_rank *loaded = new_low_rank(), *other = NULL;
+    float out[COUNT];
+    unsigned char *bytes;
+    size_t size, i;
+    int step;
+
+    CHECK(brv_low_rank_new(&other) == BRV_OK && brv_low_rank_add(other, ROWS, COLS, RANK, 5) == BRV_OK);
+    CHECK(brv_low_rank_saved_size(low_rank, &size) == BRV_OK);
+    CHECK(size > (COLS + OTHER_COLS) * RANK * sizeof(float));
+    bytes = malloc(size + 1);
+    CHECK(bytes != NULL);
+    bytes[size] = 0;
+    CHECK_FAILS(brv_low_rank_save(low_rank, bytes, size + 1), BRV_ERR_ARGUMENT, "brv_low_rank_saved_size");
+    CHECK(brv_low_rank_save(low_rank, bytes, size) == BRV_OK);
+    for (i = 0; i < 8 * size; i += 97) {
+        bytes[i / 8] ^= (unsigned char)(1 << i % 8);
+        CHECK_FAILS(brv_low_rank_load(loaded, bytes, size), BRV_ERR_ARGUMENT, "saved state");
+        bytes[i / 8] ^= (unsigned char)(1 << i % 8);
+    }
+    CHECK_FAILS(brv_low_rank_load(loaded, bytes, size - 1), BRV_ERR_ARGUMENT, "saved state ends");
+    CHECK_FAILS(brv_low_rank_load(loaded, bytes, size + 1), BRV_ERR_ARGUMENT, "1 bytes follow");
+    CHECK_FAILS(brv_low_rank_load(other, bytes, size), BRV_ERR_ARGUMENT, "saved state");
+    CHECK_FAILS(brv_low_rank_load(loaded, NULL, 9), BRV_ERR_ARGUMENT, "saved is NULL");
+    CHECK_FAILS(brv_low_rank_saved_size(NULL, &size), BRV_ERR_ARGUMENT, "low_rank is NULL");
+    CHECK(brv_low_rank_load(loaded, bytes, size) == BRV_OK);
+    CHECK_FAILS(brv_low_rank_mean(loaded, 0, out, COUNT), BRV_ERR_ARGUMENT, "low_rank has no factors");
+    /* Ranks whose states have different origins are no job: both go on from the saved one. */
+    CHECK(brv_low_rank_load(low_rank, bytes, size) == BRV_OK);
+    for (step = 0; step < 2; step++) {
+        CHECK(brv_low_rank_all_reduce(group, low_rank, matrices, 2, NULL) == BRV_OK);
+        CHECK(brv_low_rank_all_reduce(group, loaded, matrices, 2, NULL) == BRV_OK);
+        agree(group, low_rank, loaded);
+        CHECK(brv_low_rank_warm(low_rank) == BRV_OK && brv_low_rank_warm(loaded) == BRV_OK);
+    }
+    free(bytes);
+    brv_low_rank_free(loaded);
+    brv_low_rank_free(other);
+}
+
 int main(void)
 {
     brv_group *group = join();
@@ -135,6 +177,7 @@ int main(void)
     }
     CHECK(at_last < 0.98 * at_first);
     fails(group, started);
+    saved(group, waiting);
     CHECK(brv_low_rank_add(waiting, 2, 3, 9, 1) == BRV_OK);
     CHECK_FAILS(brv_low_rank_warm(waiting), BRV_ERR_ARGUMENT, "low_rank has no factors");
     brv_low_rank_free(waiting);

@@ -45,6 +45,7 @@ static void compare(brv_group *group, size_t bucket_bytes)
 
     for (step = 0; step < STEPS; step++) {
         size_t place, tensor, tensors = 0, bucket = 0;
+        uint64_t sent = 0, received = 0, shared = 0, totals[4];
 
         fill(expected, averages, step, rank);
         fill(found, steps, step, rank);
@@ -61,7 +62,12 @@ static void compare(brv_group *group, size_t bucket_bytes)
             tensors += (size_t)report.tensors;
             CHECK(report.first_tensor < TENSORS);
             CHECK(report.select >= 0 && report.communicate >= 0 && report.wait >= 0 && report.apply >= 0);
+            sent += report.bytes_sent, received += report.bytes_received, shared += report.bytes_shared;
         }
+        /* What all ranks have sent is what all have received. */
+        totals[0] = sent, totals[1] = received, totals[2] = shared, totals[3] = 1;
+        CHECK(brv_all_reduce(group, totals, totals, 4, BRV_U64, BRV_SUM, NULL) == BRV_OK);
+        CHECK(totals[0] == totals[1] && (totals[0] + totals[2] > 0) == (totals[3] > 1));
         CHECK(tensors == TENSORS && bucket >= 4);
     }
     brv_exchange_free(averaged);

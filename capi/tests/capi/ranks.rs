@@ -283,6 +283,7 @@ fn residuals_lose_nothing() {
 fn compressors_run_under_valgrind() {
     under_valgrind("residual.c", &[], 2);
     under_valgrind("quantiser.c", &[], 1);
+    under_valgrind("momentum.c", &[], 1);
 }
 
 #[test]

@@ -37,6 +37,11 @@ fn quantisers_write_and_read_every_format() {
 }
 
 #[test]
+fn momentum_before_selection_is_what_its_formulas_say() {
+    succeeds("momentum.c");
+}
+
+#[test]
 fn errors_belong_to_threads() {
     succeeds("threads.c");
 }
