@@ -11,7 +11,7 @@ mod schedules;
 mod steps;
 mod types;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
@@ -255,12 +255,15 @@ fn nothing_is_lost_over_a_failure() {
         POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between)))
     {
         let survivors = Arc::new(Mutex::new(between.groups(3).into_iter().map(Some).collect::<Vec<_>>()));
+        let done = Arc::new(Barrier::new(4));
         let ranks = between.run(4, move |group| {
             let rank = group.rank();
             let mut exchange = exchange(group, policy);
             let mut step_0 = gradients(rank, 0);
             exchange.average(&mut step_0).unwrap();
             let before = exchange.residual("weight").unwrap();
+            // Whoever finds the loss closes the group, also for a rank that is still in the step before.
+            done.wait();
             if rank == 3 {
                 return None;
             }
