@@ -4,8 +4,8 @@
 //! | --- | --- | --- | --- |
 //! | barrier | to one rank of each host | dissemination | to the others |
 //! | all-reduce of n bytes | every rank sums a part of its host's vectors | an all-reduce of each part | each part to all |
-//! | reduce | to one rank of each host, in a tree | to the root, in a tree | |
-//! | broadcast | | to one rank of each host, in a tree | to the others, in a tree |
+//! | reduce | to one rank of each host, in a tree | to the root | |
+//! | broadcast | | to one rank of each host | to the others, in a tree |
 //! | reduce-scatter of blocks of b bytes | every rank sums a block of each host | each block to its rank | |
 //! | all-gather of blocks of b bytes | | the blocks of one rank of each host | each block to all |
 //!
@@ -39,7 +39,7 @@ use crate::data::Reducer;
 use crate::dense::MOST_SLOT_ELEMENT;
 use crate::error::Result;
 use crate::host::{InsideTicket, Terms};
-use crate::plan::Places;
+use crate::plan::{Places, Plan};
 
 pub(in crate::dense) use all_gather::all_gather;
 pub(in crate::dense) use all_reduce::all_reduce;
@@ -48,11 +48,16 @@ pub(in crate::dense) use broadcast::broadcast;
 pub(in crate::dense) use reduce::reduce;
 pub(in crate::dense) use reduce_scatter::reduce_scatter;
 
-/// Of the trees.
+/// Of the trees inside a host.
 const RADIX: u32 = 2;
 
 fn places<'a>(call: &Call<'a, '_>) -> &'a Places {
     call.plan().places.as_deref().unwrap_or_else(|| unreachable!("the algorithm fits if there are levels"))
+}
+
+/// The plan of the representatives of all hosts.
+fn leaders<'a>(call: &Call<'a, '_>) -> &'a Plan {
+    call.plan().leaders().unwrap_or_else(|| unreachable!("there are several hosts"))
 }
 
 /// The call as the ranks of this host see it.
