@@ -78,6 +78,34 @@ fn levels_of_hosts_match_their_oracle() {
     }
 }
 
+/// Between hosts, whatever is the fastest for them: trees where a message takes long, a direct exchange where
+/// a byte does. Nothing else changes.
+#[test]
+fn between_hosts_any_algorithm_gives_the_same() {
+    let hosts: Vec<u32> = (0..16).map(|rank| rank / 2).collect();
+    let gather = Operation::GATHER;
+    for operation in
+        [Operation::REDUCE, Operation::BROADCAST, Operation::ALL_TO_ALL, Operation::SCATTER, gather]
+    {
+        let only = Some(Only(operation, Algorithm::Hosts));
+        let sent = ["between:1000,1000,0", "between:0,0,1000"].map(|machine| {
+            let machine = Some(machine.parse().unwrap());
+            let settings = Settings { machine, ..in_segments(4096) };
+            let ends = run(Cluster::new(16, Links::new(20e-6, 1e-9)), |transport| {
+                let opened = Opened::in_process(transport, None).with_hosts(&hosts);
+                let (group, topology) = (Group::opened(opened, settings), Topology::of(&hosts));
+                async move {
+                    check_placed(&group, topology, 3000, only).await.unwrap();
+                    group.statistics().messages_sent
+                }
+            });
+            ends.unwrap()
+        });
+        // A rank sends one message to a gather, wherever it goes.
+        assert!(operation == gather || sent[0] != sent[1], "{operation}");
+    }
+}
+
 /// Ring and levels of hosts that cut across the order of ranks, with floating-point numbers.
 #[test]
 fn sums_in_any_order_match_their_oracle() {

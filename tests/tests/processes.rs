@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use brevity::launch::{Ending, Launch, Outcome};
 use brevity::transport::bootstrap::Choice;
-use brevity_testing::{Process, ucx_is_here};
+use brevity_testing::{Process, Wire, on_every_wire_of_processes, ucx_is_here};
 use brevity_tests::suite::WORLD_SIZES;
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS};
 
@@ -42,6 +42,20 @@ fn every_dense_collective_by_hosts() {
         let outcome = launch.env("BREVITY_TIMEOUT", "60").spawn().unwrap().wait().unwrap();
         assert_eq!(outcome.report(), None, "{hosts}");
     }
+}
+
+on_every_wire_of_processes! {
+    every_dense_collective => |wire: Wire| {
+        for world_size in [2, 3, 4] {
+            let mut launch = Launch::new(RANK, ["dense"]).ranks(world_size);
+            let segment = ("BREVITY_SEGMENT", "4096");
+            for (name, value) in wire.environment().iter().chain([&segment, &("BREVITY_TIMEOUT", "60")]) {
+                launch = launch.env(*name, *value);
+            }
+            let outcome = launch.spawn().unwrap().wait().unwrap();
+            assert_eq!(outcome.report(), None, "{wire:?}, P = {world_size}");
+        }
+    };
 }
 
 /// UCX's shared memory, and its tcp.

@@ -2,6 +2,7 @@
 
 use ucx_sys_wrap::buffer::Chunk;
 
+use super::reduce_scatter::{join, segments};
 use super::{Collective, Lengths, Place, by, check_length, whole_blocks};
 use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
@@ -9,7 +10,7 @@ use crate::data::{DataType, Element};
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
-use crate::plan::{Algorithm, Estimate, Row, Work, always, over_slots};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always, fastest, over_slots};
 
 /// An all-to-all: block `i` of the input goes to rank `i`, and block `i` of the output comes from it. In
 /// place the output is the input.
@@ -48,15 +49,11 @@ impl AllToAll {
 impl Collective for AllToAll {
     const OPERATION: Operation = Operation::ALL_TO_ALL;
     const ROWS: &'static [Row] = &[
-        Row {
-            algorithm: Algorithm::Pairwise,
-            fits: always,
-            estimate: |work, ground| ground.message(work.bytes as f64).times(ground.world_size - 1),
-        },
+        Row { algorithm: Algorithm::Pairwise, fits: always, estimate: pairwise },
         Row {
             algorithm: Algorithm::Direct,
             fits: |work, ground| !work.is_uneven && ground.world_size <= 32,
-            estimate: |work, ground| ground.burst(work.bytes as f64),
+            estimate: |work, ground| ground.burst_of_levels(work.bytes as f64, ground.topology.most),
         },
         Row {
             algorithm: Algorithm::Bruck,
@@ -72,6 +69,11 @@ impl Collective for AllToAll {
                 }
                 all
             },
+        },
+        Row {
+            algorithm: Algorithm::Hosts,
+            fits: |work, ground| !work.is_uneven && ground.topology.is_even(),
+            estimate: hosts,
         },
         over_slots(|work, ground| ground.over_slots(work.bytes as f64 * (ground.ranks() - 1.0))),
     ];
@@ -117,32 +119,17 @@ impl Collective for AllToAll {
         memory: Memory<'env>,
     ) -> Result<Chunk<'env, u8>> {
         let (sent, received) = self.layouts(memory.sizes(), call.world_size())?;
-        let mut output = memory.output;
-        if algorithm == Algorithm::Bruck {
-            let bytes = received.block(0).len();
-            let kept;
-            let input = match memory.input {
-                Some(input) => input,
-                None => {
-                    let mut copy = call.scratch::<u8>(output.len())?;
-                    copy.copy_from_slice(&output);
-                    kept = copy;
-                    &kept[..]
-                }
-            };
-            by::bruck::all_to_all(call, input, &mut output, bytes).await?;
-            return Ok(output);
+        if algorithm != Algorithm::Hosts {
+            return flat(call, algorithm, memory, (&sent, &received)).await;
         }
-        let mut blocks = received.split(output);
-        match memory.input {
-            None if algorithm == Algorithm::Direct => by::direct::exchange(call, &mut blocks).await?,
-            None => by::pairwise::exchange(call, &mut blocks).await?,
-            Some(input) if algorithm == Algorithm::Direct => {
-                by::direct::all_to_all(call, &sent.read(input), &mut blocks).await?
-            }
-            Some(input) => by::pairwise::all_to_all(call, &sent.read(input), &mut blocks).await?,
-        }
-        Ok(Chunk::join_all(blocks))
+        let ranks = call.plan().ground.topology.most as usize;
+        let slice = match call.slice_bytes() {
+            0 => 0,
+            bytes => (bytes / ranks / self.size).max(1) * self.size,
+        };
+        let blocks = (memory.input.map(|input| sent.read(input)), received.split(memory.output));
+        let segments = segments(blocks, received.longest(), slice);
+        by::hosts::all_to_all(call, self.size, segments).await.map(join)
     }
 
     fn element_bytes(&self) -> usize {
@@ -158,4 +145,64 @@ impl Collective for AllToAll {
         let (sent, received) = self.layouts(memory.sizes(), turn.world_size())?;
         host::all_to_all(turn, memory.input, memory.output, (sent.blocks(), received.blocks())).await
     }
+}
+
+/// By an algorithm without levels.
+pub(super) async fn flat<'env>(
+    call: &Call<'_, 'env>,
+    algorithm: Algorithm,
+    memory: Memory<'env>,
+    (sent, received): (&Layout, &Layout),
+) -> Result<Chunk<'env, u8>> {
+    let mut output = memory.output;
+    if algorithm == Algorithm::Bruck {
+        let bytes = received.block(0).len();
+        let kept;
+        let input = match memory.input {
+            Some(input) => input,
+            None => {
+                let mut copy = call.scratch::<u8>(output.len())?;
+                copy.copy_from_slice(&output);
+                kept = copy;
+                &kept[..]
+            }
+        };
+        by::bruck::all_to_all(call, input, &mut output, bytes).await?;
+        return Ok(output);
+    }
+    let mut blocks = received.split(output);
+    match memory.input {
+        None if algorithm == Algorithm::Direct => by::direct::exchange(call, &mut blocks).await?,
+        None => by::pairwise::exchange(call, &mut blocks).await?,
+        Some(input) if algorithm == Algorithm::Direct => {
+            by::direct::all_to_all(call, &sent.read(input), &mut blocks).await?
+        }
+        Some(input) => by::pairwise::all_to_all(call, &sent.read(input), &mut blocks).await?,
+    }
+    Ok(Chunk::join_all(blocks))
+}
+
+/// A message to each other rank, those of this host over its own links.
+fn pairwise(work: &Work, ground: &Ground) -> Estimate {
+    let bytes = work.bytes as f64;
+    if !ground.topology.has_levels() {
+        return ground.message(bytes).times(ground.world_size - 1);
+    }
+    let most = ground.topology.most;
+    let (inside, across) = (ground.inside(most), ground.across(most));
+    inside.message(bytes).times(most - 1).then(across.message(bytes).times(ground.world_size - most))
+}
+
+/// The blocks for all ranks of a host in one message, and then those for each rank of this one. A block is
+/// copied when it is packed, between the two, and where it belongs.
+fn hosts(work: &Work, ground: &Ground) -> Estimate {
+    let Topology { hosts, most, .. } = ground.topology;
+    let (inside, across) = (ground.inside(most), ground.across(most));
+    let segment = ground.slice_bytes as f64 / f64::from(most);
+    Estimate::in_segments(work.bytes as f64, segment, |bytes| {
+        let of_host = f64::from(most) * bytes;
+        let (_, between) = fastest(AllToAll::ROWS, &Work::moving(of_host as usize), &across);
+        let passed = inside.burst(f64::from(hosts) * bytes);
+        between.then(passed).computing(3.0 * ground.copying(f64::from(hosts) * of_host))
+    })
 }

@@ -8,7 +8,7 @@ use crate::data::DataType;
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::Blocks;
-use crate::plan::{Algorithm, Row, Work, always, over_slots};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always, fastest, over_slots};
 
 /// The blocks of all ranks, in a vector of one rank.
 #[derive(Clone, Debug)]
@@ -86,7 +86,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         algorithm: Algorithm::Linear,
         fits: always,
-        estimate: |work, ground| ground.burst(work.bytes as f64),
+        // Only the root's host sends or receives all blocks.
+        estimate: |work, ground| ground.burst_of_levels(work.bytes as f64, 1),
     },
     Row {
         algorithm: Algorithm::Binomial,
@@ -97,5 +98,24 @@ pub(super) const ROWS: &[Row] = &[
             waits.then(ground.message(bytes)).computing(2.0 * ground.copying(bytes))
         },
     },
+    Row {
+        algorithm: Algorithm::Hosts,
+        fits: |work, ground| !work.is_uneven && ground.topology.has_levels(),
+        estimate: hosts,
+    },
     over_slots(|work, ground| ground.over_slots(work.bytes as f64 * (ground.ranks() - 1.0))),
 ];
+
+/// The blocks of each host in one message.
+fn hosts(work: &Work, ground: &Ground) -> Estimate {
+    let (inside, across) = (ground.inside(ground.topology.most), ground.across(1));
+    let (_, between) = fastest(ROWS, &of_hosts(work.bytes, &ground.topology), &across);
+    let copied = ground.copying(work.bytes as f64 * ground.ranks());
+    inside.burst(work.bytes as f64).then(between).computing(copied)
+}
+
+/// What there is to do between hosts, whose ranks have blocks of `bytes` bytes.
+pub(super) fn of_hosts(bytes: usize, topology: &Topology) -> Work {
+    let Topology { least, most, .. } = *topology;
+    Work { is_uneven: least != most, ..Work::moving(bytes.saturating_mul(most as usize)) }
+}

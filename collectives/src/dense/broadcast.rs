@@ -11,7 +11,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts, over_slots};
+use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts, fastest, over_slots};
 
 /// A broadcast: the output of all ranks gets the input of the root, of equal length. In place that is the
 /// output of the root. The input of other ranks is not looked at.
@@ -72,12 +72,12 @@ fn spread(work: &Work, ground: &Ground) -> Estimate {
     })
 }
 
-/// To one rank of each host, and from it to the others.
+/// To one rank of each host, by the fastest algorithm there, and from it to the others.
 fn hosts(work: &Work, ground: &Ground) -> Estimate {
     let (inside, across) = (ground.inside(ground.topology.most), ground.across(1));
     Estimate::in_segments(work.bytes as f64, ground.slice_bytes as f64, |bytes| {
         let part = Work { bytes: bytes as usize, wide_bytes: bytes as usize, ..*work };
-        tree(&part, &across, 2).then(tree(&part, &inside, 2))
+        fastest(Broadcast::ROWS, &part, &across).1.then(tree(&part, &inside, 2))
     })
 }
 
@@ -121,13 +121,7 @@ impl Collective for Broadcast {
         let segment = call.slice_bytes() * slices;
         let root = self.root;
         let run = |call: Call<'a, 'env>, memory: Memory<'env>| async move {
-            let data = memory.loaded();
-            match algorithm {
-                Algorithm::Spread => by::spread::broadcast(&call, data, root).await,
-                Algorithm::Knomial4 => by::tree::broadcast(&call, data, root, 4).await,
-                Algorithm::Knomial8 => by::tree::broadcast(&call, data, root, 8).await,
-                _ => by::tree::broadcast(&call, data, root, 2).await,
-            }
+            by::broadcast(&call, algorithm, memory.loaded(), root).await
         };
         let segments = memory.segments(segment);
         if algorithm == Algorithm::Hosts {

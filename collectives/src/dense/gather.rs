@@ -65,6 +65,13 @@ impl Collective for Gather {
         let (place, root) = (call.place(), self.0.root);
         let parts = self.parts(memory.sizes(), place);
         let bytes = self.0.each(&parts, place.world_size);
+        if algorithm == Algorithm::Hosts {
+            let mut own = call.scratch_chunk(bytes)?;
+            let start = if place.rank == root && memory.input.is_none() { root as usize * bytes } else { 0 };
+            // A copy: what is sent lies in memory of the call.
+            own.copy_from_slice(&memory.input()[start..][..bytes]);
+            return by::hosts::gather(call, self.0.size, own, (root, memory.output)).await;
+        }
         if place.rank != root {
             match memory.input {
                 _ if algorithm == Algorithm::Binomial => {

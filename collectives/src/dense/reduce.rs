@@ -13,7 +13,7 @@ use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::in_lanes;
-use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts, over_slots};
+use crate::plan::{Algorithm, Cut, Estimate, Ground, Row, Work, always, by_hosts, fastest, over_slots};
 
 /// A reduction to one rank: the output of the root is as long as the inputs. Other ranks have none, or one of
 /// that length, which is not written unless it is the input too.
@@ -133,19 +133,20 @@ fn direct(work: &Work, ground: &Ground) -> Estimate {
     })
 }
 
-/// The sums of each host, and then over the hosts.
+/// The sums of each host, and then over the hosts by the fastest algorithm there.
 fn hosts(work: &Work, ground: &Ground) -> Estimate {
     let (inside, across) = (ground.inside(ground.topology.most), ground.across(1));
     let (piece, widening) = (ground.slice_bytes as f64, work.widening());
     Estimate::in_segments(work.bytes as f64, piece / widening, |bytes| {
         let bytes = (bytes * widening) as usize;
         let part = Work { bytes, wide_bytes: bytes, ..*work };
-        tree(&part, &inside, 2).then(tree(&part, &across, 2))
+        tree(&part, &inside, 2).then(fastest(Reduce::ROWS, &part, &across).1)
     })
 }
 
 impl Reduce {
-    async fn segment<'env>(
+    /// A segment of a vector, by an algorithm without levels.
+    pub(super) async fn segment<'env>(
         &self,
         call: &Call<'_, 'env>,
         algorithm: Algorithm,

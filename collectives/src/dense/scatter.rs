@@ -66,6 +66,17 @@ impl Collective for Scatter {
         let (place, root) = (call.place(), self.0.root);
         let parts = self.parts(memory.sizes(), place);
         let bytes = self.0.each(&parts, place.world_size);
+        if algorithm == Algorithm::Hosts {
+            let vector = |all| by::hosts::Scattered { root, bytes, all };
+            let (size, output) = (self.0.size, memory.output);
+            return match memory.input {
+                None if place.rank == root => {
+                    by::hosts::scatter(call, size, vector(&output), call.scratch_chunk(0)?).await?;
+                    Ok(output)
+                }
+                input => by::hosts::scatter(call, size, vector(input.unwrap_or_default()), output).await,
+            };
+        }
         let is_in_tree = algorithm == Algorithm::Binomial;
         if place.rank != root {
             let mut output = memory.output;

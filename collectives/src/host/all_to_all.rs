@@ -38,3 +38,12 @@ pub async fn all_to_all(
     };
     exchange.run(turn, Memory { input, output }).await
 }
+
+/// Exchanges equal blocks of `data` in place, as a part of a turn.
+pub(crate) async fn all_to_all_part(turn: &mut SlotTurn<'_>, data: &mut [u8]) -> Result<()> {
+    let places = turn.world_size() as usize;
+    let blocks = Blocks::Equal(data.len() / places);
+    let range = |place| Some(blocks.range(place));
+    let exchange = Exchange { writes: range, reads: range, rooms: places, length: blocks.equal() };
+    exchange.run_part(turn, Memory { input: None, output: data }).await
+}

@@ -38,12 +38,17 @@ where
     R: Fn(usize) -> Option<Range<usize>>,
 {
     /// Moves the blocks. Those of differing lengths have one step more.
-    pub(super) async fn run(self, turn: &mut SlotTurn<'_>, mut memory: Memory<'_>) -> Result<()> {
+    pub(super) async fn run(self, turn: &mut SlotTurn<'_>, memory: Memory<'_>) -> Result<()> {
+        self.run_part(turn, memory).await?;
+        turn.finish();
+        Ok(())
+    }
+
+    /// Likewise, as a part of a turn.
+    pub(super) async fn run_part(self, turn: &mut SlotTurn<'_>, mut memory: Memory<'_>) -> Result<()> {
         let longest = match self.length {
             Some(length) if self.rooms * length <= INLINE_BYTES => {
-                self.inline(turn, &mut memory, length).await?;
-                turn.finish();
-                return Ok(());
+                return self.inline(turn, &mut memory, length).await;
             }
             Some(length) => length,
             None => self.agree(turn).await?,
@@ -85,7 +90,6 @@ where
                 turn.slots().acknowledge(first.plus(stage as u64));
             }
         }
-        turn.finish();
         Ok(())
     }
 

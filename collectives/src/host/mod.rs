@@ -39,6 +39,7 @@ pub(crate) use all_gather::all_gather_part;
 pub use all_reduce::{Rest, all_reduce};
 pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use all_to_all::all_to_all;
+pub(crate) use all_to_all::all_to_all_part;
 pub use barrier::barrier;
 pub(crate) use barrier::{barrier_at_once, barrier_rest, leave, meet};
 pub use broadcast::broadcast;

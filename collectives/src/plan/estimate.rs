@@ -115,6 +115,21 @@ impl Ground {
         self.messages(others, others * bytes)
     }
 
+    /// Likewise, with those of this rank's host over its own links, while so many ranks of the host use its
+    /// link to others.
+    pub(crate) fn burst_of_levels(&self, bytes: f64, at_once: u32) -> Estimate {
+        if !self.topology.has_levels() {
+            return self.burst(bytes);
+        }
+        let (inside, between) = (self.machine.inside, self.across(at_once).machine.between);
+        let near = f64::from(self.topology.most - 1);
+        let far = self.ranks() - 1.0 - near;
+        let port = bytes * (near * inside.beta + far * between.beta);
+        let processor = near * inside.overhead + far * between.overhead;
+        let seconds = between.alpha.max(inside.alpha) + (processor - between.overhead).max(0.0) + port;
+        Estimate { rounds: 1, bytes: (near + far) * bytes, seconds, port, processor }
+    }
+
     /// A call over the memory that all ranks share: each rank sees what every other one publishes, and the
     /// busiest reads or writes `bytes` of theirs.
     pub(crate) fn over_slots(&self, bytes: f64) -> Estimate {
@@ -181,7 +196,7 @@ impl Ground {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Machine;
+    use crate::plan::{Link, Machine, Topology};
 
     fn message(bytes: f64) -> Estimate {
         Ground::new(Machine::uniform(1.0, 1.0), 4).message(bytes)
@@ -197,6 +212,20 @@ mod tests {
         // Latency counts where ports are idle.
         let short = Estimate::in_segments(3.0, 1.0, |bytes| message(bytes).times(9));
         assert_eq!(short.seconds, 2.0 * 9.0 + 18.0);
+    }
+
+    #[test]
+    fn bursts_to_ranks_of_this_host_use_its_own_links() {
+        let machine = Machine { has_own_ports: false, ..Machine::uniform(1.0, 1.0) };
+        let inside = Link { beta: 0.25, ..machine.inside };
+        let ground = Ground::new(Machine { inside, ..machine }, 8);
+        assert_eq!(ground.burst_of_levels(4.0, 1), ground.burst(4.0));
+        // Three ranks here, and four on the other host, whose link one or four ranks use at a time.
+        let ground = Ground { topology: Topology::of(&[0, 0, 0, 0, 1, 1, 1, 1]), ..ground };
+        let port = |at_once| ground.burst_of_levels(4.0, at_once).port;
+        assert_eq!((port(1), port(4)), (3.0 + 4.0 * 4.0, 3.0 + 4.0 * 4.0 * 4.0));
+        let own = Ground { machine: Machine::uniform(1.0, 1.0), ..ground };
+        assert_eq!(own.burst_of_levels(4.0, 4), own.burst(4.0));
     }
 
     #[test]

@@ -57,6 +57,11 @@ pub struct Work {
 }
 
 impl Work {
+    /// To move blocks of so many bytes, which nobody sums.
+    pub(crate) fn moving(bytes: usize) -> Self {
+        Self { bytes, wide_bytes: bytes, is_exact: true, ..Self::default() }
+    }
+
     /// How many times as long partial results are.
     pub(crate) fn widening(&self) -> f64 {
         if self.bytes == 0 { 1.0 } else { self.wide_bytes as f64 / self.bytes as f64 }

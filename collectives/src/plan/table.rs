@@ -27,8 +27,10 @@ pub(crate) struct Plan {
     pub(crate) wishes: Wishes,
     /// The ranks of each host, if there are several hosts, and one has several ranks.
     pub(crate) places: Option<Arc<Places>>,
-    /// The choices for one rank of each host.
+    /// The choices for the ranks at a place of the hosts, while those at the others do likewise.
     across: Option<Box<Self>>,
+    /// The choices for one rank of each host.
+    leaders: Option<Box<Self>>,
     /// The numbers of algorithms; 0 where nobody has asked.
     table: Box<[AtomicU8]>,
 }
@@ -49,13 +51,14 @@ impl Plan {
         if !ground.topology.has_levels() {
             return plan;
         }
-        let across = Self::on(ground.across(ground.topology.least), Wishes::default());
-        Self { places: Some(Arc::new(places)), across: Some(Box::new(across)), ..plan }
+        let across = |at_once| Some(Box::new(Self::on(ground.across(at_once), Wishes::default())));
+        let (across, leaders) = (across(ground.topology.least), across(1));
+        Self { places: Some(Arc::new(places)), across, leaders, ..plan }
     }
 
     fn on(ground: Ground, wishes: Wishes) -> Self {
         let table = (0..OPERATIONS.len() * KINDS * LENGTHS).map(|_| AtomicU8::new(0)).collect();
-        Self { ground, wishes, places: None, across: None, table }
+        Self { ground, wishes, places: None, across: None, leaders: None, table }
     }
 
     /// A number for ranks to compare: of all that choices depend on.
@@ -71,9 +74,14 @@ impl Plan {
         all.fold(0, |digest, word| mix(digest.rotate_left(23) ^ word))
     }
 
-    /// The plan of one rank of each host, if there are levels.
+    /// The plan of the ranks at a place of the hosts, if there are levels.
     pub(crate) fn across(&self) -> Option<&Self> {
         self.across.as_deref()
+    }
+
+    /// The plan of one rank of each host, which has its host's link for itself, if there are levels.
+    pub(crate) fn leaders(&self) -> Option<&Self> {
+        self.leaders.as_deref()
     }
 
     /// The speeds that algorithms are chosen for.

@@ -109,6 +109,21 @@ impl Places {
         self.ranks.iter().map(|ranks| ranks[place as usize]).collect()
     }
 
+    /// All ranks, host after host.
+    pub(crate) fn by_host(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranks.iter().flat_map(|ranks| ranks.iter().copied())
+    }
+
+    /// Whether the ranks of a host have numbers behind each other, on all hosts.
+    pub(crate) fn are_in_order(&self) -> bool {
+        self.by_host().zip(0..).all(|(rank, place)| rank == place)
+    }
+
+    /// The number of ranks of each host.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.ranks.iter().map(|ranks| ranks.len())
+    }
+
     /// A rank of each host: the first one, but `root` on its own.
     pub(crate) fn representatives(&self, root: u32) -> Arc<[u32]> {
         let of = |ranks: &Arc<[u32]>| if self.here(root)[0] == ranks[0] { root } else { ranks[0] };
@@ -143,6 +158,9 @@ mod tests {
         assert_eq!((&**places.here(2), &**places.here(3)), (&[0, 2, 4][..], &[1, 3][..]));
         assert_eq!((places.host(3), places.place(3), places.place(4)), (1, 1, 2));
         assert_eq!((&*places.across(0), &*places.across(1)), (&[0, 1][..], &[2, 3][..]));
+        assert_eq!(places.by_host().collect::<Vec<_>>(), [0, 2, 4, 1, 3]);
+        assert!(!places.are_in_order() && Places::new(&[9, 9, 4]).are_in_order());
+        assert_eq!(places.sizes().collect::<Vec<_>>(), [3, 2]);
         assert_eq!((&*places.representatives(4), &*places.representatives(3)), (&[4, 1][..], &[0, 3][..]));
     }
 }

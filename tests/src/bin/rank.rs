@@ -1,8 +1,9 @@
-//! One rank of a test of several processes: `rank suite`, `rank long BYTES`, `rank exchange-for-ever`, `rank
-//! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`, `rank
-//! groups` (several groups, one after the other and at once), `rank levels HOSTS` (dense collectives by
-//! hosts, of which each rank has the number at its place), `rank late-join`, `rank late-call` and `rank
-//! late-handle` (rank 2 comes late); or their launcher: `rank launch-for-ever`.
+//! One rank of a test of several processes: `rank suite`, `rank dense` (every dense collective by every
+//! algorithm), `rank long BYTES`, `rank exchange-for-ever`, `rank all-reduce-for-ever`, `rank lose-one` (rank
+//! 2 kills itself in the middle of it), `rank tell`, `rank groups` (several groups, one after the other and
+//! at once), `rank levels HOSTS` (dense collectives by hosts, of which each rank has the number at its
+//! place), `rank late-join`, `rank late-call` and `rank late-handle` (rank 2 comes late); or their launcher:
+//! `rank launch-for-ever`.
 //!
 //! A rank that runs forever writes a file, named by its rank, to the folder `READY_FOLDER` once it is in the
 //! middle of its work. In the modes in which rank 2 comes late, every rank writes the file before it joins or
@@ -18,7 +19,7 @@ use brevity::collectives::sparse::{Coder, LeaderSum};
 use brevity::collectives::{Error as Collective, Topology};
 use brevity::{Error, GradientExchange, Group, Join, Policy, PutBack, ReduceOp, launch};
 use brevity_tests::block_on;
-use brevity_tests::dense::check_placed;
+use brevity_tests::dense::{check_all, check_placed};
 use brevity_tests::long::check_long;
 use brevity_tests::suite::{self, COUNTS};
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS, oracle};
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
             Some("tell") => tell(&group),
             Some("groups") => several_groups(group),
             Some("suite") => run_suite(&group),
+            Some("dense") => run_dense(&group),
             Some("long") => {
                 let bytes = std::env::args().nth(2).and_then(|bytes| bytes.parse().ok());
                 check_long(&group, bytes.unwrap_or_else(|| panic!("no number of bytes")))?;
@@ -179,6 +181,20 @@ fn run_suite(group: &Group) -> brevity::Result<()> {
         suite::run_on_group(group, count);
     }
     // No rank leaves while another still needs it.
+    Ok(group.barrier()?)
+}
+
+/// Vectors and blocks of a few lengths, and of one element less and more than a segment.
+fn run_dense(group: &Group) -> brevity::Result<()> {
+    let segment: Option<usize> = group
+        .settings_in_force()
+        .iter()
+        .find(|(name, _)| *name == "segment")
+        .and_then(|(_, bytes)| bytes.parse().ok());
+    let segment = segment.unwrap_or_else(|| panic!("no segment")) / size_of::<f32>();
+    for count in [0, 1, 7, 1000, segment - 1, segment + 1] {
+        block_on(check_all(group, count, None))?;
+    }
     Ok(group.barrier()?)
 }
 

@@ -2,13 +2,15 @@
 
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::{RADIX, Representatives, inside, slots};
+use super::{RADIX, Representatives, inside, leaders, slots};
 use crate::buffers::Memory;
 use crate::call::Call;
-use crate::dense::by::tree;
+use crate::dense::by::{self, tree};
+use crate::dense::{Broadcast, Collective};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::{Lanes, in_lanes};
+use crate::plan::Work;
 
 /// Copies the vector of `root`, in these segments, to all ranks.
 pub(in crate::dense) async fn broadcast<'a, 'env>(
@@ -36,10 +38,10 @@ async fn between<'env>(
     way: &Representatives,
     data: Chunk<'env, u8>,
 ) -> Result<Chunk<'env, u8>> {
-    match way.across(call) {
-        Some(across) => tree::broadcast(&across, data, way.host, RADIX).await,
-        None => Ok(data),
-    }
+    let Some(across) = way.across(call) else { return Ok(data) };
+    let work = Work::moving(data.len());
+    let algorithm = leaders(call).choose(Broadcast::OPERATION, Broadcast::ROWS, &work);
+    by::broadcast(&across, algorithm, data, way.host).await
 }
 
 /// While some segments are on their way between hosts, one that has come is copied inside.

@@ -2,14 +2,16 @@
 
 use ucx_sys_wrap::buffer::Chunk;
 
-use super::{RADIX, Representatives, ended, inside, slots, widened};
+use super::{RADIX, Representatives, ended, inside, leaders, slots, widened};
 use crate::buffers::Memory;
 use crate::call::Call;
 use crate::data::Reducer;
 use crate::dense::by::reduce_tree;
+use crate::dense::{Collective, Reduce};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
 use crate::lanes::{Lanes, in_lanes};
+use crate::plan::Work;
 
 /// Reduces the vectors of all ranks to the output of `root`. Other outputs are not written, unless they are
 /// the input.
@@ -71,8 +73,12 @@ impl<'a> Way<'a> {
         kept: Option<Chunk<'env, u8>>,
     ) -> Result<Chunk<'env, u8>> {
         if let Some(across) = self.to.across(call) {
+            let (bytes, is_exact) = (sums.len(), self.partial.is_exact());
+            let work = Work { is_exact, ..Work::moving(bytes) };
+            let algorithm = leaders(call).choose(Reduce::OPERATION, Reduce::ROWS, &work);
             let memory = Memory { input: None, output: sums };
-            sums = reduce_tree::reduce(&across, &self.partial, memory, (self.to.host, RADIX)).await?;
+            let over_hosts = Reduce::of(self.partial.clone(), self.to.host);
+            sums = over_hosts.segment(&across, algorithm, memory).await?;
         }
         if self.is_root {
             return Ok(ended(self.reducer, sums, kept, call.world_size()));
