@@ -9,7 +9,7 @@ use crate::data::{DataType, Element};
 use crate::description::{Description, Operation};
 use crate::error::Result;
 use crate::host::{self, SlotTurn};
-use crate::plan::{Algorithm, Estimate, Row, Work, always, over_slots};
+use crate::plan::{Algorithm, Estimate, Ground, Row, Work, always, over_slots};
 
 /// An all-to-all: block `i` of the input goes to rank `i`, and block `i` of the output comes from it. In
 /// place the output is the input.
@@ -45,14 +45,20 @@ impl AllToAll {
     }
 }
 
+/// Two partners a round, and one in the last round of an even number of ranks.
+fn pairwise(work: &Work, ground: &Ground) -> Estimate {
+    let (bytes, rounds) = (work.bytes as f64, by::pairwise::rounds(ground.world_size as usize) as u32);
+    let both = ground.messages(2.0, 2.0 * bytes);
+    if ground.world_size.is_multiple_of(2) {
+        return both.times(rounds - 1).then(ground.message(bytes));
+    }
+    both.times(rounds)
+}
+
 impl Collective for AllToAll {
     const OPERATION: Operation = Operation::ALL_TO_ALL;
     const ROWS: &'static [Row] = &[
-        Row {
-            algorithm: Algorithm::Pairwise,
-            fits: always,
-            estimate: |work, ground| ground.message(work.bytes as f64).times(ground.world_size - 1),
-        },
+        Row { algorithm: Algorithm::Pairwise, fits: always, estimate: pairwise },
         Row {
             algorithm: Algorithm::Direct,
             fits: |work, ground| !work.is_uneven && ground.world_size <= 32,
