@@ -342,6 +342,38 @@ fn over_the_slots_of_a_host() {
     }
 }
 
+/// Blocks are so long that senders wait for receivers.
+#[test]
+fn each_rank_chooses_whether_it_exchanges_in_place() {
+    for world_size in 2..=5 {
+        on_transports(Wire::Tcp.world(world_size), move |group| {
+            for algorithm in [Algorithm::Pairwise, Algorithm::Direct, Algorithm::Bruck] {
+                for choice in 1..(1 << world_size) - 1 {
+                    let is_in_place = choice >> group.rank() & 1 == 1;
+                    let is_right = exchange(&group.with_algorithm(Some(algorithm)), is_in_place);
+                    assert!(is_right, "{algorithm} of {world_size} ranks, {choice:b} in place");
+                }
+            }
+        });
+    }
+}
+
+/// Makes an all-to-all, and returns whether its result is right.
+fn exchange(group: &Group, is_in_place: bool) -> bool {
+    let (rank, world_size) = (group.rank(), group.world_size());
+    let blocks = |of: &dyn Fn(u32) -> u32| -> Vec<u32> {
+        (0..world_size).flat_map(|peer| vec![of(peer); LONG]).collect()
+    };
+    let mut data = blocks(&|to| rank * world_size + to);
+    if is_in_place {
+        group.all_to_all_in_place(&mut data).unwrap();
+    } else {
+        let input = data.clone();
+        group.all_to_all(&input, &mut data).unwrap();
+    }
+    data == blocks(&|from| from * world_size + rank)
+}
+
 /// Each survivor has the right result, or an error that names the dead. `work` runs an algorithm on each rank
 /// with a fault, and returns how that ended, and the messages that were sent.
 ///

@@ -106,10 +106,6 @@ impl Ranks<'_> {
         let place = Place { rank: 0, world_size: ranks };
         let work = collective.work(Sizes { input, output }, place);
         for (algorithm, estimate) in estimates::<C>(&work, &self.ground) {
-            // In place some rounds leave ranks idle: it takes P rounds and more, not P - 1 as estimated.
-            if input.is_none() && algorithm == Algorithm::Pairwise {
-                continue;
-            }
             // Rounds of a tree are few messages, those of others as many as there are ranks.
             let segments = (estimate.bytes / self.ground.slice_bytes as f64).max(1.0);
             let Estimate { rounds, seconds, .. } = estimate;

@@ -182,15 +182,18 @@ pub(super) async fn flat<'env>(
     Ok(Chunk::join_all(blocks))
 }
 
-/// A message to each other rank, those of this host over its own links.
+/// Two partners a round, and one in the last round of an odd number of partners; those of this host over its
+/// own links.
 fn pairwise(work: &Work, ground: &Ground) -> Estimate {
     let bytes = work.bytes as f64;
+    let with = |ground: &Ground, partners: u32| {
+        ground.messages(2.0, 2.0 * bytes).times(partners / 2).then(ground.message(bytes).times(partners % 2))
+    };
     if !ground.topology.has_levels() {
-        return ground.message(bytes).times(ground.world_size - 1);
+        return with(ground, ground.world_size - 1);
     }
     let most = ground.topology.most;
-    let (inside, across) = (ground.inside(most), ground.across(most));
-    inside.message(bytes).times(most - 1).then(across.message(bytes).times(ground.world_size - most))
+    with(&ground.inside(most), most - 1).then(with(&ground.across(most), ground.world_size - most))
 }
 
 /// The blocks for all ranks of a host in one message, and then those for each rank of this one. A block is
