@@ -63,7 +63,7 @@ pub(in crate::dense) async fn exchange<'env>(
 }
 
 /// How many rounds it takes until a rank has met all others.
-pub(in crate::dense) fn rounds(ranks: usize) -> usize {
+fn rounds(ranks: usize) -> usize {
     ranks / 2
 }
 
