@@ -102,7 +102,9 @@ fn check_uses(uses: &[Use]) {
     let (warm, later) = if is_long { (WARM, 0) } else { (FIRST, 2) };
     let files = uses[..=warm].iter().map(|used| used.0).max().unwrap() + later;
     for (cycle, used) in uses.iter().enumerate().skip(warm + 1) {
-        assert!(used.0 <= files, "{} files after cycle {cycle}: {uses:?}", used.0);
+        // What was open for a moment is not open after the next cycle too.
+        let open = uses.get(cycle + 1).map_or(used.0, |next| next.0.min(used.0));
+        assert!(open <= files, "{open} files after cycle {cycle}: {uses:?}");
         let more = KIB_A_CYCLE * (cycle - warm) as u64;
         let slack = if cycle == last && is_long { 0 } else { SLACK_KIB };
         assert!(used.1 <= uses[warm].1 + more + slack, "{} KiB after cycle {cycle}: {uses:?}", used.1);
