@@ -1,5 +1,5 @@
-//! A server that is a process, is killed, and is started again alone: the workers take it back, it goes on from
-//! what it has saved, and nothing is lost or doubled.
+//! A server that is a process, is killed, and is started again alone: the workers take it back, it goes on
+//! from what it has saved, and nothing is lost or doubled.
 
 use std::fs;
 use std::path::Path;
