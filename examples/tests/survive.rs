@@ -28,8 +28,7 @@ fn outcome(output: &Output) -> (f64, u32, u32, u32) {
     (number(": ", " %"), count("; ", " losses"), count("losses, ", " returns"), count("returns, ", " of"))
 }
 
-/// The accuracies of a run that nothing disturbs, and of one that loses each rank of the plan, rank 0 too, and
-/// takes it back.
+/// The accuracies of a run that nothing disturbs, and of one that loses three ranks and takes them back.
 fn compare(seed: u64) -> (f64, f64) {
     let words = format!("--ranks 3 --epochs 20 --density 0.05 --seed {seed}");
     let (undisturbed, losses, returns, _) = outcome(&survive(&format!("{words} --losses 0")));

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod cycles;
 pub mod dense;
 pub mod faults;
 pub mod long;

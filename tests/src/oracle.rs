@@ -71,6 +71,40 @@ pub fn gtopk(mut contributions: Vec<BTreeMap<u32, f32>>, k: usize) -> BTreeMap<u
     contributions.swap_remove(0)
 }
 
+/// A step of gTop-k that loses nothing: the sum, and what each rank keeps of its vector. Entries that are not
+/// in the sum stay where they are; of those that are, a merging rank keeps what its merge has dropped.
+#[must_use]
+pub fn gtopk_step(vectors: &[Vec<f32>], k: usize) -> (BTreeMap<u32, f32>, Vec<Vec<f32>>) {
+    let selected: Vec<_> = vectors.iter().map(|vector| top_k(vector, k)).collect();
+    let (mut merged, mut dropped) = (selected.clone(), vec![Vec::new(); vectors.len()]);
+    let mut distance = 1;
+    while distance < merged.len() {
+        for rank in (0..merged.len()).step_by(2 * distance) {
+            if let Some(partner) = merged.get(rank + distance) {
+                let sum = add(&merged[rank], partner);
+                merged[rank] = largest(&sum, k);
+                let is_dropped = |(index, _): &(u32, f32)| !merged[rank].contains_key(index);
+                dropped[rank].extend(sum.into_iter().filter(is_dropped));
+            }
+        }
+        distance *= 2;
+    }
+    let sum = merged.swap_remove(0);
+    let mut kept = vectors.to_vec();
+    for ((kept, selected), dropped) in kept.iter_mut().zip(&selected).zip(dropped) {
+        selected.keys().filter(|index| sum.contains_key(index)).for_each(|index| kept[*index as usize] = 0.0);
+        let returned = dropped.into_iter().filter(|(index, _)| sum.contains_key(index));
+        returned.for_each(|(index, value)| kept[index as usize] += value);
+    }
+    (sum, kept)
+}
+
+/// All elements of a sparse vector.
+#[must_use]
+pub fn dense(sparse: &BTreeMap<u32, f32>, count: usize) -> Vec<f32> {
+    (0..count).map(|index| sparse.get(&(index as u32)).copied().unwrap_or(0.0)).collect()
+}
+
 /// One step of power iteration in double precision: the projection of `matrix` on the span of `matrix * q`.
 #[must_use]
 pub fn power_iteration(matrix: &[f64], rows: usize, cols: usize, q: &[f32]) -> Vec<f64> {

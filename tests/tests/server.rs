@@ -1,6 +1,7 @@
 //! The parameter server: what was pushed is applied once or kept, whoever dies, hangs, comes late or sends
 //! nonsense.
 
+mod again;
 mod awaited;
 mod every;
 mod held;

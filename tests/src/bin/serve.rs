@@ -1,6 +1,7 @@
 //! One rank of a job with a parameter server: three workers at a limited rate, and a dedicated server that
 //! saves its shard again and again. `serve FOLDER`: states, records and counts are there. `serve FOLDER
 //! every`: every rank serves, and saves its state after each step, with what it has handed in behind it.
+//! `serve FOLDER again`: as the first, but a server that is lost is taken back, and workers go on with it.
 //!
 //! A worker writes its steps to `steps-RANK`, the most milliseconds between two of them to `gap-RANK`, and
 //! what it has handed in to `record-RANK`, and goes on until there is a file `stop`, or until a server is
@@ -21,6 +22,8 @@ use brevity::{Error, Group, ParameterServer, launch};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::faults::Log;
 use brevity_tests::pushes::{Record, builder, zeros};
+
+const METHOD: Method = Method::gradient_dropping(0.1);
 
 /// The pause of a worker between two steps.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -46,8 +49,9 @@ fn main() -> ExitCode {
 fn run(folder: &Path) -> brevity::Result<ExitCode> {
     let group = Group::from_env()?;
     let rank = group.rank();
-    let mut builder = builder(&group).method(Method::gradient_dropping(0.1)).keep_pushes();
-    if std::env::args().nth(2).is_some() {
+    let way = std::env::args().nth(2);
+    if way.as_deref() == Some("every") {
+        let mut builder = builder(&group).method(METHOD).keep_pushes();
         let mut record = Record::default();
         for number in 0u32.. {
             let Ok(state) = fs::read(folder.join(format!("state-{number}"))) else { break };
@@ -58,14 +62,24 @@ fn run(folder: &Path) -> brevity::Result<ExitCode> {
                 record.absorb(&Record::read(&state.get_ref()[state.position() as usize..]));
             }
         }
-        return work(folder, &group, builder.build(&zeros())?, Some(record));
+        let server = builder.build(&zeros())?;
+        return work(folder, group, server, Some(record), false);
     }
-    builder = builder.servers(Servers::Dedicated(1));
-    if let Ok(state) = fs::read(folder.join(format!("state-{rank}"))) {
+    let server = dedicated(folder, &group)?;
+    if server.is_worker() {
+        work(folder, group, server, None, way.is_some())
+    } else {
+        serve(folder, rank, server)
+    }
+}
+
+/// A dedicated server of three workers, from the state of this rank if there is one.
+fn dedicated(folder: &Path, group: &Group) -> brevity::Result<ParameterServer> {
+    let mut builder = builder(group).method(METHOD).keep_pushes().servers(Servers::Dedicated(1));
+    if let Ok(state) = fs::read(folder.join(format!("state-{}", group.rank()))) {
         builder = builder.resume(&mut Cursor::new(state))?;
     }
-    let server = builder.build(&zeros())?;
-    if server.is_worker() { work(folder, &group, server, None) } else { serve(folder, rank, server) }
+    builder.build(&zeros())
 }
 
 fn serve(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Result<ExitCode> {
@@ -79,18 +93,19 @@ fn serve(folder: &Path, rank: u32, mut server: ParameterServer) -> brevity::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Works, from a record if every rank serves.
+/// Works, from a record if every rank serves. `goes_on`: also after the loss of a server.
 fn work(
     folder: &Path,
-    group: &Group,
+    mut group: Group,
     mut server: ParameterServer,
     begun_from: Option<Record>,
+    goes_on: bool,
 ) -> brevity::Result<ExitCode> {
     let (rank, serves) = (group.rank(), begun_from.is_some());
-    let record_at = folder.join(format!("record-{rank}"));
-    let read = || Record::read(&fs::read(&record_at).unwrap_or_default());
+    let of_rank = |name: &str| folder.join(format!("{name}-{rank}"));
+    let read = || Record::read(&fs::read(of_rank("record")).unwrap_or_default());
     let mut record = begun_from.unwrap_or_else(read);
-    let mut step: u32 = text(&folder.join(format!("steps-{rank}"))).parse().unwrap_or_default();
+    let mut step: u32 = text(&of_rank("steps")).parse().unwrap_or_default();
     let mut parameters = zeros();
     server.fetch(&mut parameters)?;
     Log::of(rank).ready();
@@ -98,14 +113,22 @@ fn work(
     while !folder.join("stop").exists() && begun.elapsed() < PATIENCE {
         record.push(&mut server, rank, step)?;
         step += 1;
-        write(&record_at, &record.bytes());
+        write(&of_rank("record"), &record.bytes());
         match server.pull(&mut parameters) {
             Ok(_) => {}
             Err(Error::ServerLost { rank: lost, shard }) => {
                 let after = last.elapsed().as_millis();
-                write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
+                write(&of_rank("steps"), step.to_string().as_bytes());
                 save(folder, rank, &mut server, Some(&record).filter(|_| serves))?;
-                write(&folder.join(format!("lost-{rank}")), format!("{lost} {shard} {after}").as_bytes());
+                write(&of_rank("lost"), format!("{lost} {shard} {after}").as_bytes());
+                if goes_on {
+                    drop(server);
+                    group = group.shrink()?.grow(PATIENCE)?;
+                    server = dedicated(folder, &group)?;
+                    server.fetch(&mut parameters)?;
+                    last = Instant::now();
+                    continue;
+                }
                 if serves {
                     // The others hear of the death, and not of this rank's end.
                     sleep(NOTICE);
@@ -120,17 +143,27 @@ fn work(
         let pause = last.elapsed().as_millis();
         if pause > gap {
             gap = pause;
-            write(&folder.join(format!("gap-{rank}")), gap.to_string().as_bytes());
+            write(&of_rank("gap"), gap.to_string().as_bytes());
         }
         last = Instant::now();
-        write(&folder.join(format!("steps-{rank}")), step.to_string().as_bytes());
+        write(&of_rank("steps"), step.to_string().as_bytes());
         sleep(PAUSE);
     }
-    if serves {
+    end(folder, &group, server, parameters)
+}
+
+/// Leaves the server; if this one is part of it, with the model of all ranks.
+fn end(
+    folder: &Path,
+    group: &Group,
+    mut server: ParameterServer,
+    mut parameters: Vec<Vec<f32>>,
+) -> brevity::Result<ExitCode> {
+    if server.shard().is_some() {
         // All pushes are applied then.
         group.barrier()?;
         server.fetch(&mut parameters)?;
-        if rank == 0 {
+        if group.rank() == 0 {
             write(&folder.join("model"), &bytes(&parameters.concat()));
         }
     }

@@ -116,7 +116,18 @@ impl Job {
 
     /// Lets waiting ranks continue.
     pub fn go(&self) {
-        write(&self.path("go"), "");
+        self.tell("go");
+    }
+
+    /// Tells all ranks `what`.
+    pub fn tell(&self, what: &str) {
+        write(&self.path(what), "");
+    }
+
+    /// What `rank` has noted in its file of this name; nothing if there is none.
+    #[must_use]
+    pub fn notes(&self, name: &str, rank: u32) -> String {
+        std::fs::read_to_string(self.path(&format!("{name}-{rank}"))).unwrap_or_default()
     }
 
     /// Waits for the complete report of `rank`.

@@ -5,9 +5,11 @@
 
 mod job;
 mod report;
+mod returning;
 
 pub use job::{Job, PATIENCE};
 pub use report::{Ended, Kind, Log, Report, now};
+pub use returning::Returning;
 
 /// Names the folder.
 const FOLDER: &str = "FAULT_DIR";

@@ -101,10 +101,16 @@ impl Log {
     /// If it does not.
     pub fn await_go(&self, patience: Duration) {
         let start = Instant::now();
-        while !self.folder.join("go").exists() {
+        while !self.is_told("go") {
             assert!(start.elapsed() < patience, "nobody says go");
             sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Whether the test has told the ranks `what`.
+    #[must_use]
+    pub fn is_told(&self, what: &str) -> bool {
+        self.folder.join(what).exists()
     }
 
     /// Reports how the call `which` that began at `start` has failed.
@@ -138,7 +144,15 @@ impl Log {
     }
 
     fn add(&self, line: &str) {
-        let path = self.folder.join(format!("report-{}", self.rank));
+        self.note("report", line);
+    }
+
+    /// Adds a line to this rank's file of another name.
+    ///
+    /// # Panics
+    /// If it can't be written.
+    pub fn note(&self, name: &str, line: &str) {
+        let path = self.folder.join(format!("{name}-{}", self.rank));
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("can't report: {error}"));
