@@ -1,6 +1,8 @@
 //! Runs every collective once, inside one call, and checks each against its oracle; the same for every
 //! transport.
 
+mod coded;
+
 use brevity::collectives::dense::{self, AllGather, AllReduce, Broadcast, Lengths};
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::quantised::{describe as describe_quantised, quantised_all_reduce};
@@ -49,6 +51,10 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
     gathering(call, count).await;
     for k in [0, 1, count / 10, count] {
         sparse_collectives(call, count, k.min(count)).await;
+    }
+    // Larger groups run these on a simulated network.
+    if call.world_size() <= 4 {
+        coded::run(call, count, count / 10).await;
     }
     quantised(call, count).await;
     parts_of_vectors(call, count).await;

@@ -261,3 +261,122 @@ fn shared_memory_counts_where_ranks_have_it() {
     assert_eq!(on_host(3, Settings::default(), has_slots), [true; 3]);
     assert_eq!(on_local(3, has_slots), [false; 3]);
 }
+
+/// Matrices that shrink, and a vector.
+fn matrices(group: &Group, policy: Policy) -> ExchangeBuilder {
+    GradientExchange::builder(group)
+        .tensor("first", [60, 50], policy)
+        .tensor("bias", [COUNTS[1]], policy)
+        .tensor("last", [20, 50], policy)
+}
+
+/// What each policy would choose among four ranks, for matrices.
+fn chosen(machine: &str, policy: Policy) -> Choice {
+    let ranks = on_sim(4, machine, |group| async move {
+        let exchange = matrices(&group, policy).build().unwrap();
+        ["first", "bias", "last"].map(|tensor| exchange.choice(tensor).unwrap().unwrap().clone())
+    });
+    assert!(ranks.iter().flatten().all(|choice| *choice == ranks[0][0]), "{machine}, {policy}");
+    ranks[0][0].clone()
+}
+
+/// Nothing is rounded, and nothing but entries is selected, unless that is allowed.
+#[test]
+fn what_is_not_allowed_is_not_chosen() {
+    let plain = Policy::auto().density(0.2);
+    for (machine, _) in MACHINES {
+        let text = chosen(machine, plain).policy.to_string();
+        let is_exact = text == "dense" || text.ends_with("pairs") || text.ends_with("f32");
+        assert!(is_exact && !["block", "rank"].iter().any(|other| text.contains(other)), "{machine}: {text}");
+    }
+    for (policy, expected) in [
+        (Policy::auto().density(1.0).values(Values::Bf16), Policy::quantised(Values::Bf16)),
+        (Policy::auto().density(0.01).values(Values::Bf16), Policy::oktopk(0.01).values(Values::Bf16)),
+        (plain.allow_low_rank(1), Policy::low_rank(1)),
+        (plain.allow_blocks(), Policy::block(0.2)),
+        // Of all that is allowed, the fastest.
+        (plain.values(Values::F16).allow_blocks().allow_low_rank(1), Policy::low_rank(1)),
+    ] {
+        let choice = chosen(BYTES, policy);
+        assert_eq!(choice.policy, expected, "{policy}: {choice}");
+        let compressed = choice.compressed.unwrap();
+        assert!(compressed.seconds() < choice.dense.seconds(), "{choice}");
+        assert_eq!(chosen(COMPUTING, policy).policy, Policy::dense(), "{policy}");
+    }
+}
+
+/// The bits of an exchange that was given the chosen policies. State of another form is refused.
+#[test]
+fn what_is_allowed_travels_as_if_it_were_given() {
+    for policy in [
+        Policy::auto().density(1.0).values(Values::Bf16),
+        Policy::auto().density(0.2).allow_low_rank(1),
+        Policy::auto().density(0.2).allow_blocks(),
+    ] {
+        let given_as = chosen(BYTES, policy).policy;
+        let states = on_sim(4, BYTES, |group| async move {
+            let mut auto = matrices(&group, policy).build().unwrap();
+            let mut given = matrices(&group, given_as).build().unwrap();
+            let mut restarted = matrices(&group, policy).build().unwrap();
+            for number in 0..4 {
+                if number == 2 {
+                    restarted.load(&mut &saved(&auto)[..]).unwrap();
+                }
+                let (found, expected);
+                (auto, found) = step(auto, gradients(group.rank(), number)).await;
+                (given, expected) = step(given, gradients(group.rank(), number)).await;
+                assert!(found == expected, "{policy}, step {number}");
+                assert_eq!(auto.residual("first"), given.residual("first"), "{policy}");
+                if number >= 2 {
+                    let again;
+                    (restarted, again) = step(restarted, gradients(group.rank(), number)).await;
+                    assert!(again == expected, "{policy}, step {number}");
+                }
+            }
+            assert_eq!(saved(&restarted), saved(&auto), "{policy}");
+            (saved(&auto), auto.residual("first").unwrap())
+        });
+        let states = &states;
+        on_sim(4, COMPUTING, |group| async move {
+            let (state, residual) = &states[group.rank() as usize];
+            let mut exchange = matrices(&group, policy).build().unwrap();
+            assert_eq!(exchange.choice("first").unwrap().unwrap().policy, Policy::dense());
+            let loaded = exchange.load(&mut &state[..]);
+            if given_as == Policy::low_rank(1) {
+                let refused = loaded.unwrap_err().to_string();
+                assert!(refused.contains("low rank") && refused.contains("auto"), "{refused}");
+            } else {
+                loaded.unwrap();
+                assert_eq!(exchange.residual("first").as_ref(), Some(residual), "{policy}");
+            }
+        });
+    }
+}
+
+/// What was saved where hosts were chosen is added where something else is.
+#[test]
+fn states_of_every_choice_are_taken_over() {
+    let states = on_hosts(|group| async move {
+        let mut exchange = builder(&group, auto()).keep_going().build().unwrap();
+        assert!(choices(&exchange)[0].policy.to_string().contains("hierarchical"));
+        (exchange, _) = step(exchange, gradients(group.rank(), 0)).await;
+        let left = ["first", "bias", "last"].map(|tensor| exchange.residual(tensor).unwrap()).concat();
+        (saved(&exchange), left)
+    });
+    let expected = oracle::sum(&states.iter().map(|(_, left)| left.clone()).collect::<Vec<_>>());
+    let taken = |mut exchange: GradientExchange| {
+        exchange.load_of(0, &mut &states[0].0[..]).unwrap();
+        for (rank, (state, _)) in (0..).zip(&states).skip(1) {
+            exchange.take_over(rank, &mut &state[..]).unwrap();
+        }
+        ["first", "bias", "last"].map(|tensor| exchange.residual(tensor).unwrap()).concat()
+    };
+    let taken = &taken;
+    for (machine, _) in MACHINES {
+        let of = |group: Group| async move { taken(builder(&group, auto()).keep_going().build().unwrap()) };
+        assert!(on_sim(4, machine, of)[0] == expected, "{machine}");
+    }
+    let by_hosts =
+        on_hosts(|group| async move { taken(builder(&group, auto()).keep_going().build().unwrap()) });
+    assert!(by_hosts[0] == expected);
+}

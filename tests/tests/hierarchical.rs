@@ -1,6 +1,7 @@
 //! Hierarchical all-reduce: dense sums inside hosts, sparse ones between them.
 
 mod exchange;
+mod take_over;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -2,14 +2,16 @@
 
 use std::fmt;
 
+use brevity_collectives::sparse::Wire;
 use brevity_collectives::{Group, Operation, Planned, Summand};
+use brevity_compress::quantise::Values;
 use brevity_compress::{Density, in_standard_float_mode};
 
 use super::GradientExchange;
 use super::bucket::in_buckets;
 use super::builder::MOST_INDICES;
 use crate::error::Result;
-use crate::policy::Policy;
+use crate::policy::{AutoPolicy, Policy, SparseMethod};
 
 /// How a tensor with the policy [`auto`](Policy::auto) travels, and why.
 ///
@@ -19,7 +21,7 @@ use crate::policy::Policy;
 pub struct Choice {
     /// The policy that was chosen: [`dense`](Policy::dense), [`topk`](Policy::topk),
     /// [`gtopk`](Policy::gtopk), perhaps by [hosts](Policy::hierarchical), or [`oktopk`](Policy::oktopk),
-    /// with [pairs](Policy::pairs) or packed `f32`.
+    /// with [pairs](Policy::pairs) or packed `f32`; or what [`auto`](Policy::auto) was allowed beside.
     pub policy: Policy,
     /// The elements of all tensors that were chosen for together.
     pub elements: usize,
@@ -59,6 +61,17 @@ pub(super) struct Candidate {
     pub(super) tensor: usize,
     pub(super) count: usize,
     pub(super) density: Density,
+    pub(super) allowed: AutoPolicy,
+    /// The rows and columns of a matrix that may be of low rank.
+    pub(super) matrix: Option<[usize; 2]>,
+}
+
+impl Candidate {
+    /// Candidates with the same key are looked at together.
+    fn key(&self) -> (Option<Values>, Option<usize>, bool) {
+        let AutoPolicy { values, rank, blocks, .. } = self.allowed;
+        (values, rank, blocks)
+    }
 }
 
 /// Chooses for buckets of at most `most` elements. Sums by hosts must know how a step has ended elsewhere, as
@@ -69,23 +82,51 @@ pub(super) fn choose(
     most: usize,
     keeps_going: bool,
 ) -> Vec<(Candidate, Choice)> {
-    let candidates = candidates.into_iter().map(|candidate| ((), candidate)).collect();
-    let buckets = in_buckets(candidates, |candidate| candidate.count, most).into_iter();
-    let chosen = buckets.flat_map(|((), members)| {
+    let candidates = candidates.into_iter().map(|candidate| (candidate.key(), candidate)).collect();
+    let buckets = in_buckets(candidates, |candidate: &Candidate| candidate.count, most).into_iter();
+    let chosen = buckets.flat_map(|(_, members)| {
         let elements = members.iter().map(|member| member.count).sum::<usize>();
-        let entries = members.iter().map(|member| member.density.entries(member.count)).sum::<usize>();
-        let entries = Some(entries).filter(|_| elements <= MOST_INDICES);
-        // Those that are exact, with both of their wires.
-        let mut ways = group.compare(&Summand { elements, entries, ..Summand::default() });
+        let mut ways = ways(group, &members, elements);
         ways.retain(|way| keeps_going || way.operation != Operation::HIERARCHICAL_ALL_REDUCE);
-        members.into_iter().map(move |member| (member, fastest(&ways, elements, member.density)))
+        members.into_iter().map(move |member| (member, fastest(&ways, elements, &member)))
     });
     in_standard_float_mode(|| chosen.collect())
 }
 
+/// All ways that the members of a bucket allow, the fastest first.
+fn ways(group: &Group, members: &[Candidate], elements: usize) -> Vec<Planned> {
+    let Some(AutoPolicy { values, rank, blocks, .. }) = members.first().map(|member| member.allowed) else {
+        return Vec::new();
+    };
+    let sum = |of: fn(&Candidate) -> usize| members.iter().map(of).sum::<usize>();
+    let entries = Some(sum(|member| member.density.entries(member.count)));
+    let entries = entries.filter(|_| elements <= MOST_INDICES);
+    // Those that are exact, with both of their wires. What they say of blocks is of entries anywhere.
+    let summand = Summand { elements, entries, ..Summand::default() };
+    let mut ways = group.compare(&summand);
+    ways.retain(|way| way.operation != Operation::BLOCK_ALL_REDUCE);
+    if let Some(values) = values {
+        let rounded = Summand { wire: Some(Wire::Coded(values)), values: Some(values), ..summand };
+        let is_rounded =
+            |way: &Planned| way.wire.is_some() || way.operation == Operation::QUANTISED_ALL_REDUCE;
+        ways.extend(group.compare(&rounded).into_iter().filter(is_rounded));
+    }
+    if blocks && entries.is_some() {
+        let count = sum(|member| SparseMethod::Blocks.selected(member.density, member.count));
+        ways.extend(group.compare_blocks(elements, count));
+    }
+    let matrices: Vec<_> = members.iter().filter_map(|member| member.matrix).collect();
+    if let Some(rank) = rank.filter(|_| !matrices.is_empty()) {
+        let vectors = sum(|member| if member.matrix.is_none() { member.count } else { 0 });
+        ways.extend(group.compare_low_rank(&matrices, rank, vectors));
+    }
+    ways.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    ways
+}
+
 /// The fastest of the ways that a tensor may take.
-fn fastest(ways: &[Planned], elements: usize, density: Density) -> Choice {
-    let policy = |way: &Planned| Policy::chosen(way.operation, way.wire, density.share());
+fn fastest(ways: &[Planned], elements: usize, member: &Candidate) -> Choice {
+    let policy = |way: &Planned| member.allowed.chosen(way, member.density.share());
     let find = |is_dense| ways.iter().find(|way| policy(way).is_some() && way.is_dense() == is_dense);
     let dense = *find(true).unwrap_or_else(|| unreachable!("every vector can be summed as it is"));
     let compressed = find(false).copied();

@@ -324,6 +324,10 @@ impl Bucket {
                 bucket.take(tensor, from)?;
                 (0..CHOSEN_WORDS).try_for_each(|_| from.contents().u64().map(drop))
             }
+            Self::Hierarchical(bucket) if bucket.holds(tensor) => {
+                bucket.take(tensor, from)?;
+                (0..CHOSEN_WORDS).try_for_each(|_| from.contents().u64().map(drop))
+            }
             Self::Sparse(bucket) => bucket.take_chosen(tensor, from),
             _ => Ok(()),
         }

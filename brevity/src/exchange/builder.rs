@@ -1,5 +1,7 @@
 //! The list of tensors that an exchange is built from.
 
+mod choose;
+
 use std::cmp::Reverse;
 use std::mem::take;
 
@@ -10,7 +12,7 @@ use brevity_compress::low_rank::{LowRank, UnbiasedLowRank};
 use brevity_compress::quantise::Values;
 use brevity_compress::schedule::Schedule;
 
-use super::auto::{self, Candidate};
+use super::auto::Candidate;
 use super::bucket::{Bucket, in_buckets};
 use super::course::Course;
 use super::dense::DenseBucket;
@@ -179,8 +181,8 @@ impl ExchangeBuilder {
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => plan.dense.push((None, (position, count))),
                 Resolved::Excluded => {}
-                Resolved::Auto { density } => {
-                    plan.auto.push(Candidate { tensor: position, count, density });
+                Resolved::Auto { density, allowed, matrix } => {
+                    plan.auto.push(Candidate { tensor: position, count, density, allowed, matrix });
                 }
                 Resolved::Quantised { values } => plan.dense.push((Some(values), (position, count))),
                 Resolved::Signum { momentum } => plan.votes.push(((), (position, count, momentum))),
@@ -208,7 +210,7 @@ impl ExchangeBuilder {
             tensors.push(Tensor { name, count, momentum, choice: None, is_excluded });
         }
         let settings = (self.bucket_bytes, self.keeps_going, self.seed);
-        plan.choose(&self.group, settings, &mut tensors, &mut course);
+        plan.choose(&self.group, settings, &mut tensors, &mut course)?;
         let others = plan.gathered_buckets(self.bucket_bytes, self.seed, &self.group)?;
         let buckets = plan.buckets(self.bucket_bytes, &tensors, &self.group, others)?;
         let number = self.number.unwrap_or_else(|| self.group.number_object());
@@ -239,26 +241,6 @@ struct Plan {
 }
 
 impl Plan {
-    /// Chooses how tensors travel that leave it open.
-    fn choose(
-        &mut self,
-        group: &Group,
-        (bytes, keeps_going, seed): (Option<usize>, bool, u64),
-        tensors: &mut [Tensor],
-        course: &mut Course,
-    ) {
-        let most = (bytes.unwrap_or(BUCKET_BYTES) / size_of::<f32>()).min(MOST_INDICES);
-        for (candidate, choice) in auto::choose(group, take(&mut self.auto), most, keeps_going) {
-            let Candidate { tensor, count, density } = candidate;
-            match choice.policy.as_sparse() {
-                None => self.dense.push((None, (tensor, count))),
-                Some(policy) => self.add_sparse(policy, density, (tensor, count), course, seed),
-            }
-            tracing::debug!(tensor = %tensors[tensor].name, "{choice}");
-            tensors[tensor].choice = Some(choice);
-        }
-    }
-
     /// Adds a sparse tensor.
     fn add_sparse(
         &mut self,

@@ -95,6 +95,13 @@ struct Tensor {
     is_excluded: bool,
 }
 
+impl Tensor {
+    /// Whether its way was chosen, and what is kept of it has the form of every choice: low rank has factors.
+    fn fits_every_choice(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| !choice.policy.is_low_rank())
+    }
+}
+
 /// The outcome of a step.
 #[derive(Clone, Copy)]
 enum Ending {

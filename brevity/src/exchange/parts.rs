@@ -131,9 +131,8 @@ pub(super) fn texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Ite
 /// What each tensor keeps from step to step, in words.
 pub(super) fn kept_texts(tensors: &[Tensor], buckets: &[Bucket]) -> impl Iterator<Item = String> {
     // What is kept of a tensor whose way was chosen fits all choices.
-    let keeps = |bucket: &Bucket, tensor: &Tensor, position| match tensor.choice {
-        Some(_) => Some("auto".to_owned()),
-        None => bucket.keeps(position),
+    let keeps = |bucket: &Bucket, tensor: &Tensor, position| {
+        if tensor.fits_every_choice() { Some("auto".to_owned()) } else { bucket.keeps(position) }
     };
     texts_by(tensors, buckets, keeps, |momentum| momentum.keeps().to_owned())
 }

@@ -177,11 +177,11 @@ impl State for Parts {
     fn write_contents(&self, contents: &mut Writer) {
         contents.u64(self.course.steps);
         let (buckets, tensors) = (&self.buckets, &self.tensors);
-        let given = || (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_none());
+        let given = || (0..tensors.len()).filter(|tensor| !tensors[*tensor].fits_every_choice());
         given().for_each(|tensor| buckets.iter().for_each(|bucket| bucket.write_whole(tensor, contents)));
         buckets.iter().for_each(|bucket| bucket.write_matrices(contents));
         given().for_each(|tensor| buckets.iter().for_each(|bucket| bucket.write_sparse(tensor, contents)));
-        let chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_some());
+        let chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].fits_every_choice());
         chosen.for_each(|tensor| buckets.iter().for_each(|bucket| bucket.write_chosen(tensor, contents)));
         let momenta = self.tensors.iter().filter_map(|tensor| tensor.momentum.as_ref());
         momenta.for_each(|momentum| momentum.write_state(contents));
@@ -192,7 +192,7 @@ impl State for Parts {
         // Before thresholds are read: they begin anew with another density.
         self.follow_course();
         let Self { tensors, buckets, .. } = self;
-        let given = || (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_none());
+        let given = || (0..tensors.len()).filter(|tensor| !tensors[*tensor].fits_every_choice());
         given().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_whole(tensor, contents))
         })?;
@@ -200,7 +200,7 @@ impl State for Parts {
         given().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_sparse(tensor, contents))
         })?;
-        let mut chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_some());
+        let mut chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].fits_every_choice());
         chosen.try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.read_chosen(tensor, contents))
         })?;

@@ -116,7 +116,7 @@ impl Parts {
             return Err(Fault::Steps { found, expected }.into());
         }
         let Self { tensors, buckets, .. } = self;
-        let given = || (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_none());
+        let given = || (0..tensors.len()).filter(|tensor| !tensors[*tensor].fits_every_choice());
         given().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.take_whole(tensor, from))
         })?;
@@ -124,7 +124,7 @@ impl Parts {
         given().try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.take_sparse(tensor, from))
         })?;
-        let mut chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].choice.is_some());
+        let mut chosen = (0..tensors.len()).filter(|tensor| tensors[*tensor].fits_every_choice());
         chosen.try_for_each(|tensor| {
             buckets.iter_mut().try_for_each(|bucket| bucket.take_chosen(tensor, from))
         })?;

@@ -10,6 +10,7 @@ mod scope;
 mod sparse;
 mod text;
 
+pub(crate) use auto::AutoPolicy;
 use columns::columns;
 pub(crate) use low_rank::LowRankMethod;
 use low_rank::{DEFAULT_MIN_COMPRESSION, LowRankPolicy};
@@ -45,7 +46,7 @@ pub struct Policy(pub(crate) Kind);
 pub(crate) enum Kind {
     Dense,
     Excluded,
-    Auto { density: f64 },
+    Auto(AutoPolicy),
     Sparse(SparsePolicy),
     LowRank(LowRankPolicy),
     Quantised(Values),
@@ -134,21 +135,6 @@ impl Policy {
         self
     }
 
-    /// Packs the indices of [`topk`](Self::topk), [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk), and
-    /// writes values in this format, of which `f32` is exact. What rounding takes away stays in residuals.
-    /// Sums that gTop-k and Ok-Topk pass on are written in the [format for sums](Values::of_sums). Replaces
-    /// the format of [`quantised`](Self::quantised). Other sparse policies refuse it when the exchange is
-    /// built; no effect on policies that are not sparse.
-    ///
-    /// Without this, [`pairs`](Self::pairs) or packed `f32`, whichever is estimated to be faster.
-    #[must_use]
-    pub const fn values(self, values: Values) -> Self {
-        match self.0 {
-            Kind::Quantised(_) => Self(Kind::Quantised(values)),
-            _ => self.on(Wire::Coded(values)),
-        }
-    }
-
     /// Momentum correction of a sparse policy (0 <= factor < 1): momentum is applied before selecting, so the
     /// optimiser must not apply it again. Where an entry is delivered, its velocity begins anew (*masking*).
     /// Takes 4 bytes an element more. No effect on other policies; low-rank ones have a [momentum after
@@ -223,10 +209,7 @@ impl Policy {
         match self.0 {
             Kind::Dense => Ok(Resolved::Dense),
             Kind::Excluded => Ok(Resolved::Excluded),
-            Kind::Auto { density } => match Density::new(density) {
-                Ok(density) => Ok(Resolved::Auto { density }),
-                Err(_) => Err(out_of_range("density", density, DENSITIES)),
-            },
+            Kind::Auto(policy) => policy.resolve(tensor, shape),
             Kind::Sparse(_) if count as u64 > MOST_INDICES => {
                 Err(too_large(tensor, shape, "at most 2^32 with a sparse policy"))
             }
@@ -288,6 +271,9 @@ pub(crate) enum Resolved {
     Excluded,
     Auto {
         density: Density,
+        allowed: AutoPolicy,
+        /// The rows and columns of a matrix that may be of low rank.
+        matrix: Option<[usize; 2]>,
     },
     /// With the policy's density, checked.
     Sparse(Density, SparsePolicy),

@@ -7,7 +7,7 @@ use brevity_compress::Density;
 use brevity_compress::quantise::Values;
 use brevity_compress::select::BLOCK_PLACES;
 
-use super::{Kind, Momentum, Policy, Scope};
+use super::{AutoPolicy, Kind, Momentum, Policy, Scope};
 
 /// A sparse policy's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -175,6 +175,23 @@ impl Policy {
             *own = Some(threshold);
         }
         self
+    }
+
+    /// Packs the indices of [`topk`](Self::topk), [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk), and
+    /// writes values in this format, of which `f32` is exact. What rounding takes away stays in residuals.
+    /// Sums that gTop-k and Ok-Topk pass on are written in the [format for sums](Values::of_sums). Replaces
+    /// the format of [`quantised`](Self::quantised), and lets [`auto`](Self::auto) choose `f16` or `bf16` for
+    /// entries, or for all values; it refuses others. Other sparse policies refuse it when the exchange is
+    /// built; no effect on policies that are not sparse.
+    ///
+    /// Without this, [`pairs`](Self::pairs) or packed `f32`, whichever is estimated to be faster.
+    #[must_use]
+    pub const fn values(self, values: Values) -> Self {
+        match self.0 {
+            Kind::Quantised(_) => Self(Kind::Quantised(values)),
+            Kind::Auto(policy) => Self(Kind::Auto(AutoPolicy { values: Some(values), ..policy })),
+            _ => self.on(Wire::Coded(values)),
+        }
     }
 
     /// Writes entries of [`topk`](Self::topk), [`gtopk`](Self::gtopk) and [`oktopk`](Self::oktopk) as pairs:

@@ -10,7 +10,7 @@ use brevity_compress::quantise::Values;
 use super::sparse::{PAIRS, named};
 use super::{
     DEFAULT_MIN_COMPRESSION, DENSITIES, Kind, LowRankMethod, LowRankPolicy, MOMENTA, Momentum, Policy, Scope,
-    SparseMethod, SparsePolicy, Threshold, auto,
+    SparseMethod, SparsePolicy, Threshold,
 };
 use crate::error::{Error, Result};
 
@@ -33,8 +33,7 @@ impl fmt::Display for Policy {
         match self.0 {
             Kind::Dense => f.write_str("dense"),
             Kind::Excluded => f.write_str("excluded"),
-            Kind::Auto { density: auto::DENSITY } => f.write_str("auto"),
-            Kind::Auto { density } => write!(f, "auto:{density}"),
+            Kind::Auto(policy) => fmt::Display::fmt(&policy, f),
             Kind::Sparse(policy) => {
                 let SparsePolicy { density, method, wire, momentum, threshold, scope, .. } = policy;
                 write!(f, "{}:{density}", method.name())?;
@@ -83,7 +82,7 @@ impl fmt::Display for Policy {
 /// | method | number | settings |
 /// | --- | --- | --- |
 /// | `dense`, [`excluded`](Policy::excluded) | none | none |
-/// | `auto` | none, or a [density](Policy::auto) | none |
+/// | `auto` | none, or a [density](Policy::auto) | what it may choose: [`values`](Policy::values): `f16`, `bf16`; [`rank`](Policy::allow_low_rank): a rank; [`block`](Policy::allow_blocks): `yes` |
 /// | `topk` | [density](Policy::topk) | [`values`](Policy::values): [`pairs`](Policy::pairs), or [`f32`, `bf16`, ...](Values); [`threshold`](Policy::threshold): [`exact`, `sampled`, `adaptive`, or a number](Threshold); [`scope`](Policy::scope): [`tensor`, `bucket`, `model`](Scope); [`momentum`](Policy::momentum), [`clip`](Policy::clip), [`samomentum`](Policy::samomentum): a number; [`nesterov`](Policy::nesterov), [`hierarchical`](Policy::hierarchical): `yes`; [`dense-steps`](Policy::dense_steps): a number |
 /// | `gtopk` | [density](Policy::gtopk) | those of `topk`; [`put-back`](Policy::put_back): `conserving`, `published`, `merger-keeps` |
 /// | `oktopk` | [density](Policy::oktopk) | those of `topk` but `hierarchical` |
@@ -164,6 +163,7 @@ impl Policy {
     /// With a setting of its method. The error says what is expected.
     fn with(self, key: &str, value: &str) -> Result<Self, String> {
         match (self.0, key) {
+            (Kind::Auto(policy), _) => policy.with(key, value),
             (Kind::Sparse(SparsePolicy { method: SparseMethod::Global(_), .. }), "put-back") => {
                 let rule = PUT_BACKS.iter().find(|(name, _)| *name == value).map(|(_, rule)| *rule);
                 rule.map(|rule| self.put_back(rule)).ok_or_else(|| {
@@ -373,7 +373,6 @@ mod tests {
             ("zip", METHODS),
             ("dense:1", "dense without a number"),
             ("auto:0", "auto:DENSITY, with a density above 0 and at most 1"),
-            ("auto,values=bf16", "nothing after the method"),
             ("topk:0.1,scope=rank", "scope=SCOPE, with one of tensor, bucket, model"),
             ("topk:0.1,dense-steps=-1", "dense-steps=N, with a number of steps"),
             ("topk", "topk:DENSITY, with a density above 0 and at most 1"),

@@ -9,7 +9,7 @@ use crate::description::Operation;
 use crate::engine::Handle;
 use crate::error::Result;
 use crate::low_rank::LowRankAllReduce;
-use crate::plan::{Planned, Summand, compare, exact_wire};
+use crate::plan::{Planned, Summand, block_ways, compare, exact_wire, low_rank_ways};
 use crate::quantised::QuantisedAllReduce;
 use crate::sparse::{
     BlockAllReduce, Coder, Gtopk, GtopkAllReduce, HierarchicalAllReduce, LeaderSum, OkTopk, OkTopkAllReduce,
@@ -25,6 +25,21 @@ impl Group {
     #[must_use]
     pub fn compare(&self, summand: &Summand) -> Vec<Planned> {
         in_standard_float_mode(|| compare(summand, &self.context.ranks.plan().ground))
+    }
+
+    /// Likewise, the ways to sum matrices of these rows and columns by factors of a rank, together, with
+    /// `vectors` elements that travel in the message of the left factors as they are.
+    #[must_use]
+    pub fn compare_low_rank(&self, matrices: &[[usize; 2]], rank: usize, vectors: usize) -> Vec<Planned> {
+        let ground = &self.context.ranks.plan().ground;
+        in_standard_float_mode(|| low_rank_ways(matrices, rank, vectors, ground))
+    }
+
+    /// Likewise, the ways to sum vectors of which each rank gives `blocks` whole blocks of 256 elements, at
+    /// random places.
+    #[must_use]
+    pub fn compare_blocks(&self, elements: usize, blocks: usize) -> Vec<Planned> {
+        in_standard_float_mode(|| block_ways(elements, blocks, &self.context.ranks.plan().ground))
     }
 
     /// The [wire](Wire) on which a collective on sparse vectors is estimated to be the fastest among this

@@ -6,6 +6,7 @@
 //! move the vector through memory.
 
 mod comparators;
+mod known;
 
 use std::fmt;
 
@@ -17,6 +18,7 @@ use crate::dense::AllReduce;
 use crate::description::Operation;
 use crate::sparse::{Wire, all_gather, blocks, gtopk, hierarchical, ok_topk, random_k, reduce_scatter, topk};
 use crate::{low_rank, quantised, vote};
+pub(crate) use known::{block_ways, low_rank_ways};
 
 /// A vector of `f32` on each rank that is to be summed, and how it may be compressed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -250,6 +252,12 @@ const METHODS: &[Method] = &[
         },
     },
 ];
+
+/// The method of an operation, if it is no policy's.
+fn of_operation(operation: Operation) -> &'static Method {
+    let method = METHODS.iter().find(|method| method.operation == operation);
+    method.unwrap_or_else(|| unreachable!("{operation} compresses nothing"))
+}
 
 impl Doing {
     /// The work for a vector, with the wire of its entries.

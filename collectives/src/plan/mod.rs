@@ -16,8 +16,8 @@ mod wishes;
 use brevity_compress::in_standard_float_mode;
 
 pub use algorithm::Algorithm;
-pub(crate) use compression::exact_wire;
 pub use compression::{Planned, Summand, compare, recommend};
+pub(crate) use compression::{block_ways, exact_wire, low_rank_ways};
 pub(crate) use estimate::Cut;
 pub use estimate::Estimate;
 pub use machine::{Link, Machine, UnknownMachine};

@@ -44,7 +44,21 @@ fn estimate(work: &Work, ground: &Ground) -> Estimate {
         let absent = (0..each as usize).fold(1.0, |all, _| all * (1.0 - values / dim));
         (4.0 + 4.0 * each) * (dim / each) * (1.0 - absent)
     };
-    let (own, sums) = (bytes(work.entries as f64), bytes(union(work, ground)));
+    summing(bytes(work.entries as f64), bytes(union(work, ground)), ground)
+}
+
+/// What it takes if each rank has so many whole blocks, at random places.
+pub(crate) fn estimate_of_blocks(dim: usize, count: usize, ground: &Ground) -> Estimate {
+    let each = dim.clamp(1, BLOCK_PLACES) as f64;
+    let all = dim.div_ceil(BLOCK_PLACES).max(1) as f64;
+    let own = (count as f64).min(all);
+    let absent = (0..ground.world_size).fold(1.0, |absent, _| absent * (1.0 - own / all));
+    let bytes = |blocks: f64| (4.0 + 4.0 * each) * blocks;
+    summing(bytes(own), bytes(all * (1.0 - absent)), ground)
+}
+
+/// With so many bytes of blocks on each rank, and in the sum.
+fn summing(own: f64, sums: f64, ground: &Ground) -> Estimate {
     let scattered = all_pairs::estimate(own / ground.ranks(), ground).computing(ground.combining(own));
     scattered.then(all_pairs::estimate(sums / ground.ranks(), ground))
 }
