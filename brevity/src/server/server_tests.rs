@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brevity_collectives::{Group, Settings};
 use ucx_sys_wrap::local;
@@ -185,12 +185,6 @@ fn workers_that_are_silent_are_waited_for_until_the_timeout() {
             assert!(is_silent(dedicated.serve()));
             assert!(is_silent(block_on(dedicated.serve_async())));
             assert!(!dedicated.serve_for(Duration::from_millis(1)).unwrap());
-            // Calls that are shorter than the silence find it together.
-            let silence = Duration::from_millis(300);
-            let begun = Instant::now();
-            let mut served = (0..2000).map(|_| dedicated.serve_within(Duration::from_millis(30), silence));
-            assert!(is_silent(served.find(Result::is_err).unwrap().map(|_| None)));
-            assert!(begun.elapsed() >= silence);
             let mut every = every;
             assert!(matches!(every.serve(), Err(Error::Order { .. })));
             every.set_timeout(Duration::from_millis(200));

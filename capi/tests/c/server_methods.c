@@ -42,7 +42,8 @@ static size_t select_largest(const float *values, size_t first, size_t end, doub
     for (count = 0; count < k; count++) {
         size_t best = end;
         for (i = first; i < end; i++) {
-            if (!is_selected[i] && values[i] != 0 && (best == end || fabsf(values[i]) > fabsf(values[best]))) {
+            int is_free = !is_selected[i] && values[i] != 0;
+            if (is_free && (best == end || fabsf(values[i]) > fabsf(values[best]))) {
                 best = i;
             }
         }

@@ -117,6 +117,7 @@ static void follows(brv_group *group, brv_server *server, int frees_group)
     float parameters[2], *place = parameters;
     const float *gradient = GRADIENT;
     brv_options options = within(60);
+    brv_status status;
     char byte;
 
     CHECK(brv_server_fetch(server, &place, 1, &options) == BRV_OK);
@@ -125,7 +126,8 @@ static void follows(brv_group *group, brv_server *server, int frees_group)
     CHECK(brv_server_take_step(server, &gradient, 1, &place, 1, NULL, &options) == BRV_OK);
     may_meet(group);
     /* Until the first worker waits no longer: it would not wait for one that has left. */
-    CHECK(brv_recv(group, &byte, 1, BRV_U8, 0, 7, NULL, &options) == (frees_group ? BRV_ERR_ABORTED : BRV_OK));
+    status = brv_recv(group, &byte, 1, BRV_U8, 0, 7, NULL, &options);
+    CHECK(status == (frees_group ? BRV_ERR_ABORTED : BRV_OK));
     CHECK(brv_server_leave(server, &options) == BRV_OK);
     brv_server_free(server);
     brv_group_free(group);

@@ -46,6 +46,16 @@ fn calls_that_do_not_block_can_be_given_up() {
 }
 
 #[test]
+fn a_worker_that_begins_late_holds_up_nobody() {
+    let stage = Stage::new();
+    let program = stage.compile("server_late.c");
+    for shared_memory in ["1", "0"] {
+        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
+        launch_with(&variables, Choice::Tcp, &stage, &program, &[], 4);
+    }
+}
+
+#[test]
 fn servers_run_under_valgrind() {
     under_valgrind("server.c", &[], 2);
 }
