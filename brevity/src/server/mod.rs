@@ -109,6 +109,9 @@ pub struct Step {
     pub lag: u64,
     /// The bytes of this step's messages, both ways.
     pub bytes: u64,
+    /// How long this rank has decoded the answers and added them to the parameters. In real time also on a
+    /// simulated network, where [`Group::compute`] charges it.
+    pub computing: Duration,
 }
 
 impl ParameterServer {

@@ -209,7 +209,10 @@ impl Worker {
             reason,
         };
         let (payload, trailer) = Trailer::split(&bytes).map_err(refused)?;
-        match seat.take(plan, (payload, &trailer), parameters) {
+        let begun = Instant::now();
+        let applied = seat.take(plan, (payload, &trailer), parameters);
+        step.computing += begun.elapsed();
+        match applied {
             Ok(()) => {
                 if trailer.kind == Kind::Model && !self.has_fetched {
                     // The shard may be a new one, or an old one that has started again.
