@@ -135,7 +135,7 @@ typedef enum brv_status {
      * Groups: a new one finds no number that is free on all its ranks (a rank can be in 1,007 groups beside
      * that of its job). The same on every rank. Free groups that are not used any more. */
     BRV_ERR_EXHAUSTED = 11,
-    /* A message or a one-sided operation was given up by brv_request_cancel. The group stays usable. */
+    /* A message, or a wait for a server, was given up by brv_request_cancel. The group stays usable. */
     BRV_ERR_CANCELED = 12,
     /* A message was longer than its place, or no whole number of elements. It was taken and is lost; the
      * group stays usable. Rank: the sender. */
@@ -575,10 +575,11 @@ brv_status brv_request_wait_any(brv_request *const *requests, size_t count, doub
  * */
 brv_status brv_request_wait_all(brv_request *const *requests, size_t count, double seconds);
 
-/* Gives up a send, a receive or a probe; collectives go on, because other ranks need them, and one-sided
- * operations too. A receive or probe that has found no message ends with BRV_ERR_CANCELED and takes none; one
- * whose message has begun to come goes on. Of a send the receiver gets the whole message or nothing, perhaps
- * later. The request must still be waited for, and freed. BRV_OK, also if it has ended. */
+/* Gives up a send, a receive or a probe, or a wait for a server; collectives go on, because other ranks need
+ * them, and one-sided operations too. A receive or probe that has found no message ends with BRV_ERR_CANCELED
+ * and takes none; one whose message has begun to come goes on. Of a send the receiver gets the whole message
+ * or nothing, perhaps later. Answers of a server can be pulled later. The request must still be waited for,
+ * and freed. BRV_OK, also if it has ended. */
 brv_status brv_request_cancel(brv_request *request);
 
 /* Called once when a call has ended. */
@@ -2208,7 +2209,9 @@ brv_status brv_server_add(brv_server *server, const char *name, const size_t *sh
 brv_status brv_server_resume(brv_server *server, const void *saved, size_t bytes);
 
 /* Makes the server on all ranks of the group, and begins to serve where this rank does. parameters has one
- * pointer for each tensor; those of the servers are where the model begins. */
+ * pointer for each tensor; those of the servers are where the model begins. With dedicated servers, in a
+ * group of all ranks of a job, it waits for nobody: a worker may come late, and one whose tensors or settings
+ * differ from those of the servers is refused when it fetches. Otherwise it waits for all ranks. */
 brv_status brv_server_begin(brv_server *server, const float *const *parameters, size_t tensors,
                             const brv_options *options);
 
@@ -2220,6 +2223,8 @@ int32_t brv_server_is_worker(const brv_server *server);
  * within the timeout; BRV_ERR_PROTOCOL if one refuses. None of these closes the group. */
 brv_status brv_server_fetch(brv_server *server, float *const *parameters, size_t tensors,
                             const brv_options *options);
+brv_status brv_iserver_fetch(brv_server *server, float *const *parameters, size_t tensors,
+                             brv_request **request, const brv_options *options);
 
 /* What a step has brought. Begin with BRV_SERVER_STEP_INIT. */
 typedef struct brv_server_step {
@@ -2234,35 +2239,51 @@ typedef struct brv_server_step {
 #define BRV_SERVER_STEP_INIT {sizeof(brv_server_step), 0, 0, 0, 0, {0, 0, 0, 0}}
 
 /* Pushes gradients and adds the answers to the parameters: brv_server_push and then brv_server_pull. step is
- * NULL, or gets the figures. */
+ * NULL, or gets the figures.
+ *
+ * brv_iserver_take_step pushes before it returns, so the gradients are used no longer then; with the errors
+ * of a push there is no request. Until a request of a server has ended, the server is in use: other calls on
+ * it get BRV_ERR_ARGUMENT. brv_request_cancel gives up the wait, after which the answers can be pulled. A
+ * server that is freed meanwhile ends with the request. */
 brv_status brv_server_take_step(brv_server *server, const float *const *gradients, double rate,
                                 float *const *parameters, size_t tensors, brv_server_step *step,
                                 const brv_options *options);
+brv_status brv_iserver_take_step(brv_server *server, const float *const *gradients, double rate,
+                                 float *const *parameters, size_t tensors, brv_server_step *step,
+                                 brv_request **request, const brv_options *options);
 
 /* Sends what the method makes of the gradients to all shards, and does not wait: compute on, and pull
  * before the next push. rate is the learning rate. BRV_ERR_NON_FINITE for a value that is not finite:
- * nothing was sent. */
-brv_status brv_server_push(brv_server *server, const float *const *gradients, double rate, size_t tensors);
+ * nothing was sent. Of the options only the name has a use. */
+brv_status brv_server_push(brv_server *server, const float *const *gradients, double rate, size_t tensors,
+                           const brv_options *options);
 
 /* Waits for the answers to the last push, and adds them to the parameters; without a push it asks for what
  * this worker is owed. Errors are as for brv_server_fetch. After BRV_ERR_TIMEOUT the answers can be pulled
- * again; after BRV_ERR_PROTOCOL the push is back in the residuals. */
+ * again; after BRV_ERR_PROTOCOL the push is back in the residuals. The answers of some shards may have been
+ * added then. */
 brv_status brv_server_pull(brv_server *server, float *const *parameters, size_t tensors,
                            brv_server_step *step, const brv_options *options);
+brv_status brv_iserver_pull(brv_server *server, float *const *parameters, size_t tensors,
+                            brv_server_step *step, brv_request **request, const brv_options *options);
 
 /* Changes the density of this worker's pushes from the next one on, for instance during warm-up. */
 brv_status brv_server_set_density(brv_server *server, double density);
 
 /* Serves until all workers have left or are gone, at most for so many seconds (BRV_FOREVER for no limit), and
  * returns BRV_OK then, else BRV_PENDING. What a dedicated server calls; on a rank that works and serves
- * BRV_ERR_ARGUMENT, since brv_server_leave serves. */
-brv_status brv_server_serve(brv_server *server, double seconds);
+ * BRV_ERR_ARGUMENT, since brv_server_leave serves.
+ *
+ * With a timeout in the options, BRV_ERR_TIMEOUT if some workers have not left, and nothing was heard of any
+ * of them for so long, which counts over such calls that follow each other. Rank: the first of them. The
+ * shard serves on: serve again, or save it and give up. */
+brv_status brv_server_serve(brv_server *server, double seconds, const brv_options *options);
 
 /* Leaves: nobody waits for this worker any more, and a push that was not pulled is applied. Where this rank
  * serves too, it goes on until all workers have left or are gone. The server has ended then, and can only be
- * freed. Waits for the timeout of the last call: BRV_ERR_TIMEOUT if the push was not answered, or if nothing
- * was heard of workers that have not left; BRV_ERR_PEER_LOST if the push may be lost. */
-brv_status brv_server_leave(brv_server *server);
+ * freed. BRV_ERR_TIMEOUT if the push was not answered within the timeout, or if nothing was heard for so long
+ * of workers that have not left; BRV_ERR_PEER_LOST if the push may be lost. */
+brv_status brv_server_leave(brv_server *server, const brv_options *options);
 
 /* Copies what this worker has not pushed of a tensor's gradients to the n elements at out. */
 brv_status brv_server_residual(brv_server *server, const char *name, float *out, size_t n);

@@ -54,6 +54,7 @@ impl Shared {
             return;
         }
         self.group.abort();
+        self.calls.abandon(self);
         if !is_in_callback() {
             self.group.wait_until(Duration::MAX, || !self.is_in_use());
         }

@@ -44,6 +44,8 @@ mod saved;
 mod schedule;
 mod server;
 mod server_config;
+mod server_leaving;
+mod server_started;
 mod server_state;
 mod split;
 mod state;
@@ -115,13 +117,14 @@ pub use saved::{
 pub use schedule::{brv_schedule, brv_schedule_density, brv_warm_up};
 pub use server::{
     brv_server, brv_server_add, brv_server_begin, brv_server_fetch, brv_server_free, brv_server_is_worker,
-    brv_server_leave, brv_server_new, brv_server_pull, brv_server_push, brv_server_serve,
-    brv_server_set_density, brv_server_step, brv_server_take_step,
+    brv_server_new, brv_server_pull, brv_server_push, brv_server_set_density, brv_server_take_step,
 };
 pub use server_config::brv_server_config;
+pub use server_leaving::{brv_server_leave, brv_server_serve};
+pub use server_started::{brv_iserver_fetch, brv_iserver_pull, brv_iserver_take_step};
 pub use server_state::{
     brv_server_confirm_saved, brv_server_get_statistics, brv_server_model, brv_server_residual,
-    brv_server_resume, brv_server_save, brv_server_shard, brv_server_statistics,
+    brv_server_resume, brv_server_save, brv_server_shard, brv_server_statistics, brv_server_step,
 };
 pub use split::{
     brv_group_duplicate, brv_group_hosts, brv_group_set_timeout, brv_group_shrink, brv_group_shrink_any,

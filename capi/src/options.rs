@@ -125,6 +125,11 @@ impl Options {
         Ok(Self { timeout: timeout(options.timeout, "options.timeout")?, name, algorithm })
     }
 
+    /// The timeout of the call, if it has one.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
     /// The group, with the timeout and the algorithm of the call.
     #[inline]
     pub(crate) fn on<'a>(&self, group: &'a Group) -> Cow<'a, Group> {

@@ -25,8 +25,8 @@ pub(crate) struct Call {
     state: Mutex<State>,
     notice: Arc<Notice>,
     options: Options,
-    /// Whether it is a send, a receive or a probe.
-    is_message: bool,
+    /// Whether it can be canceled: a send, a receive or a probe, or a call on a server.
+    can_cancel: bool,
     /// Whether an event loop was told that it has ended.
     is_told: AtomicBool,
 }
@@ -47,6 +47,9 @@ pub(crate) trait Started: Send {
 
     /// Has it canceled in the next turn.
     fn cancel(&self);
+
+    /// Its group was aborted and is freed: lets it end, if it does not for that.
+    fn abandon(&self) {}
 
     /// The outcome of a call that has ended. Gives back what the call had.
     fn finish(self: Box<Self>) -> Outcome;
@@ -95,7 +98,7 @@ impl Call {
         shared: &Arc<Shared>,
         started: Box<dyn Started>,
         options: Options,
-        is_message: bool,
+        can_cancel: bool,
     ) -> Result<Arc<Self>, Failure> {
         let (shared, state) = (Arc::clone(shared), Mutex::new(State::Pending(started)));
         let call = Arc::new(Self {
@@ -103,7 +106,7 @@ impl Call {
             state,
             notice: Arc::default(),
             options,
-            is_message,
+            can_cancel,
             is_told: AtomicBool::new(false),
         });
         if call.settle()
@@ -176,6 +179,15 @@ impl Calls {
         calls.fold(true, |all, call| call.settle() & all)
     }
 
+    /// Lets all calls of a group end that was aborted.
+    pub(crate) fn abandon(&self, group: &Shared) {
+        for call in self.live().into_iter().filter(|call| std::ptr::eq(&*call.shared, group)) {
+            if let State::Pending(started) = &*call.lock() {
+                started.abandon();
+            }
+        }
+    }
+
     /// Whether calls have ended since this was asked before.
     pub(crate) fn have_ended(&self) -> bool {
         let calls = self.live().into_iter();
@@ -232,7 +244,7 @@ unsafe fn start_with(
     group: *mut brv_group,
     request: *mut *mut brv_request,
     read: impl FnOnce() -> Result<Options, Failure>,
-    is_message: bool,
+    can_cancel: bool,
     begin: impl FnOnce(&Options, &Arc<Shared>) -> Result<Box<dyn Started>, Failure>,
 ) -> brv_status {
     let make = || {
@@ -240,7 +252,7 @@ unsafe fn start_with(
         // SAFETY: the caller of this function guarantees a live group.
         let shared = unsafe { group_of(group) }?.shared();
         let started = begin(&options, shared).map_err(|failure| options.explain(failure))?;
-        Ok(Some(brv_request(Call::new(shared, started, options, is_message)?)))
+        Ok(Some(brv_request(Call::new(shared, started, options, can_cancel)?)))
     };
     // SAFETY: the caller of this function guarantees what `hand_out` demands.
     guard(|| unsafe { hand_out(request, "request", make) })
@@ -277,7 +289,7 @@ pub unsafe extern "C" fn brv_request_test(request: *mut brv_request) -> brv_stat
     })
 }
 
-/// Gives up a message.
+/// Gives up a message, or a call on a server.
 ///
 /// # Safety
 /// `request` is NULL or a live request.
@@ -287,7 +299,7 @@ pub unsafe extern "C" fn brv_request_cancel(request: *mut brv_request) -> brv_st
         // SAFETY: the caller in C guarantees a live request.
         let call = unsafe { call_of(request) }?;
         call.shared.group.check_process().map_err(Failure::from)?;
-        if call.is_message
+        if call.can_cancel
             && let State::Pending(started) = &*call.lock()
         {
             started.cancel();

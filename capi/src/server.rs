@@ -4,46 +4,37 @@ use std::ffi::{CStr, c_char};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use brevity::ParameterServer;
-use brevity::server::{Served, ServerBuilder, Step};
+use brevity::server::{Served, ServerBuilder};
 
-use crate::boundary::{check, free, guard, guard_pending, guard_value, hand_out, object};
-use crate::callback::check_may_wait;
+use crate::boundary::{check, guard, guard_value, hand_out, object};
+use crate::callback::drop_elsewhere;
 use crate::failure::Failure;
 use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
 use crate::options::{Options, brv_options, waiting_call};
 use crate::server_config::{self, brv_server_config};
+use crate::server_started::{Away, Sent};
+use crate::server_state::{brv_server_step, check_step, write_step};
 use crate::status::brv_status;
-use crate::wait::longest;
 
 /// A server, or what it is to be built from. The mutex turns use by two threads at once into an error.
 pub struct brv_server(Mutex<Serving>);
 
 pub(crate) struct Serving {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// The number of elements of each tensor.
     counts: Vec<usize>,
     names: Vec<String>,
-    state: State,
+    pub(crate) state: State,
 }
 
-enum State {
+pub(crate) enum State {
     Building(Box<ServerBuilder>),
     Begun(Box<ParameterServer>),
+    /// A started call has it.
+    Away(Away),
     /// It has left, with what its shard has done, or could not begin.
     Ended(Option<Served>),
-}
-
-/// What a step has brought, as in C.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct brv_server_step {
-    size: u32,
-    unused: u32,
-    clock: u64,
-    lag: u64,
-    bytes: u64,
-    reserved: [u64; 4],
 }
 
 /// Makes a server without tensors.
@@ -74,8 +65,16 @@ pub unsafe extern "C" fn brv_server_new(
 /// `server` is NULL or a live server that no other thread uses, and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_server_free(server: *mut brv_server) {
-    // SAFETY: the caller in C gives up the handle, which came from `hand_out`.
-    unsafe { free(server) }
+    if server.is_null() {
+        return;
+    }
+    guard(|| {
+        // SAFETY: the handle was made by `Box::into_raw` in `hand_out`, and the caller in C gives it up.
+        let server = unsafe { Box::from_raw(server) };
+        // It waits for its threads, one of which may be in this callback.
+        drop_elsewhere(server);
+        Ok(())
+    });
 }
 
 /// Adds a tensor.
@@ -213,20 +212,23 @@ pub unsafe extern "C" fn brv_server_take_step(
 ///
 /// # Safety
 /// `server` is NULL or a live server; `gradients` has `tensors` pointers, each to as many elements as the
-/// tensor has, set, that nobody writes meanwhile.
+/// tensor has, set, that nobody writes meanwhile; `options` are as for `Options::read`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_server_push(
     server: *mut brv_server,
     gradients: *const *const f32,
     rate: f64,
     tensors: usize,
+    options: *const brv_options,
 ) -> brv_status {
     guard(|| {
+        // SAFETY: the caller in C guarantees options.
+        let options = unsafe { Options::read(options) }?;
         // SAFETY: the caller in C guarantees a live server.
         let mut serving = unsafe { serving_of(server) }?;
         // SAFETY: the caller in C guarantees the pointers, and set memory that nobody writes.
         let gradients = unsafe { serving.slices(gradients, tensors) }?;
-        Ok(serving.begun()?.push(&gradients, rate as f32)?)
+        serving.begun()?.push(&gradients, rate as f32).map_err(|error| options.explain(error))
     })
 }
 
@@ -270,39 +272,6 @@ pub unsafe extern "C" fn brv_server_set_density(server: *mut brv_server, density
     guard(|| Ok(unsafe { serving_of(server) }?.begun()?.set_density(density)?))
 }
 
-/// Serves until all workers are gone, at most for some seconds.
-///
-/// # Safety
-/// `server` is NULL or a live server.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_server_serve(server: *mut brv_server, seconds: f64) -> brv_status {
-    guard_pending(|| {
-        check_may_wait()?;
-        // SAFETY: the caller in C guarantees a live server.
-        let mut serving = unsafe { serving_of(server) }?;
-        let longest = longest(seconds)?;
-        Ok(brv_status::of_done(serving.begun()?.serve_for(longest)?))
-    })
-}
-
-/// Leaves, and serves until all other workers are gone.
-///
-/// # Safety
-/// `server` is NULL or a live server.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_server_leave(server: *mut brv_server) -> brv_status {
-    guard(|| {
-        check_may_wait()?;
-        // SAFETY: the caller in C guarantees a live server.
-        let mut serving = unsafe { serving_of(server) }?;
-        serving.begun()?;
-        if let State::Begun(begun) = std::mem::replace(&mut serving.state, State::Ended(None)) {
-            serving.state = State::Ended(begun.leave()?);
-        }
-        Ok(())
-    })
-}
-
 /// Locks the server behind a handle for this call.
 ///
 /// # Safety
@@ -320,40 +289,6 @@ pub(crate) unsafe fn serving_of<'a>(server: *const brv_server) -> Result<MutexGu
     }
 }
 
-/// Checks the place of a step's figures.
-///
-/// # Safety
-/// `step` is NULL, or points to at least 4 bytes that hold its size.
-unsafe fn check_step(step: *mut brv_server_step) -> Result<(), Failure> {
-    if step.is_null() {
-        return Ok(());
-    }
-    check(step, "step")?;
-    // SAFETY: not NULL and aligned; the caller of this function guarantees 4 bytes.
-    let size = unsafe { (&raw const (*step).size).read() };
-    check_size(size, size_of::<brv_server_step>(), "step", "BRV_SERVER_STEP_INIT")
-}
-
-pub(crate) fn check_size(size: u32, expected: usize, name: &str, init: &str) -> Result<(), Failure> {
-    if size as usize == expected {
-        return Ok(());
-    }
-    Err(Failure::argument(format!("{name}->size is {size}, expected {expected}: begin with {init}")))
-}
-
-/// Stores a step's figures.
-///
-/// # Safety
-/// `step` is NULL, or was checked by [`check_step`] and may be written.
-unsafe fn write_step(step: *mut brv_server_step, taken: Step) {
-    if !step.is_null() {
-        let size = size_of::<brv_server_step>() as u32;
-        let (clock, lag, bytes) = (taken.clock, taken.lag, taken.bytes);
-        // SAFETY: the caller of this function guarantees memory of that size.
-        unsafe { step.write(brv_server_step { size, unused: 0, clock, lag, bytes, reserved: [0; 4] }) };
-    }
-}
-
 impl Serving {
     /// Changes what the server will be built from; as it was if that fails.
     pub(crate) fn change(
@@ -368,10 +303,35 @@ impl Serving {
     }
 
     pub(crate) fn begun(&mut self) -> Result<&mut ParameterServer, Failure> {
+        if let State::Away(away) = &self.state {
+            self.state = State::Begun(away.come_back()?);
+        }
         match &mut self.state {
             State::Begun(server) => Ok(server),
             State::Building(_) => Err(Failure::argument("server has not begun: call brv_server_begin first")),
-            State::Ended(_) => Err(Failure::argument("server has ended: make another")),
+            State::Ended(_) | State::Away(_) => Err(Failure::argument("server has ended: make another")),
+        }
+    }
+
+    /// Lets a call that is started have the server.
+    pub(crate) fn send_away(
+        &mut self,
+        start: impl FnOnce(Box<ParameterServer>) -> Sent,
+    ) -> Result<&Away, Failure> {
+        self.begun()?;
+        match std::mem::replace(&mut self.state, State::Ended(None)) {
+            State::Begun(server) => match start(server) {
+                Ok(away) => self.state = State::Away(away),
+                Err((server, failure)) => {
+                    self.state = server.map_or(State::Ended(None), State::Begun);
+                    return Err(failure);
+                }
+            },
+            other => self.state = other,
+        }
+        match &self.state {
+            State::Away(away) => Ok(away),
+            _ => Err(Failure::argument("server has ended: make another")),
         }
     }
 
@@ -384,7 +344,7 @@ impl Serving {
     }
 
     /// The server, with the timeout of a call.
-    fn timed(&mut self, options: &Options) -> Result<&mut ParameterServer, Failure> {
+    pub(crate) fn timed(&mut self, options: &Options) -> Result<&mut ParameterServer, Failure> {
         let timeout = options.on(&self.shared.group).timeout();
         let server = self.begun()?;
         server.set_timeout(timeout);
@@ -395,7 +355,7 @@ impl Serving {
     ///
     /// # Safety
     /// `pointers` has `tensors` pointers that nobody writes.
-    unsafe fn stretches(
+    pub(crate) unsafe fn stretches(
         &self,
         pointers: *const *const f32,
         tensors: usize,
@@ -418,7 +378,7 @@ impl Serving {
     ///
     /// # Safety
     /// As for [`stretches`](Self::stretches), and the elements are set, and nobody writes them during `'a`.
-    unsafe fn slices<'a>(
+    pub(crate) unsafe fn slices<'a>(
         &self,
         pointers: *const *const f32,
         tensors: usize,

@@ -2,12 +2,26 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
+use brevity::server::Step;
+
 use crate::boundary::{check, guard};
 use crate::failure::Failure;
 use crate::memory::Stretch;
 use crate::saved::nothing_follows;
-use crate::server::{brv_server, check_size, serving_of};
+use crate::server::{brv_server, serving_of};
 use crate::status::brv_status;
+
+/// What a step has brought, as in C.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct brv_server_step {
+    size: u32,
+    unused: u32,
+    clock: u64,
+    lag: u64,
+    bytes: u64,
+    reserved: [u64; 4],
+}
 
 /// What a shard has done, as in C.
 #[derive(Clone, Copy)]
@@ -18,6 +32,40 @@ pub struct brv_server_statistics {
     pushes: u64,
     refused: u64,
     reserved: [u64; 5],
+}
+
+/// Checks the place of a step's figures.
+///
+/// # Safety
+/// `step` is NULL, or points to at least 4 bytes that hold its size.
+pub(crate) unsafe fn check_step(step: *mut brv_server_step) -> Result<(), Failure> {
+    if step.is_null() {
+        return Ok(());
+    }
+    check(step, "step")?;
+    // SAFETY: not NULL and aligned; the caller of this function guarantees 4 bytes.
+    let size = unsafe { (&raw const (*step).size).read() };
+    check_size(size, size_of::<brv_server_step>(), "step", "BRV_SERVER_STEP_INIT")
+}
+
+fn check_size(size: u32, expected: usize, name: &str, init: &str) -> Result<(), Failure> {
+    if size as usize == expected {
+        return Ok(());
+    }
+    Err(Failure::argument(format!("{name}->size is {size}, expected {expected}: begin with {init}")))
+}
+
+/// Stores a step's figures.
+///
+/// # Safety
+/// `step` is NULL, or was checked by [`check_step`] and may be written.
+pub(crate) unsafe fn write_step(step: *mut brv_server_step, taken: Step) {
+    if !step.is_null() {
+        let size = size_of::<brv_server_step>() as u32;
+        let (clock, lag, bytes) = (taken.clock, taken.lag, taken.bytes);
+        // SAFETY: the caller of this function guarantees memory of that size.
+        unsafe { step.write(brv_server_step { size, unused: 0, clock, lag, bytes, reserved: [0; 4] }) };
+    }
 }
 
 /// Copies what this worker has not pushed of a tensor's gradients to `out`.

@@ -19,6 +19,9 @@ const SCRATCH_BYTES: usize = 64 << 20;
 /// The numbers from here on are not for groups.
 const RESERVED: usize = MAX_CONTEXTS - 16;
 
+/// So many of these are for contexts of all ranks on which nobody agrees.
+const AT_ONCE: usize = 8;
+
 /// The words of a set of context numbers.
 pub(crate) const WORDS: usize = MAX_CONTEXTS / 64;
 
@@ -62,6 +65,9 @@ struct State {
     /// How many contexts each number has had.
     epochs: Vec<u32>,
     sets: [Set; SLOT_SETS],
+    /// Which contexts are open on which nobody has agreed, and how many there were.
+    at_once: [bool; AT_ONCE],
+    opened_at_once: u32,
 }
 
 #[derive(Default)]
@@ -83,7 +89,13 @@ pub(crate) struct Offer {
 impl Numbers {
     /// Context 0 is open, with the first set of slots.
     pub(crate) fn new() -> Self {
-        let mut state = State { taken: [0; WORDS], epochs: vec![0; MAX_CONTEXTS], sets: Default::default() };
+        let mut state = State {
+            taken: [0; WORDS],
+            epochs: vec![0; MAX_CONTEXTS],
+            sets: Default::default(),
+            at_once: [false; AT_ONCE],
+            opened_at_once: 0,
+        };
         state.take(0);
         (RESERVED..MAX_CONTEXTS).for_each(|number| state.take(number));
         state.sets[0].is_taken = true;
@@ -119,6 +131,18 @@ impl Numbers {
         self.0.lock().epochs[usize::from(number)] = epoch;
     }
 
+    /// Takes the next number for a context of all ranks on which nobody agrees, and its epoch: every rank
+    /// counts for itself. `None` if this rank still has the context that had the number last.
+    pub(crate) fn take_at_once(&self) -> Option<(u16, u32)> {
+        let mut state = self.0.lock();
+        let count = state.opened_at_once;
+        // Also if this one fails: the other ranks have it.
+        state.opened_at_once = count.wrapping_add(1);
+        let place = count as usize % AT_ONCE;
+        let is_open = std::mem::replace(&mut state.at_once[place], true);
+        (!is_open).then_some(((RESERVED + place) as u16, count / AT_ONCE as u32 + 1))
+    }
+
     /// Takes a set of slots, if it is still free.
     pub(crate) fn claim_set(&self, set: SlotSet, lost: &[Rank]) -> bool {
         let mut state = self.0.lock();
@@ -138,9 +162,11 @@ impl Numbers {
     /// A context has ended.
     pub(crate) fn release(&self, number: u16, host: Option<Arc<Host>>) {
         let mut state = self.0.lock();
-        // Context 0 stays open as long as the transport.
-        if number != 0 {
-            state.leave(number);
+        match usize::from(number).checked_sub(RESERVED) {
+            Some(place) => state.at_once[place] = false,
+            // Context 0 stays open as long as the transport.
+            None if number == 0 => {}
+            None => state.leave(number),
         }
         if let Some(host) = host {
             host.end();
@@ -207,6 +233,21 @@ mod tests {
         numbers.begin(1, 7);
         numbers.release(1, None);
         assert_eq!((is_free(1), numbers.claim(1)), (true, Some(8)));
+    }
+
+    #[test]
+    fn every_rank_counts_the_contexts_on_which_nobody_agrees() {
+        let numbers = Numbers::new();
+        let first = RESERVED as u16;
+        assert_eq!(
+            (numbers.take_at_once(), numbers.take_at_once()),
+            (Some((first, 1)), Some((first + 1, 1)))
+        );
+        numbers.release(first + 1, None);
+        assert!((2..8).all(|place| numbers.take_at_once() == Some((first + place, 1))));
+        // The first one is still open; the number counts all the same.
+        assert_eq!((numbers.take_at_once(), numbers.take_at_once()), (None, Some((first + 1, 2))));
+        assert_eq!(numbers.claim(first), None);
     }
 
     #[test]

@@ -96,6 +96,18 @@ fn a_slow_link_costs_time_in_proportion_to_bytes() {
     assert!(sparse < dense / 10.0, "{sparse} and {dense} seconds");
 }
 
+/// Pushes stay as long as they were. The picture has the run.
+#[test]
+fn answers_have_a_density_of_their_own() {
+    let plot = format!("{}/asynchronous.svg", env!("CARGO_TARGET_TMPDIR"));
+    let words = "--async gradient-dropping --epochs 2 --ranks 3 --servers 1 --simulate 1 --density 0.1";
+    let bytes = |more: &str| number(&runs(&format!("{words} {more}"))[0], "bytes_per_rank_step");
+    let (same, few) = (bytes(""), bytes(&format!("--secondary-density 0.01 --plot {plot}")));
+    assert!((0.5..0.65).contains(&(few / same)), "{few} of {same} bytes");
+    let picture = fs::read_to_string(&plot).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("gradient-dropping"), "{picture}");
+}
+
 #[test]
 fn a_straggler_is_slow_and_others_wait_for_it_only_if_staleness_is_bounded() {
     let run = |words: &str| {

@@ -175,16 +175,24 @@ impl ServerBuilder {
 
     /// Makes the server, and begins to serve where this rank does. All ranks of the group call this, with
     /// parameters of the same shapes; those of the servers are where the model begins. Workers
-    /// [fetch](ParameterServer::fetch) it. Waits until all ranks have called it: what may come late is the
-    /// fetch.
+    /// [fetch](ParameterServer::fetch) it.
+    ///
+    /// With [dedicated servers](Servers::Dedicated) in a group of all ranks of a job it waits for nobody:
+    /// servers serve those that are there, and what a worker asks before a server is there waits for it. A
+    /// worker that has built another server is refused when it fetches. Of such servers a rank may have the
+    /// last eight. Where every rank serves, and in a group that was made of another one, it waits until all
+    /// ranks have called it, and ranks that build different servers get an error here.
     ///
     /// # Errors
     /// [`Error::Server`] for a setting out of range; [`Error::Policy`]-like errors of names and shapes
     /// ([`Error::DuplicateName`], [`Error::TooLarge`]); [`Error::Shape`] for parameters of other lengths;
     /// [`Error::Memory`]; [`Error::GradientNotFinite`]: nothing was sent. [`Error::Collective`], also for
-    /// ranks that build different servers.
+    /// ranks that build different servers, and if this rank has too many servers.
     pub fn build<T: AsRef<[f32]>>(self, parameters: &[T]) -> Result<ParameterServer> {
         let ready = self.prepare(parameters)?;
+        if let Some(peers) = ready.peers_at_once()? {
+            return ready.open(peers);
+        }
         let description = ready.plan.describe();
         ready.group.note_plan(&description, ready.plan.lines());
         ready.group.run(description, async |call| barrier(call).await)?;
@@ -200,6 +208,9 @@ impl ServerBuilder {
         let ready = self.prepare(parameters);
         async move {
             let ready = ready?;
+            if let Some(peers) = ready.peers_at_once()? {
+                return ready.open(peers);
+            }
             let description = ready.plan.describe();
             ready.group.note_plan(&description, ready.plan.lines());
             let agreed = ready.group.start(description, (), |call, ()| Box::pin(barrier(call)));
@@ -342,6 +353,11 @@ struct Ready {
 }
 
 impl Ready {
+    /// The other ranks, without waiting for any, where a worker may hold up nobody.
+    fn peers_at_once(&self) -> Result<Option<Peers>> {
+        if self.plan.roles.is_dedicated() { Ok(self.group.peers_at_once()?) } else { Ok(None) }
+    }
+
     fn open(self, peers: Peers) -> Result<ParameterServer> {
         let peers = Arc::new(peers);
         let desk = self.shard.map(|shard| Desk::open(shard, &peers)).transpose()?;

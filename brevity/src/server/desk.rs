@@ -234,12 +234,21 @@ impl Desk {
         }
     }
 
-    /// Waits for so long, and returns whether all workers are gone.
-    pub(super) fn join_for(&mut self, longest: Duration) -> bool {
-        self.watch(None);
-        let Way::Thread(threads) = &mut self.way else { return false };
-        let waited = threads.ended.wait(longest);
-        matches!(waited, Poll::Ready(letter) if threads.end(letter) == Ended::Deserted)
+    /// Waits for so long until all workers are gone, or those that are not have been silent for `silence`, if
+    /// that is given. It counts over calls that follow each other. `None` if time has passed, and on a
+    /// simulated network.
+    pub(super) fn join_for(&mut self, longest: Duration, silence: Option<Duration>) -> Option<Ended> {
+        match (silence, &self.way) {
+            (Some(silence), Way::Thread(threads)) => {
+                self.counter.watch.go_on(threads.begun.elapsed(), silence);
+            }
+            _ => self.watch(None),
+        }
+        let Way::Thread(threads) = &mut self.way else { return None };
+        match threads.ended.wait(longest) {
+            Poll::Ready(letter) => Some(threads.end(letter)),
+            Poll::Pending => None,
+        }
     }
 
     /// Begins to watch for a silence of all workers from now on, or watches no longer.

@@ -127,6 +127,11 @@ impl Roles {
         }
     }
 
+    /// Whether servers do not work.
+    pub(super) fn is_dedicated(&self) -> bool {
+        self.workers != self.servers
+    }
+
     pub(super) fn worker(&self, rank: u32) -> Option<usize> {
         self.workers.iter().position(|worker| *worker == rank)
     }

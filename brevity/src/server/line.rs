@@ -108,6 +108,11 @@ impl Line {
         self.pending = Some(Pending { kind, sent, way, cost });
     }
 
+    /// Whether a reply to such a request is to come.
+    pub(super) fn asks(&self, kind: Kind) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.kind == kind)
+    }
+
     /// Sends a message without a reply. `None` where it needs no way.
     pub(super) fn tell(&self, around: &Around<'_>, message: Vec<u8>) -> Option<Sending> {
         match around.desk.filter(|_| self.is_own) {

@@ -115,7 +115,8 @@ pub enum Threshold {
     /// Those of one tensor, as far as it is on one shard (a *local* threshold).
     #[default]
     PerTensor,
-    /// All of a shard (a *global* threshold).
+    /// All of a shard (a *global* threshold). The papers' is that of the whole model, which is the same with
+    /// one server.
     PerShard,
 }
 

@@ -79,10 +79,9 @@ use worker::{Around, UNUSED, Worker};
 /// # Ok::<(), brevity::Error>(())
 /// ```
 ///
-/// **Who may fail.** All ranks build the server together. After that, with
-/// [dedicated servers](Servers::Dedicated), a worker holds up nobody: it may fetch late,
-/// [leave](Self::leave), die, or hang. Where every rank serves, the death of a rank is the death of its
-/// shard: [`Error::ServerLost`] on all workers.
+/// **Who may fail.** With [dedicated servers](Servers::Dedicated) a worker holds up nobody: it may come late,
+/// [leave](Self::leave), die, or hang. Where every rank serves, all ranks build the server together, and the
+/// death of a rank is the death of its shard: [`Error::ServerLost`] on all workers.
 ///
 /// **Once.** A shard applies each push once. When it is lost, its last pushes stay aside with their numbers.
 /// A server that is built anew from [saved states](Self::save) says which it has applied: later ones are put
@@ -110,6 +109,9 @@ pub struct Step {
     pub lag: u64,
     /// The bytes of this step's messages, both ways.
     pub bytes: u64,
+    /// How long this rank has decoded the answers and added them to the parameters. In real time also on a
+    /// simulated network, where [`Group::compute`] charges it.
+    pub computing: Duration,
 }
 
 impl ParameterServer {
@@ -126,7 +128,8 @@ impl ParameterServer {
     /// # Errors
     /// [`Error::Shape`]; [`Error::Order`] on a rank that does not work. [`Error::ServerLost`],
     /// [`Error::ServerSilent`] after the group's timeout, [`Error::Refused`], also of an earlier request:
-    /// fetch again. The parameters may hold the model of some shards then.
+    /// fetch again; it says so if the servers were built otherwise than this worker. The parameters may hold
+    /// the model of some shards then.
     pub fn fetch<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
         self.check(parameters)?;
         let (worker, around) = self.worker()?;

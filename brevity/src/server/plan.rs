@@ -74,11 +74,31 @@ impl Plan {
         Description::of_plan(Operation::SERVER, text.as_bytes())
     }
 
+    /// The number by which a shard knows a worker that has built the same server.
+    pub(super) fn digest(&self) -> u64 {
+        self.describe().count
+    }
+
+    /// What a worker hears that has built another one. The longest part last: the end may be cut off.
+    pub(super) fn refuses_others(&self) -> String {
+        let Layout { tensors, total, .. } = &self.layout;
+        let settings = self.settings();
+        format!(
+            "a worker of another server: build equal ones. Here {} tensors, {total} elements, {settings}",
+            tensors.len()
+        )
+    }
+
     /// The same in words.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         let tensors = self.layout.tensors.iter();
         let tensors = tensors.map(|tensor| format!("tensor {:?} of shape {:?}", tensor.name, tensor.shape));
-        let how = format!(
+        tensors.chain([self.settings()])
+    }
+
+    /// All but the tensors.
+    pub(super) fn settings(&self) -> String {
+        format!(
             "{} workers, {} servers, {:?}, {:?}, values {:?}, codec {:?}, secondary density {:?}, \
              staleness {:?}, {} lanes, {}",
             self.roles.workers.len(),
@@ -91,8 +111,7 @@ impl Plan {
             self.staleness,
             self.layout.shards.iter().map(|shard| shard.lanes.len()).sum::<usize>(),
             if self.keeps_pushes { "pushes kept until they are saved" } else { "pushes not kept" },
-        );
-        tensors.chain([how])
+        )
     }
 
     /// Zeros, for which there may be no memory.

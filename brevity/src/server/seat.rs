@@ -22,6 +22,8 @@ pub(super) const MOST_STEPS: u64 = 1 << 62;
 pub(super) struct Seat {
     pub(super) shard: usize,
     pub(super) lanes: Vec<Lane>,
+    /// Of the plan: the shard compares it.
+    digest: u64,
     /// The number of the last push.
     pub(super) step: u64,
     /// Pushes that may have to be put back, with their numbers.
@@ -61,13 +63,14 @@ impl Seat {
             encoder: Encoder::new(),
             quantiser: plan.values.quantiser(),
         };
-        Ok(Self { shard, lanes, step: 0, aside: VecDeque::new(), work })
+        Ok(Self { shard, lanes, digest: plan.digest(), step: 0, aside: VecDeque::new(), work })
     }
 
     /// A request without gradients.
     pub(super) fn request(&self, kind: Kind) -> Vec<u8> {
         let mut message = Vec::new();
-        Trailer::new(kind, self.shard, self.step).end(&mut message);
+        let clock = if kind == Kind::Fetch { self.digest } else { 0 };
+        Trailer { clock, ..Trailer::new(kind, self.shard, self.step) }.end(&mut message);
         message
     }
 

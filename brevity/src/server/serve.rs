@@ -94,7 +94,21 @@ impl ParameterServer {
     /// [`Error::Order`], [`Error::Collective`] as for [`serve`](Self::serve).
     pub fn serve_for(&mut self, longest: Duration) -> Result<bool> {
         self.check_may_serve()?;
-        Ok(self.desk.as_mut().is_none_or(|desk| desk.join_for(longest)))
+        Ok(self.desk.as_mut().is_none_or(|desk| desk.join_for(longest, None) == Some(Ended::Deserted)))
+    }
+
+    /// The same, with a limit for a silence of workers, as in [`serve`](Self::serve). The silence counts over
+    /// calls that follow each other, so that a server that saves its shard more often finds it, too.
+    ///
+    /// # Errors
+    /// As for [`serve`](Self::serve).
+    pub fn serve_within(&mut self, longest: Duration, silence: Duration) -> Result<bool> {
+        self.check_may_serve()?;
+        let Some(desk) = &mut self.desk else { return Ok(true) };
+        match desk.join_for(longest, Some(silence)) {
+            Some(ended) => self.ended(ended, silence).map(|_| true),
+            None => Ok(false),
+        }
     }
 
     /// What the shard of this rank has done so far; `None` where this rank does not serve.

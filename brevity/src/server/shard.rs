@@ -43,6 +43,8 @@ pub struct Served {
 
 pub(super) struct Shard {
     pub(super) plan: Arc<Plan>,
+    /// Of the plan.
+    digest: u64,
     pub(super) number: usize,
     pub(super) model: Vec<f32>,
     /// AdaGrad's sums of squares; empty with another rule.
@@ -135,9 +137,9 @@ impl Shard {
             quantiser: plan.values.quantiser(),
         };
         let clients = plan.roles.workers.iter().map(|_| Client::default()).collect();
-        let (limits, plan, served) =
-            (plan.answer_limits(number).collect(), Arc::clone(plan), Served::default());
-        Ok(Self { plan, number, model, squares, clock: 0, clients, served, limits, work })
+        let (limits, digest) = (plan.answer_limits(number).collect(), plan.digest());
+        let (plan, served) = (Arc::clone(plan), Served::default());
+        Ok(Self { plan, digest, number, model, squares, clock: 0, clients, served, limits, work })
     }
 
     /// Whether all workers are gone.
@@ -209,6 +211,9 @@ impl Shard {
         }
         match trailer.kind {
             Kind::Fetch => {
+                if trailer.clock != self.digest {
+                    return Err(self.plan.refuses_others());
+                }
                 self.admit(worker, now)?;
                 out.push(self.whole(worker)?);
                 return Ok(());

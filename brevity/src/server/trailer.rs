@@ -7,7 +7,7 @@
 //! | 3 | 1 | [kind](Kind) |
 //! | 4 | 4 | number of the shard |
 //! | 8 | 8 | step: of a push its number, counted from 1; of a fetch the last number; of a reply the last one that the shard has applied |
-//! | 16 | 8 | clock: the pushes of all workers that the shard has applied |
+//! | 16 | 8 | clock: the pushes of all workers that the shard has applied; of a fetch the digest of what the worker has built |
 //! | 24 | 8 | the last step of this worker that is in a saved state of the shard |
 //! | 32 | 8 | lag: the pushes of others between the last answer and this push |
 //! | 40 | 4 | the rate, an f32; of a reply 0 |

@@ -64,6 +64,12 @@ impl Watch {
         *self.0.lock() = since;
     }
 
+    /// For a silence that is as long: from the time on when it began, or from now on.
+    pub(super) fn go_on(&self, now: Duration, longest: Duration) {
+        let mut watched = self.0.lock();
+        *watched = Some((watched.map_or(now, |(since, _)| since), longest));
+    }
+
     /// How long they may still be silent, if something was last heard at that time; `None` if nobody watches.
     pub(super) fn left(&self, heard: Duration, now: Duration) -> Option<Duration> {
         let (since, longest) = (*self.0.lock())?;

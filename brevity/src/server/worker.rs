@@ -177,7 +177,7 @@ impl Worker {
     }
 
     /// Takes the replies that are there. Returns whether the wait is over: none is left to come, or a server
-    /// is lost.
+    /// is lost, or refuses a fetch.
     fn take_ended<T: AsMut<[f32]>>(
         &mut self,
         around: &Around<'_>,
@@ -185,15 +185,18 @@ impl Worker {
         mut parameters: Option<&mut [T]>,
         taken: &mut Taken,
     ) -> bool {
-        let mut is_lost = false;
+        let mut is_over = false;
         for number in 0..self.lines.len() {
             let Some(outcome) = self.lines[number].look(around, look) else { continue };
-            is_lost |= matches!(outcome, Outcome::Lost);
+            is_over |= matches!(outcome, Outcome::Lost);
+            let is_fetch = self.lines[number].asks(Kind::Fetch);
             let came = self.lines[number].end(around, number, outcome);
             let ended = self.take(around, number, came, parameters.as_deref_mut(), &mut taken.step);
+            // Of a worker that has built another server the others may know nothing.
+            is_over |= is_fetch && ended.is_err();
             taken.failures.extend(ended.err());
         }
-        is_lost || !self.is_waiting()
+        is_over || !self.is_waiting()
     }
 
     /// Ends the wait for the first reply that is not there. Returns its error.
@@ -219,7 +222,10 @@ impl Worker {
             reason,
         };
         let (payload, trailer) = Trailer::split(&bytes).map_err(refused)?;
-        match seat.take(plan, (payload, &trailer), parameters) {
+        let begun = Instant::now();
+        let applied = seat.take(plan, (payload, &trailer), parameters);
+        step.computing += begun.elapsed();
+        match applied {
             Ok(()) => {
                 if trailer.kind == Kind::Model && !self.has_fetched {
                     // The shard may be a new one, or an old one that has started again.

@@ -112,7 +112,7 @@ static int work(brv_group *group, brv_server *server, double rate)
     printf("rank %d: loss %g before, %g after %d steps of %d bytes\n", (int)brv_group_rank(group), before,
            loss(), STEPS, (int)figures.bytes);
     /* Where this rank serves too, it goes on until all workers have left. */
-    return brv_server_leave(server) == BRV_OK ? 0 : fail("can't leave");
+    return brv_server_leave(server, NULL) == BRV_OK ? 0 : fail("can't leave");
 }
 
 static int serve(brv_group *group, brv_server *server)
@@ -120,7 +120,7 @@ static int serve(brv_group *group, brv_server *server)
     brv_server_statistics done = BRV_SERVER_STATISTICS_INIT;
 
     /* The shard works on a thread of its own since it has begun; this waits for the last worker. */
-    if (brv_server_serve(server, BRV_FOREVER) != BRV_OK ||
+    if (brv_server_serve(server, BRV_FOREVER, NULL) != BRV_OK ||
         brv_server_get_statistics(server, &done) != BRV_OK) {
         return fail("can't serve");
     }

@@ -32,7 +32,7 @@ static void drop(brv_group *group, brv_server *server)
     CHECK(child >= 0);
     if (child == 0) {
         alarm(60);
-        CHECK_FAILS(brv_server_serve(server, 0), BRV_ERR_ARGUMENT, "made before fork");
+        CHECK_FAILS(brv_server_serve(server, 0, NULL), BRV_ERR_ARGUMENT, "made before fork");
         brv_server_free(server);
         brv_group_free(group);
         exit(0);
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
             CHECK(brv_all_reduce(group, &one, &one, 1, BRV_F32, BRV_SUM, NULL) == BRV_OK && one == 3);
         }
         if (server != NULL)
-            CHECK(brv_server_leave(server) == BRV_OK);
+            CHECK(brv_server_leave(server, NULL) == BRV_OK);
     }
     brv_server_free(server);
     brv_group_free(group);

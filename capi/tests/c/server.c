@@ -53,7 +53,7 @@ static void refuses(brv_group *group)
     config.density = 2;
     config.momentum = 0.5;
     CHECK(brv_server_new(group, &config, &server) == BRV_OK);
-    CHECK(brv_server_push(server, &pointer, 1, 0) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_push(server, &pointer, 1, 0, NULL) == BRV_ERR_ARGUMENT);
     CHECK(strstr(brv_last_error(), "brv_server_begin") != NULL);
     CHECK(brv_server_begin(server, NULL, 0, NULL) == BRV_ERR_ARGUMENT);
     CHECK(strstr(brv_last_error(), "density") != NULL);
@@ -101,7 +101,7 @@ static void works(brv_group *group, brv_server *server, int serves_too)
     uint32_t number_of_step;
 
     memset(handed_in, 0, sizeof handed_in);
-    CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_push(server, slices, 1, TENSORS, &options) == BRV_ERR_ARGUMENT);
     CHECK(strstr(brv_last_error(), "fetch") != NULL);
     CHECK(brv_server_fetch(server, places, TENSORS, &options) == BRV_OK);
     for (number_of_step = 0; number_of_step < STEPS; number_of_step++) {
@@ -115,13 +115,13 @@ static void works(brv_group *group, brv_server *server, int serves_too)
             CHECK(brv_server_take_step(server, slices, 1, places, TENSORS, &step, &options) == BRV_OK);
             CHECK(step.clock > 0 && step.bytes > 0);
         } else {
-            CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_OK);
-            CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_ARGUMENT);
+            CHECK(brv_server_push(server, slices, 1, TENSORS, &options) == BRV_OK);
+            CHECK(brv_server_push(server, slices, 1, TENSORS, &options) == BRV_ERR_ARGUMENT);
             CHECK(brv_server_pull(server, places, TENSORS, NULL, &options) == BRV_OK);
         }
     }
     gradients[1][3] = NAN;
-    CHECK(brv_server_push(server, slices, 1, TENSORS) == BRV_ERR_NON_FINITE);
+    CHECK(brv_server_push(server, slices, 1, TENSORS, &options) == BRV_ERR_NON_FINITE);
     gradients[1][3] = 0;
     CHECK(brv_server_set_density(server, 0) == BRV_ERR_ARGUMENT);
     CHECK(brv_server_set_density(server, 0.5) == BRV_OK);
@@ -154,8 +154,8 @@ static void works(brv_group *group, brv_server *server, int serves_too)
         CHECK(found == -sums[i]);
     }
     has_model(group, server, parameters);
-    CHECK(brv_server_leave(server) == BRV_OK);
-    CHECK(brv_server_leave(server) == BRV_ERR_ARGUMENT);
+    CHECK(brv_server_leave(server, &options) == BRV_OK);
+    CHECK(brv_server_leave(server, &options) == BRV_ERR_ARGUMENT);
     if (serves_too) {
         /* Its own, and those of all others, which have left. */
         CHECK(brv_server_get_statistics(server, &statistics) == BRV_OK);
@@ -202,20 +202,21 @@ static void resumes(brv_group *group, const float *const *zeros)
         }
     }
     CHECK(moved > 0);
-    CHECK(brv_server_leave(server) == BRV_OK);
+    CHECK(brv_server_leave(server, &options) == BRV_OK);
     brv_server_free(server);
 }
 
 static void serves(brv_group *group, brv_server *server)
 {
     brv_server_statistics statistics = BRV_SERVER_STATISTICS_INIT;
+    brv_options options = within(60);
     float sums[FIRST + SECOND] = {0};
 
-    CHECK(brv_server_serve(server, 0.01) == BRV_PENDING);
+    CHECK(brv_server_serve(server, 0.01, NULL) == BRV_PENDING);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
     CHECK(brv_all_reduce(group, sums, sums, FIRST + SECOND, BRV_F32, BRV_SUM, NULL) == BRV_OK);
-    CHECK(brv_server_serve(server, BRV_FOREVER) == BRV_OK);
+    CHECK(brv_server_serve(server, BRV_FOREVER, &options) == BRV_OK);
     CHECK(brv_server_get_statistics(server, &statistics) == BRV_OK);
     CHECK(statistics.pushes == STEPS * (uint64_t)(brv_group_size(group) - 1) && statistics.refused == 0);
     CHECK(brv_server_fetch(server, NULL, 0, NULL) == BRV_ERR_ARGUMENT);

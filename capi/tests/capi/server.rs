@@ -21,8 +21,48 @@ fn workers_lose_nothing() {
 }
 
 #[test]
+fn every_setting_does_as_its_model() {
+    let stage = Stage::new();
+    let program = stage.compile("server_methods.c");
+    for (shared_memory, world_size) in [("1", 1), ("0", 3)] {
+        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
+        launch_with(&variables, Choice::Tcp, &stage, &program, &[], world_size);
+    }
+}
+
+#[test]
+fn calls_that_do_not_block_can_be_given_up() {
+    let stage = Stage::new();
+    let program = stage.compile("server_started.c");
+    let mut wires = vec![(Choice::Tcp, "1", "0", "server"), (Choice::Tcp, "0", "1", "group")];
+    if ucx_is_here() {
+        wires.push((Choice::Ucx, "0", "0", "server"));
+    }
+    for (transport, shared_memory, progress_thread, frees) in wires {
+        let variables =
+            [("BREVITY_SHARED_MEMORY", shared_memory), ("BREVITY_PROGRESS_THREAD", progress_thread)];
+        launch_with(&variables, transport, &stage, &program, &[frees], 3);
+    }
+}
+
+#[test]
+fn a_worker_that_begins_late_holds_up_nobody() {
+    let stage = Stage::new();
+    let program = stage.compile("server_late.c");
+    for shared_memory in ["1", "0"] {
+        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
+        launch_with(&variables, Choice::Tcp, &stage, &program, &[], 4);
+    }
+}
+
+#[test]
 fn servers_run_under_valgrind() {
     under_valgrind("server.c", &[], 2);
+}
+
+#[test]
+fn calls_that_do_not_block_run_under_valgrind() {
+    under_valgrind("server_started.c", &["group"], 3);
 }
 
 #[test]

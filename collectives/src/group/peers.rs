@@ -1,14 +1,17 @@
 //! Ranks that exchange messages, of which each may fail alone.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ucx_sys_wrap::buffer::OnLoss;
 use ucx_sys_wrap::{Failure, Rank};
 
 use super::Group;
+use crate::context::{Agreed, Context};
 use crate::data::Element;
 use crate::engine::Handle;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::messages::{Message, serve};
 
 pub use crate::messages::{Handler, Outbox};
@@ -41,6 +44,26 @@ impl Group {
     pub fn start_peers(&self) -> impl Future<Output = Result<Peers>> + use<> {
         let duplicate = self.start_duplicate_for_messages();
         async move { duplicate.await.map(Peers::new) }
+    }
+
+    /// Like [`peers`](Self::peers), and waits for nobody: what is sent to a rank that has not called this yet
+    /// waits for it there. The ranks of the group call it equally often, at any time. `None` for a group that
+    /// was made of another one: its ranks must agree on a number.
+    ///
+    /// # Errors
+    /// [`Error::TooManyGroups`] if this rank still has the eighth one before; the call counts all the same.
+    /// [`Error::Forked`].
+    pub fn peers_at_once(&self) -> Result<Option<Peers>> {
+        self.check_process()?;
+        let Context { world, settings, ranks, excluded, .. } = &*self.context;
+        if ranks.number != 0 {
+            return Ok(None);
+        }
+        let (number, epoch) = world.contexts.take_at_once().ok_or(Error::TooManyGroups)?;
+        let (members, excluded) = (Arc::clone(&ranks.members), Arc::clone(excluded));
+        let agreed = Agreed { number, epoch, members, slots: None, excluded };
+        let context = Context::open(world, agreed, OnLoss::Continue, *settings);
+        Ok(Some(Peers::new(Self::of(context).planned(Some(*ranks.plan().machine())))))
     }
 }
 

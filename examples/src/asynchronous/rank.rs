@@ -214,6 +214,7 @@ impl<'a> Worker<'a> {
         server.push(&self.gradients, self.rate()).map_err(of_library)?;
         self.group.compute(begun.elapsed()).await;
         let step = server.pull_async(parameters).await.map_err(of_library)?;
+        self.group.compute(step.computing).await;
         self.communicating += self.group.now() - before;
         self.bytes += step.bytes;
         self.lag += step.lag;

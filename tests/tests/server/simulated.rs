@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use brevity::collectives::Error as Collective;
 use brevity::compress::generator::Generator;
 use brevity::server::{Charge, Method, Servers};
 use brevity::transport::sim::{Cluster, Fault, Links, run};
@@ -156,40 +155,26 @@ fn a_death_at_any_message_ends_well() {
         for messages in 1.. {
             let fault = Fault::KillAfter { rank: Rank(victim), messages };
             let (ended, records) = simulate(&job, 5, vec![fault]);
-            if matches!(&ended[victim as usize], Ended::Worked | Ended::Served(..)) {
+            // A server that has died takes all workers for gone.
+            let of_fault = if victim < 3 { &ended[victim as usize..][..1] } else { &ended[..3] };
+            if of_fault.iter().all(|ended| matches!(ended, Ended::Worked)) {
                 // It had fewer messages than that.
                 assert!(messages > 6, "rank {victim} ended with {messages} messages");
                 break;
             }
-            check_endings(victim, &ended, &records);
+            check_endings(victim, &ended);
             check_pushes(&job, victim, &ended, &records);
         }
     }
 }
 
-fn check_endings(victim: u32, ended: &[Ended], records: &[Record]) {
-    // While the server is made, the death closes the group, which others may hear of by those that fail for
-    // it.
-    let could_not_begin = |rank: u32| {
-        let is_failure = matches!(
-            &ended[rank as usize],
-            Ended::Failed(Error::Collective(Collective::PeerLost { .. } | Collective::Aborted { .. }), _)
-        );
-        let is_empty = records.get(rank as usize).is_none_or(|record| record.next == 0);
-        is_failure && is_empty
-    };
+/// Nobody waits for a worker, also while the server is made.
+fn check_endings(victim: u32, ended: &[Ended]) {
     for rank in (0..5).filter(|rank| *rank != victim) {
-        let explains = |other: u32| other == victim || could_not_begin(other);
         let is_explained = match &ended[rank as usize] {
             Ended::Worked | Ended::Served(..) => true,
-            Ended::Failed(Error::Collective(Collective::PeerLost { rank: lost }), _) => {
-                explains(lost.0) && could_not_begin(rank)
-            }
-            Ended::Failed(Error::Collective(Collective::Aborted { rank: by }), _) => {
-                explains(by.0) && could_not_begin(rank)
-            }
             Ended::Failed(Error::ServerLost { rank: lost, shard }, _) => {
-                *lost == shard + 3 && explains(*lost)
+                *lost == shard + 3 && *lost == victim
             }
             Ended::Failed(..) => false,
         };
@@ -208,15 +193,15 @@ fn check_pushes(job: &Job, victim: u32, ended: &[Ended], records: &[Record]) {
         all.into_iter().map(|(record, _)| record.clone()).collect()
     };
     let (sure, unsure) = (of(sure), of(unsure));
-    for shard in ended.iter().filter_map(Ended::shard) {
-        let (first, elements) = shard;
+    let left = (0..).zip(ended).filter(|(rank, _)| *rank != victim);
+    let shards: Vec<_> = left.filter_map(|(_, ended)| ended.shard()).collect();
+    assert_eq!(shards.len(), job.shards - usize::from(victim >= 3));
+    for (first, elements) in shards {
         let mut model = vec![0.0; TOTAL];
         model[first..first + elements.len()].copy_from_slice(elements);
         let fits = fits_within(&model, first..first + elements.len(), &sure, &unsure);
         assert!(fits, "{victim} has died: {elements:?} from {first} of {sure:?} and perhaps {unsure:?}");
     }
-    let shards = ended.iter().filter_map(Ended::shard).count();
-    assert!(victim < 3 || shards < job.shards, "a dead server is none");
 }
 
 #[test]
@@ -323,4 +308,43 @@ fn a_server_waits_for_a_silent_worker_until_the_timeout() {
     });
     let waited = ended.unwrap()[2];
     assert!((30.0..45.0).contains(&waited.as_secs_f64()), "{waited:?}");
+}
+
+/// Rank 1 makes its server when rank 0 has pushed a hundred times; that of rank 2 is another one.
+#[test]
+fn a_worker_that_joins_late_holds_up_nobody() {
+    const LATE: Duration = Duration::from_secs(1);
+    let ended = run(Cluster::new(5, links()), |transport| {
+        let group = group(transport);
+        async move {
+            let (rank, mut parameters, mut record) = (group.rank(), zeros(), Record::default());
+            let server = builder(&group).servers(Servers::Dedicated(2));
+            let method = Method::gradient_dropping(if rank == 2 { 0.2 } else { 0.1 });
+            if rank == 1 {
+                group.compute(LATE).await;
+            }
+            let mut server = server.method(method).build_async(&zeros()).await.unwrap();
+            if rank > 2 {
+                assert_eq!(server.serve_async().await.unwrap().unwrap().pushes, 110);
+                return (record, parameters);
+            }
+            let fetched = server.fetch_async(&mut parameters).await;
+            if rank == 2 {
+                assert!(matches!(fetched, Err(Error::Refused { .. })), "{fetched:?}");
+                server.leave_async().await.unwrap();
+                return (record, parameters);
+            }
+            for step in 0..[100, 10][rank as usize] {
+                record.push(&mut server, rank, step).unwrap();
+                let clock = server.pull_async(&mut parameters).await.unwrap().clock;
+                assert_eq!(clock, u64::from(1 + step + 100 * rank));
+            }
+            assert_eq!(group.now() < LATE, rank == 0);
+            server.fetch_async(&mut parameters).await.unwrap();
+            server.leave_async().await.unwrap();
+            (record, parameters)
+        }
+    });
+    let (records, models): (Vec<Record>, Vec<_>) = ended.unwrap().into_iter().take(2).unzip();
+    check_mass(&models[1].concat(), 2, &records, &[]);
 }

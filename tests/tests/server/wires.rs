@@ -21,6 +21,7 @@ on_every_wire! {
     a_server_that_ends_behind_a_slow_one => |wire: Wire| end_behind(wire);
     a_worker_that_hangs => |wire: Wire| hang(wire);
     a_push_before_a_leave => |wire: Wire| leave(wire);
+    a_worker_that_joins_late => |wire: Wire| join_late(wire);
 }
 
 const STEPS: u32 = 25;
@@ -87,8 +88,7 @@ fn refuse(wire: Wire) {
             0 => {
                 server.fetch(&mut parameters).unwrap();
                 // Rank 1 has sent its pushes, and the server has looked at the model.
-                group.barrier().unwrap();
-                group.barrier().unwrap();
+                (0..4).for_each(|_| group.barrier().unwrap());
                 for step in 0..STEPS {
                     server.step(&gradients(0, step), 1.0, &mut parameters).unwrap();
                 }
@@ -96,6 +96,9 @@ fn refuse(wire: Wire) {
             }
             1 => {
                 server.fetch(&mut parameters).unwrap();
+                server.step(&gradients(1, 0), 0.3, &mut parameters).unwrap();
+                group.barrier().unwrap();
+                group.barrier().unwrap();
                 let longest = 8 * TOTAL + 10_000;
                 for (bytes, reason) in [
                     (vec![0; 100], "no worker"),
@@ -105,6 +108,8 @@ fn refuse(wire: Wire) {
                     (push_of(&[]), ""),
                     (push_of(&[0; 200]), ""),
                     (push_of(&[0xff; 200]), ""),
+                    (push_of(&falling()), ""),
+                    (push_of(&falling()[..60]), ""),
                 ] {
                     let reply =
                         server.peers().start_recv(vec![0u8; 1000], 2, REPLIES, Duration::from_secs(60));
@@ -114,7 +119,7 @@ fn refuse(wire: Wire) {
                     let (text, trailer) = Trailer::split(bytes).unwrap();
                     let text = String::from_utf8_lossy(text);
                     assert!(text.contains(reason), "{text}, expected {reason}");
-                    assert_eq!((trailer.kind, trailer.step, trailer.clock), (Kind::Refused, 0, 0), "{text}");
+                    assert_eq!((trailer.kind, trailer.step, trailer.clock), (Kind::Refused, 1, 1), "{text}");
                 }
                 group.barrier().unwrap();
                 group.barrier().unwrap();
@@ -125,21 +130,37 @@ fn refuse(wire: Wire) {
                 drop(server);
             }
             _ => {
+                let bits = |server: &ParameterServer| {
+                    server.model().unwrap().1.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+                };
                 group.barrier().unwrap();
-                assert_eq!(server.model().unwrap().1, zeros().concat());
+                let before = bits(&server);
+                assert!(before.iter().any(|bits| *bits != 0));
+                group.barrier().unwrap();
+                group.barrier().unwrap();
+                assert_eq!(bits(&server), before);
                 group.barrier().unwrap();
                 let served = server.serve().unwrap().unwrap();
-                assert_eq!(served.pushes, u64::from(STEPS));
-                assert!(served.refused >= 7);
+                assert_eq!(served.pushes, u64::from(STEPS) + 1);
+                assert!(served.refused >= 9);
             }
         }
     });
 }
 
-/// The first push of a worker, with this where a sparse vector should be.
+/// The second push of a worker, with this where a sparse vector should be.
 fn push_of(payload: &[u8]) -> Vec<u8> {
     let mut message = payload.to_vec();
-    Trailer { rate: 1.0, ..Trailer::new(Kind::Push, 0, 1) }.end(&mut message);
+    Trailer { rate: 1.0, ..Trailer::new(Kind::Push, 0, 2) }.end(&mut message);
+    message
+}
+
+/// A sparse vector with raw indices of which the last one is too low.
+fn falling() -> Vec<u8> {
+    let mut message = vec![0xb7, 1, 0, 0, 0, 0, 0, 0];
+    [TOTAL as u64, 3, 12, 12].iter().for_each(|number| message.extend(number.to_le_bytes()));
+    [1u32, 7, 2].iter().for_each(|index| message.extend(index.to_le_bytes()));
+    [1.0f32, 2.0, 3.0].iter().for_each(|value| message.extend(value.to_le_bytes()));
     message
 }
 
@@ -258,4 +279,55 @@ fn hang(wire: Wire) {
         assert!(served.is_none_or(|served| served.pushes == 3), "{served:?}");
         group.barrier().unwrap();
     });
+}
+
+/// Rank 1 makes its server when the others have pushed a hundred times; that of rank 2 is another one.
+fn join_late(wire: Wire) {
+    const PUSHES: u32 = 100;
+    let records = Arc::new(Mutex::new(vec![Record::default(); 2]));
+    let have_pushed = Arc::new(Barrier::new(2));
+    let handed_in = Arc::clone(&records);
+    let models = on_transports(wire.world(5), move |group: &Group| {
+        let rank = group.rank();
+        let mut builder =
+            builder(group).method(Method::gradient_dropping(0.1)).servers(Servers::Dedicated(2));
+        if rank == 2 {
+            builder = builder.secondary_density(0.5);
+        }
+        if rank == 1 {
+            have_pushed.wait();
+        }
+        let (mut server, mut parameters) = (builder.build(&zeros()).unwrap(), zeros());
+        if !server.is_worker() {
+            let served = server.serve().unwrap().unwrap();
+            assert_eq!(served.pushes, u64::from(PUSHES + STEPS));
+            return None;
+        }
+        if rank == 2 {
+            let refused = server.fetch(&mut parameters);
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("a worker of another server: build equal ones"), "{text}");
+            assert_eq!(parameters, zeros());
+            server.leave().unwrap();
+            return None;
+        }
+        let (steps, mut record) = (if rank == 0 { PUSHES } else { STEPS }, Record::default());
+        server.fetch(&mut parameters).unwrap();
+        assert_eq!(rank == 1, parameters != zeros());
+        for step in 0..steps {
+            record.push(&mut server, rank, step).unwrap();
+            let step = server.pull(&mut parameters).unwrap();
+            assert!(rank == 0 || step.clock > u64::from(PUSHES));
+        }
+        handed_in.lock().unwrap()[rank as usize] = record;
+        if rank == 0 {
+            have_pushed.wait();
+        } else {
+            server.fetch(&mut parameters).unwrap();
+        }
+        server.leave().unwrap();
+        (rank == 1).then(|| parameters.concat())
+    });
+    let models: Vec<Vec<f32>> = models.into_iter().flatten().collect();
+    check_mass(&models[0], 2, &records.lock().unwrap(), &[]);
 }
