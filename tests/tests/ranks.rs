@@ -11,6 +11,7 @@ mod coded_gtopk;
 mod collectives;
 mod compressed_estimates;
 mod dense;
+mod dense_pairs;
 mod differ;
 mod early_deaths;
 mod estimates;
