@@ -506,6 +506,10 @@ int32_t brv_group_has_returned(const brv_group *group, int32_t rank);
  * some have not come. */
 int32_t brv_group_first_rank(const brv_group *group, int32_t rank);
 
+/* The number of ranks with which the job began, or -1 for NULL. All of them are there where it is the size of
+ * the group. */
+int32_t brv_group_first_size(const brv_group *group);
+
 /* Makes the groups for calls in two levels. *local gets the ranks that share memory with this one; *leaders
  * gets the first rank of each host, on those ranks, and NULL on others. A rank that shares no memory with
  * another (see BREVITY_SHARED_MEMORY) is a host of its own. After a failure both are NULL. Errors are as for

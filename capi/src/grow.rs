@@ -58,3 +58,13 @@ pub unsafe extern "C" fn brv_group_first_rank(group: *const brv_group, rank: i32
         Ok(small(group.first_ranks()[place].0))
     })
 }
+
+/// The number of ranks with which the job began, or -1 for NULL.
+///
+/// # Safety
+/// `group` is NULL or a live group.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_group_first_size(group: *const brv_group) -> i32 {
+    // SAFETY: the caller in C guarantees a live group.
+    guard_value(-1, || Ok(small(unsafe { group_of(group) }?.group().first_world_size())))
+}

@@ -90,7 +90,7 @@ pub use group::{
     brv_group, brv_group_abort, brv_group_free, brv_group_rank, brv_group_size, brv_group_solo,
     brv_group_transport,
 };
-pub use grow::{brv_group_first_rank, brv_group_grow, brv_group_has_returned};
+pub use grow::{brv_group_first_rank, brv_group_first_size, brv_group_grow, brv_group_has_returned};
 pub use join::{brv_group_join, brv_id_new};
 pub use log::{brv_log_function, brv_log_level, brv_log_to_callback, brv_log_to_stderr};
 pub use messages::{brv_message, brv_probe, brv_recv, brv_send, brv_send_recv, brv_try_probe, brv_try_send};

@@ -138,6 +138,7 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         Collective::TooManyGroups => (brv_status::Exhausted, None),
         Collective::Excluded => (brv_status::Excluded, None),
         Collective::NoMajority { .. } | Collective::HasGrown => (brv_status::NoMajority, None),
+        Collective::Wish { .. } | Collective::Machine { .. } => (brv_status::Environment, None),
         Collective::NotGrown { rank, .. } => (brv_status::Transport, Some(rank.0)),
         Collective::Transport(error) => of_transport(error),
         Collective::Wish { .. } | Collective::Machine { .. } => (brv_status::Environment, None),

@@ -1,5 +1,7 @@
 //! Every collective of a group as a started call with its oracle, for ranks that can't block.
 
+mod compressed;
+
 use brevity::collectives::dense::{self, AllGather, Broadcast, Lengths};
 use brevity::collectives::sparse::Coder;
 use brevity::collectives::{Algorithm, Chunk, Description, Operation, Result};
@@ -25,23 +27,39 @@ pub enum Collective {
     Broadcast,
     /// An all-reduce by the cheapest algorithm.
     AllReduce,
-    /// An all-reduce around the ring.
-    Direct,
-    /// An all-reduce by recursive doubling.
-    RecursiveDoubling,
+    /// An all-reduce by this algorithm.
+    AllReduceBy(Algorithm),
     /// An all-gather.
     AllGather,
     /// An all-gather of varying lengths.
     AllGatherVarying,
     /// A sparse all-gather.
     SparseAllGather,
-    /// A top-k all-reduce.
-    TopK,
+    /// A sparse reduce-scatter; on a coded wire, or as pairs.
+    SparseReduceScatter(bool),
+    /// A top-k all-reduce by the cheapest algorithm; on a coded wire, or as pairs.
+    TopK(bool),
+    /// A top-k all-reduce by this algorithm.
+    TopKBy(Algorithm),
     /// A gTop-k all-reduce with this rule.
     Gtopk(PutBack),
+    /// A gTop-k all-reduce on a coded wire.
+    CodedGtopk,
+    /// The first step of an Ok-Topk all-reduce.
+    OkTopk,
+    /// A random-k all-reduce.
+    RandomK,
+    /// A block-sparse all-reduce.
+    Blocks,
+    /// A hierarchical all-reduce, in which each rank is a host of its own.
+    Hierarchical,
+    /// A quantised all-reduce.
+    Quantised,
+    /// A majority vote.
+    Vote,
     /// A low-rank all-reduce.
     LowRank,
-    /// A step of a gradient exchange that uses all policies.
+    /// A step of a gradient exchange of a dense tensor, a top-k, a gTop-k and a low-rank one.
     Exchange,
     /// A duplicate, and a call on it.
     Duplicate,
@@ -51,19 +69,33 @@ pub enum Collective {
 
 impl Collective {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 30] = [
         Self::Barrier,
         Self::Broadcast,
         Self::AllReduce,
-        Self::Direct,
-        Self::RecursiveDoubling,
+        Self::AllReduceBy(Algorithm::Direct),
+        Self::AllReduceBy(Algorithm::Doubling),
+        Self::AllReduceBy(Algorithm::Halving),
         Self::AllGather,
         Self::AllGatherVarying,
         Self::SparseAllGather,
-        Self::TopK,
+        Self::SparseReduceScatter(false),
+        Self::SparseReduceScatter(true),
+        Self::TopK(false),
+        Self::TopK(true),
+        Self::TopKBy(Algorithm::Bruck),
+        Self::TopKBy(Algorithm::Direct),
+        Self::TopKBy(Algorithm::Doubling),
         Self::Gtopk(PutBack::Conserving),
         Self::Gtopk(PutBack::Published),
         Self::Gtopk(PutBack::MergerKeeps),
+        Self::CodedGtopk,
+        Self::OkTopk,
+        Self::RandomK,
+        Self::Blocks,
+        Self::Hierarchical,
+        Self::Quantised,
+        Self::Vote,
         Self::LowRank,
         Self::Exchange,
         Self::Duplicate,
@@ -86,12 +118,21 @@ impl Collective {
                 let (sum, result) = group.start_all_reduce(inputs.own(), ReduceOp::Sum).await;
                 result.map(|()| assert_eq!(sum, inputs.sum()))
             }
-            Self::Direct | Self::RecursiveDoubling => dense_sum(group, &inputs, self).await,
+            Self::AllReduceBy(algorithm) => dense_sum(group, &inputs, algorithm).await,
             Self::AllGather => all_gather(group, &inputs).await,
             Self::AllGatherVarying => all_gather_varying(group, &inputs).await,
             Self::SparseAllGather => gather_sparse(group, &inputs).await,
-            Self::TopK => topk(group, &inputs).await,
-            Self::Gtopk(rule) => gtopk(group, &inputs, rule).await,
+            Self::SparseReduceScatter(coded) => compressed::reduce_scatter(group, &inputs, coded).await,
+            Self::TopK(coded) => compressed::topk(group, &inputs, None, coded).await,
+            Self::TopKBy(algorithm) => compressed::topk(group, &inputs, Some(algorithm), false).await,
+            Self::Gtopk(rule) => compressed::gtopk(group, &inputs, rule, false).await,
+            Self::CodedGtopk => compressed::gtopk(group, &inputs, PutBack::Conserving, true).await,
+            Self::OkTopk => compressed::ok_topk(group, &inputs).await,
+            Self::RandomK => compressed::random_k(group, &inputs).await,
+            Self::Blocks => compressed::blocks(group, &inputs).await,
+            Self::Hierarchical => compressed::hierarchical(group, &inputs).await,
+            Self::Quantised => compressed::quantised(group, &inputs).await,
+            Self::Vote => compressed::vote(group, &inputs).await,
             Self::LowRank => low_rank(group, &inputs).await,
             Self::Exchange => exchange(group, &inputs).await,
             Self::Duplicate => divide(group, &inputs, 1).await,
@@ -166,11 +207,7 @@ async fn broadcast(group: &Group, inputs: &Inputs) -> Result<()> {
     result.map(|()| assert_eq!(data, inputs.of(root)))
 }
 
-async fn dense_sum(group: &Group, inputs: &Inputs, which: Collective) -> Result<()> {
-    let algorithm = match which {
-        Collective::Direct => Algorithm::Direct,
-        _ => Algorithm::Doubling,
-    };
+async fn dense_sum(group: &Group, inputs: &Inputs, algorithm: Algorithm) -> Result<()> {
     let group = group.with_algorithm(Some(algorithm).filter(|_| group.world_size() > 1));
     let (data, result) = group.start_all_reduce(inputs.own(), ReduceOp::Sum).await;
     result.map(|()| assert_eq!(data, inputs.sum()))
@@ -202,20 +239,6 @@ async fn all_gather_varying(group: &Group, inputs: &Inputs) -> Result<()> {
 async fn gather_sparse(group: &Group, inputs: &Inputs) -> Result<()> {
     let (given, gathered) = group.start_sparse_all_gather(inputs.own_sparse(), K, Coder::pairs()).await;
     assert_eq!((given.local, gathered?), (inputs.own_sparse(), inputs.sparse()));
-    Ok(())
-}
-
-async fn topk(group: &Group, inputs: &Inputs) -> Result<()> {
-    let found = group.start_topk_all_reduce(inputs.own_sparse(), K, Coder::pairs()).await.1?;
-    let dense: Vec<_> = inputs.sparse().iter().map(SparseVec::to_dense).collect();
-    assert_eq!(found.sum.to_dense(), oracle::sum(&dense));
-    Ok(())
-}
-
-async fn gtopk(group: &Group, inputs: &Inputs, rule: PutBack) -> Result<()> {
-    let found = group.start_gtopk_all_reduce(inputs.own_sparse(), K, rule, Coder::pairs()).await.1?;
-    let tops = inputs.all().iter().map(|vector| oracle::top_k(vector, K)).collect();
-    assert!(found.result.iter().eq(oracle::gtopk(tops, K).iter().map(|(&i, &v)| (i, v))), "{rule:?}");
     Ok(())
 }
 

@@ -81,5 +81,6 @@ mod sim;
 mod sparse_sums;
 mod strangers;
 mod take_over;
+mod taken_back;
 mod wakers;
 mod warnings;

@@ -12,6 +12,7 @@ use brevity::collectives::{Error, Result};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Group, Settings};
+use brevity_tests::random::Random;
 use brevity_tests::started::Collective;
 
 /// When all ranks have done everything: long after anything that may still happen.
@@ -19,6 +20,9 @@ pub(crate) const END: Duration = Duration::from_secs(4000);
 
 /// The timeout of calls. Silent ranks are out after it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time before each look at a group: long after any agreement.
+const LOOK: Duration = Duration::from_secs(100);
 
 /// A world, and what its ranks do on each group: they begin again on the one that is left after a loss.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +33,8 @@ struct Plan {
     any: bool,
     /// Chooses the links; all are equal for 0.
     seed: u64,
+    /// How many more calls the ranks of a group make later. Who has missed a failure is alone in them.
+    looks: u32,
 }
 
 /// What a rank ends with.
@@ -44,14 +50,14 @@ struct Ended {
 
 impl Plan {
     const fn new(world_size: u32, collectives: &'static [Collective]) -> Self {
-        Self { world_size, collectives, any: false, seed: 0 }
+        Self { world_size, collectives, any: false, seed: 0, looks: 0 }
     }
 
     fn links(&self) -> Links {
         let mut links = Links::new(100e-6, 1e-9);
         if self.seed > 0 {
             let mut state = self.seed;
-            for (low, high) in (0..self.world_size).flat_map(|high| (0..high).map(move |low| (low, high))) {
+            for (low, high) in self.pairs() {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
                 let alpha = 10e-6 + (state >> 40) as f64 / (1 << 24) as f64 * 500e-6;
                 links = links.with_link(Rank(low), Rank(high), alpha, 1e-9);
@@ -73,9 +79,13 @@ impl Plan {
         let (mut group, mut messages, mut at) = (world.clone(), None, Duration::ZERO);
         let sent = || world.statistics().messages_sent;
         loop {
-            let done = self.use_group(&group).await;
+            let mut is_good = self.use_group(&group).await.is_ok();
+            for turn in 0..self.looks {
+                is_good = is_good && is_open_until(cluster.now() + LOOK, &group, cluster).await;
+                is_good = is_good && Collective::AllReduce.run(&group, turn).await.is_ok();
+            }
             // The others may find a death that this rank does not meet any more.
-            if done.is_ok() && is_open_until(END, &group, cluster).await {
+            if is_good && is_open_until(END, &group, cluster).await {
                 break;
             }
             messages.get_or_insert(sent());
@@ -129,6 +139,54 @@ impl Plan {
             assert!(*at < TIMEOUT / 2, "nobody waits for a timeout: rank {rank}: {}", case());
         }
         ended
+    }
+
+    /// Cuts these links, before or after a death: all ranks of at most one group go on, and no other ones.
+    fn cut(&self, links: &[(u32, u32)], at: Duration, death: Option<u32>) {
+        let died = Duration::from_micros(60);
+        let death = death.map(|rank| Fault::Kill { rank: Rank(rank), at: died });
+        let cuts = links.iter().map(|(a, b)| Fault::Cut { a: Rank(*a), b: Rank(*b), at });
+        let ended = self.simulate(death.into_iter().chain(cuts));
+        let goes_on = |rank: u32| ended[rank as usize].last.as_ref().ok();
+        for rank in 0..self.world_size {
+            let others = goes_on(rank).map_or(&[][..], |members| &members[..]);
+            let is_one_group = others.iter().all(|other| goes_on(*other) == goes_on(rank));
+            let is_alone = (0..self.world_size)
+                .all(|other| others.is_empty() || others.contains(&other) || goes_on(other).is_none());
+            assert!(is_one_group && is_alone, "{self:?}, {links:?} at {at:?}, {death:?}: {ended:#?}");
+        }
+    }
+
+    /// The links between two sides, one of which has the ranks whose bits are set.
+    fn between(&self, side: u32) -> Vec<(u32, u32)> {
+        let is_cut = |(low, high): &(u32, u32)| (side >> low ^ side >> high) & 1 == 1;
+        self.pairs().filter(is_cut).collect()
+    }
+
+    /// Links at random: as a rule they are between no two sides.
+    fn some(&self, random: &mut Random) -> Vec<(u32, u32)> {
+        self.pairs().filter(|_| random.below(2) == 0).collect()
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        (0..self.world_size).flat_map(|high| (0..high).map(move |low| (low, high)))
+    }
+
+    /// Cuts the network in two, and so many times at random, at each of 24 moments of the call and the
+    /// agreement: without a death, and after one. Returns the number of cuts.
+    fn cut_everywhere(&self, random: &mut Random, times: usize) -> usize {
+        let mut count = 0;
+        for moment in 0..24 {
+            let halves = (1..1_u32 << (self.world_size - 1)).map(|side| self.between(side));
+            let some: Vec<_> = (0..times).map(|_| self.some(random)).collect();
+            for links in halves.chain(some) {
+                for death in [None, Some(0), Some(self.world_size - 1)] {
+                    self.cut(&links, Duration::from_micros(50 * moment), death);
+                    count += 1;
+                }
+            }
+        }
+        count
     }
 
     /// The rank that dies, unless it has ended before.
@@ -304,6 +362,28 @@ fn of_a_cut_network_one_side_goes_on() {
                 }
             }
         }
+    }
+}
+
+/// Also if links are cut between no two sides, and while the ranks agree after a death.
+#[test]
+fn whatever_links_are_cut_one_group_goes_on_at_most() {
+    for world_size in 2..=4 {
+        let plan = Plan { looks: 3, ..Plan::new(world_size, &[Collective::AllReduce]) };
+        let cuts = plan.cut_everywhere(&mut Random::new(world_size.into()), 3);
+        println!("{world_size} ranks: {cuts} cuts");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: see ci/exhaustive.sh"]
+fn exhaustive_cuts_of_links() {
+    for (world_size, seed) in (3..=6).flat_map(|size| (0..20).map(move |seed| (size, seed))) {
+        for collectives in [&[Collective::AllReduce][..], &[Collective::Barrier, Collective::TopK(false)]] {
+            let plan = Plan { looks: 3, seed, ..Plan::new(world_size, collectives) };
+            plan.cut_everywhere(&mut Random::new(seed + 1), 10);
+        }
+        println!("{world_size} ranks, links {seed}");
     }
 }
 

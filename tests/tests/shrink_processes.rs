@@ -19,7 +19,7 @@ const MEDIAN: Duration = Duration::from_millis(50);
 
 on_every_wire_of_processes! {
     those_who_are_left_go_on_after_two_kills => kill_two;
-    a_stopped_rank_is_excluded => stop_one;
+    a_stopped_rank_is_excluded => stop_each;
 }
 
 /// The victims leave a majority of those that were there before: one after the other, rank 0 among them.
@@ -76,17 +76,22 @@ fn kill_one(wire: Wire, victim: u32) -> Duration {
     let killed = now();
     job.ranks()[victim as usize].signal("KILL");
     let left = (0..WORLD_SIZE).filter(|rank| *rank != victim);
-    left.map(|rank| delay(&job.report(rank), 1, killed)).max().unwrap_or_default()
+    let delay = left.map(|rank| delay(&job.report(rank), 1, killed)).max();
+    job.go();
+    delay.unwrap_or_default()
 }
 
-fn stop_one(wire: Wire) {
-    if wire == Wire::UcxShared {
-        return;
+/// The one that leads the agreement, and another one.
+fn stop_each(wire: Wire) {
+    if wire != Wire::UcxShared {
+        [0, 2].into_iter().for_each(|stopped| stop_one(wire, stopped));
     }
+}
+
+fn stop_one(wire: Wire, stopped: u32) {
     let timeout = [("BREVITY_TIMEOUT", "1")];
     let job = Job::launch(SHRINK, &["1"], WORLD_SIZE, wire, &timeout);
     job.await_ready();
-    let stopped = 0;
     job.ranks()[stopped as usize].signal("STOP");
     let others = (0..WORLD_SIZE).filter(|rank| *rank != stopped);
     for rank in others {

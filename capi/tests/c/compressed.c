@@ -164,7 +164,7 @@ static void add(merge *into, const merge *from)
     }
     for (i = 0; i < DIM; i++) {
         size_t larger = 0;
-        for (j = 0; j < DIM; j++)
+        for (j = 0; j < DIM && sum.is_there[i] && larger < K; j++)
             if (sum.is_there[j] && (fabsf(sum.values[j]) > fabsf(sum.values[i]) ||
                                     (fabsf(sum.values[j]) == fabsf(sum.values[i]) && j < i)))
                 larger++;

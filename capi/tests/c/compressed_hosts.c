@@ -1,5 +1,6 @@
 /* Hierarchical sums, waiting and started, against serial sums of small integers. The argument is the number
- * of ranks that each host is taken to have, one host after the other. */
+ * of ranks that each host is taken to have, one host after the other. With another argument, `short`, each
+ * format is used in one way alone, and with one rule. */
 #include "compressed.h"
 #include "compressed_list.h"
 
@@ -59,7 +60,7 @@ static void keep_largest(merge *of)
     all = *of;
     for (i = 0; i < DIM; i++) {
         size_t larger = 0;
-        for (j = 0; j < DIM; j++)
+        for (j = 0; j < DIM && all.is_there[i] && larger < K; j++)
             if (all.is_there[j] && (fabsf(all.values[j]) > fabsf(all.values[i]) ||
                                     (fabsf(all.values[j]) == fabsf(all.values[i]) && j < i)))
                 larger++;
@@ -271,19 +272,22 @@ static void differences(brv_group *world)
 int main(int count, char **arguments)
 {
     brv_group *group;
-    int format, rule, way;
+    int is_short = count == 3 && strcmp(arguments[2], "short") == 0, format, rule, way;
 
-    CHECK(count == 2);
+    CHECK(count == 2 || is_short);
     ranks_of_host = atoi(arguments[1]);
     CHECK(ranks_of_host > 0);
     group = join_on_host();
     CHECK(size <= MOST_RANKS);
     for (format = 0; format <= BRV_VALUES_ONE_BIT_COLUMNS; format++)
         for (way = 0; way < WAYS; way++) {
+            if (is_short && way != format % WAYS)
+                continue;
             begin((uint32_t)(WAYS * format + way));
             sums(group, BRV_LEADER_SUM_TOPK, BRV_PUT_BACK_CONSERVING, (brv_values)format, way);
             for (rule = 0; rule < 3; rule++)
-                sums(group, BRV_LEADER_SUM_GTOPK, (brv_put_back)rule, (brv_values)format, way);
+                if (!is_short || rule == format / WAYS % 3)
+                    sums(group, BRV_LEADER_SUM_GTOPK, (brv_put_back)rule, (brv_values)format, way);
         }
     for (way = 0; way < 2; way++) {
         a_failure_leaves_all(group, BRV_LEADER_SUM_TOPK, way);

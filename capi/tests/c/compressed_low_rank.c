@@ -1,5 +1,6 @@
 /* Low-rank all-reduce: a mean of the factors' rank is exact, the ranks' own parts add up to the mean, and a
- * warm start comes closer. Waiting and started calls give the same bits, and so does a loaded state. */
+ * warm start comes closer. Waiting and started calls give the same bits, and so does a loaded state. With
+ * the argument `short`, few steps are taken, which come hardly closer. */
 #include "check.h"
 
 enum { ROWS = 30, COLS = 20, COUNT = ROWS * COLS, OTHER_ROWS = 7, OTHER_COLS = 50, OTHER = 350, RANK = 2 };
@@ -142,7 +143,7 @@ static void saved(brv_group *group, brv_low_rank *low_rank)
     brv_low_rank_free(other);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
     brv_group *group = join();
     brv_low_rank *waiting = new_low_rank(), *started = new_low_rank();
@@ -150,14 +151,14 @@ int main(void)
     float out[COUNT];
     double at_first = 0, at_last = 0;
     size_t i;
-    int step;
+    int is_short = count > 1 && strcmp(arguments[1], "short") == 0, step;
 
     rank = brv_group_rank(group), size = brv_group_size(group);
     for (i = 0; i < COUNT; i++)
         first[i] = (float)simple(rank, i);
     for (i = 0; i < OTHER; i++)
         second[i] = (float)full(rank, i);
-    for (step = 0; step < 20; step++) {
+    for (step = 0; step < (is_short ? 4 : 20); step++) {
         CHECK(brv_low_rank_all_reduce(group, waiting, matrices, 2, NULL) == BRV_OK);
         CHECK(brv_ilow_rank_all_reduce(group, started, matrices, 2, &request, NULL) == BRV_OK);
         if (step % 2 == 0)
@@ -175,7 +176,7 @@ int main(void)
         at_first = step == 0 ? at_last : at_first;
         CHECK(brv_low_rank_warm(waiting) == BRV_OK && brv_low_rank_warm(started) == BRV_OK);
     }
-    CHECK(at_last < 0.98 * at_first);
+    CHECK(at_last < (is_short ? 1 : 0.98) * at_first);
     fails(group, started);
     saved(group, waiting);
     CHECK(brv_low_rank_add(waiting, 2, 3, 9, 1) == BRV_OK);

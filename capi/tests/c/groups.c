@@ -46,6 +46,7 @@ static void misuse(brv_group *group)
     CHECK(brv_group_has_returned(NULL, 0) == -1 && brv_group_has_returned(group, 4) == -1);
     CHECK(brv_group_first_rank(NULL, 0) == -1 && brv_group_first_rank(group, -1) == -1);
     CHECK(brv_group_has_returned(group, 3) == 0 && brv_group_first_rank(group, 3) == 3);
+    CHECK(brv_group_first_size(NULL) == -1 && brv_group_first_size(group) == 4);
     /* Nobody is lost: another handle of the same group. */
     CHECK(brv_group_grow(group, 60, &part, NULL) == BRV_OK && brv_group_size(part) == 4);
     brv_group_free(part);
@@ -360,6 +361,7 @@ static void go_on(brv_group *group)
 
     CHECK(brv_group_shrink(group, &left, NULL) == BRV_OK);
     CHECK(brv_group_size(left) == 3 && brv_group_rank(left) == brv_group_rank(group));
+    CHECK(brv_group_first_size(left) == 4);
     CHECK(sum(left, 1) == 3);
     if (brv_group_rank(left) == 1)
         CHECK(brv_group_abort(left) == BRV_OK);

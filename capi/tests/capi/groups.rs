@@ -6,24 +6,28 @@ use brevity::launch::Ending;
 use brevity_testing::ucx_is_here;
 use ucx_sys_wrap::bootstrap::Choice;
 
-use crate::ranks::{Way, endings_of, launch_with, valgrind_is_here};
+use crate::ranks::{VALGRIND, Way, endings_of, launch_with, valgrind_is_here};
 use crate::stage::{Stage, source};
 
-/// Over sockets, shared memory, and UCX if it is there.
-fn wires() -> impl Iterator<Item = (Choice, &'static str)> {
-    let wires = [(Choice::Tcp, "1"), (Choice::Tcp, "0"), (Choice::Ucx, "0")];
+/// A transport and its variables.
+type Wire = (Choice, &'static [(&'static str, &'static str)]);
+
+/// Over sockets, shared memory, and UCX if it is there, which has leaks of its own.
+fn wires() -> impl Iterator<Item = Wire> {
+    let wires: [Wire; 3] = [
+        (Choice::Tcp, &[("BREVITY_SHARED_MEMORY", "1")]),
+        (Choice::Tcp, &[("BREVITY_SHARED_MEMORY", "0")]),
+        (Choice::Ucx, &[("BREVITY_SHARED_MEMORY", "0"), ("ASAN_OPTIONS", "detect_leaks=0")]),
+    ];
     wires.into_iter().filter(|(transport, _)| *transport != Choice::Ucx || ucx_is_here())
 }
 
 #[test]
 fn groups_are_split_by_colour_and_key() {
     let stage = Stage::new();
-    let (plain, sanitized) = (stage.compile_plain("groups.c"), stage.compile_as("groups.c", "sanitized"));
-    for (transport, shared_memory) in wires() {
-        // UCX has leaks of its own.
-        let program = if transport == Choice::Ucx { &plain } else { &sanitized };
-        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
-        launch_with(&variables, transport, &stage, program, &["splits"], 4);
+    let program = stage.compile("groups.c");
+    for (transport, variables) in wires() {
+        launch_with(variables, transport, &stage, &program, &["splits"], 4);
     }
 }
 
@@ -34,18 +38,33 @@ fn more_groups_than_there_are_numbers_are_refused() {
     launch_with(&[], Choice::Tcp, &stage, &program, &["exhausts"], 4);
 }
 
+/// Ends as it must, over each wire, and in sanitizers.
+fn ends(name: &str, way: &str, expected: [Ending; 4]) {
+    let stage = Stage::new();
+    let program = stage.compile(name);
+    for (transport, variables) in wires() {
+        let how = Way { variables, transport, restarts: 0 };
+        let (endings, outputs) = endings_of(how, &stage, &program, &[way], 4);
+        assert_eq!(endings, expected, "{way} over {transport:?}: {outputs:#?}");
+    }
+}
+
+const ZERO: Ending = Ending::Exited(0);
+const KILLED: Ending = Ending::Killed(9);
+
 #[test]
 fn after_a_death_the_others_go_on_in_a_group_without_it() {
-    let stage = Stage::new();
-    let (plain, sanitized) = (stage.compile_plain("groups.c"), stage.compile_as("groups.c", "sanitized"));
-    for (transport, shared_memory) in wires() {
-        let program = if transport == Choice::Ucx { &plain } else { &sanitized };
-        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
-        let (endings, outputs) =
-            endings_of(Way { variables: &variables, transport, restarts: 0 }, &stage, program, &["dies"], 4);
-        let zero = Ending::Exited(0);
-        assert_eq!(endings, [zero, zero, zero, Ending::Killed(9)], "over {transport:?}: {outputs:#?}");
-    }
+    ends("groups.c", "dies", [ZERO, ZERO, ZERO, KILLED]);
+}
+
+#[test]
+fn one_of_four_ranks_goes_on_only_if_that_is_asked_for() {
+    ends("left.c", "few", [KILLED, KILLED, KILLED, ZERO]);
+}
+
+#[test]
+fn a_stopped_rank_is_told_that_the_others_go_on_without_it() {
+    ends("left.c", "stopped", [ZERO; 4]);
 }
 
 /// Two of four ranks are killed, rank 0 first; both come back.
@@ -53,13 +72,9 @@ fn after_a_death_the_others_go_on_in_a_group_without_it() {
 fn the_example_survives_and_takes_ranks_back() {
     let stage = Stage::new();
     let example = source("examples/c/survive.c");
-    for (transport, shared_memory) in wires() {
-        // UCX has leaks of its own.
-        let is_plain = transport == Choice::Ucx;
-        let program =
-            if is_plain { stage.compile_with(&example, &[]) } else { stage.compile_source(&example) };
-        let variables = [("BREVITY_SHARED_MEMORY", shared_memory)];
-        let way = Way { variables: &variables, transport, restarts: 2 };
+    let program = stage.compile_source(&example);
+    for (transport, variables) in wires() {
+        let way = Way { variables, transport, restarts: 2 };
         let (endings, outputs) = endings_of(way, &stage, &program, &["2"], 4);
         assert_eq!(endings, [Ending::Exited(0); 4], "over {transport:?}: {outputs:#?}");
         for (rank, output) in outputs.iter().enumerate() {
@@ -70,24 +85,31 @@ fn the_example_survives_and_takes_ranks_back() {
     }
 }
 
-/// A rank is killed and comes back: nothing is used wrongly or definitely lost in those that go on, nor in
-/// the one that has come back.
+/// Nothing is used wrongly, or definitely lost.
+fn under_valgrind(source: &str, arguments: &[&str], restarts: u32, expected: &[Ending]) {
+    let stage = Stage::new();
+    let program = stage.compile_with(&crate::stage::source(source), &[]);
+    let leaks = ["--leak-check=full", "--errors-for-leak-kinds=definite", program.to_str().unwrap()];
+    let way = Way { variables: &[], transport: Choice::Tcp, restarts };
+    let words = [VALGRIND, &leaks, arguments].concat();
+    let (endings, outputs) = endings_of(way, &stage, Path::new("valgrind"), &words, expected.len() as u32);
+    assert_eq!(endings, expected, "{source} {arguments:?}: {outputs:#?}");
+}
+
+/// Those that go on, and one that has come back.
 #[test]
 fn going_on_runs_under_valgrind() {
     if !valgrind_is_here() {
         return;
     }
-    let stage = Stage::new();
-    let program = stage.compile_with(&source("examples/c/survive.c"), &[]);
-    let words = [
-        "--quiet",
-        "--leak-check=full",
-        "--errors-for-leak-kinds=definite",
-        "--error-exitcode=99",
-        program.to_str().unwrap(),
-        "1",
-    ];
-    let way = Way { variables: &[], transport: Choice::Tcp, restarts: 1 };
-    let (endings, outputs) = endings_of(way, &stage, Path::new("valgrind"), &words, 3);
-    assert_eq!(endings, [Ending::Exited(0); 3], "{outputs:#?}");
+    under_valgrind("examples/c/survive.c", &["1"], 1, &[ZERO; 3]);
+}
+
+#[test]
+fn deaths_run_under_valgrind() {
+    if !valgrind_is_here() {
+        return;
+    }
+    under_valgrind("tests/c/groups.c", &["dies"], 0, &[ZERO, ZERO, ZERO, KILLED]);
+    under_valgrind("tests/c/left.c", &["few"], 0, &[KILLED, KILLED, KILLED, ZERO]);
 }

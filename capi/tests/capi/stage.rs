@@ -58,11 +58,6 @@ impl Stage {
         self.compile_with(&source(&format!("tests/c/{name}")), &[])
     }
 
-    /// Like [`compile`](Self::compile), for a stage that has the plain program too.
-    pub fn compile_as(&self, name: &str, program: &str) -> PathBuf {
-        self.compile_to(&source(&format!("tests/c/{name}")), sanitizers(), program)
-    }
-
     /// Compiles and links a program, and returns its path.
     pub fn compile_source(&self, source: &Path) -> PathBuf {
         self.compile_with(source, sanitizers())
@@ -70,11 +65,7 @@ impl Stage {
 
     /// Compiles with these sanitizers.
     pub fn compile_with(&self, source: &Path, sanitizers: &[&str]) -> PathBuf {
-        self.compile_to(source, sanitizers, source.file_stem().unwrap().to_str().unwrap())
-    }
-
-    fn compile_to(&self, source: &Path, sanitizers: &[&str], program: &str) -> PathBuf {
-        let program = self.path().join(program);
+        let program = self.path().join(source.file_stem().unwrap());
         let (compiler, flags) = if source.extension().is_some_and(|kind| kind == "c") {
             ("gcc", STRICT_C)
         } else {
