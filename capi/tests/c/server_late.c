@@ -54,7 +54,7 @@ static void is_refused(brv_server *server)
 
     parameters[0] = 7;
     CHECK_FAILS(brv_server_fetch(server, &place, 1, &options), BRV_ERR_PROTOCOL,
-                "a worker of another server: build equal ones. Here 1 tensors, 8 elements, 3 workers, 1 servers");
+                "a worker of another server: build equal ones. Here 1 tensors, 8 elements, 3 workers");
     CHECK(brv_last_error_rank() == 3 && parameters[0] == 7);
     CHECK(brv_server_leave(server, &options) == BRV_OK);
 }
