@@ -4,8 +4,8 @@
 # each wire, while an exchange makes steps; checks how soon a group goes on after a kill, for which the ranks
 # need the processors for themselves, and the accuracies of a training that loses ranks. Counts what Ok-Topk
 # sends among up to 128 ranks, and times the sums of Table I of the gTop-k paper among as many; a dense one,
-# with 100 MB a rank, among 32. Runs 1,000 steps of an exchange by every method, format of values and momentum,
-# for residuals that grow. Then sends 100,000 messages of random lengths among five ranks in random
+# with 100 MB a rank, among 32. Runs 1,000 steps of an exchange by every method, format of values and
+# momentum, for residuals that grow. Then sends 100,000 messages of random lengths among five ranks in random
 # order, on every wire.
 #
 #   ci/exhaustive.sh
