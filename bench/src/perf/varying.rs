@@ -44,8 +44,8 @@ impl Varying {
         }
     }
 
-    /// The bytes of all blocks of a row of `bytes`: those of the vector in a reduce-scatter, else of one block
-    /// on average.
+    /// The bytes of all blocks of a row of `bytes`: those of the vector in a reduce-scatter, else of one
+    /// block on average.
     #[must_use]
     pub fn longest(self, bytes: usize, world_size: u32) -> usize {
         if self == Self::ReduceScatter { bytes } else { bytes * world_size as usize }
@@ -70,8 +70,8 @@ impl Ranks {
         Self { which, world_size, total: which.longest(count, world_size) }
     }
 
-    /// The block of rank `to`, of those that rank `from` has for all ranks: only in an all-to-all these differ
-    /// from rank to rank.
+    /// The block of rank `to`, of those that rank `from` has for all ranks: only in an all-to-all these
+    /// differ from rank to rank.
     fn block(&self, from: u32, to: u32) -> Range<usize> {
         let turn = if self.which == Varying::AllToAll { from } else { 0 };
         let before = |end: u32| -> usize {
