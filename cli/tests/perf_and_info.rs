@@ -190,7 +190,7 @@ fn bandwidth_is_measured_in_four_ranks() {
         "{table}"
     );
     assert_eq!(sizes(&table).len(), 7);
-    let blocks = ["reducescatter", "allgather", "gather", "scatter", "alltoall"];
+    let blocks = ["reducescatter", "allgather", "gather", "scatter", "alltoall", "allgatherv"];
     for name in ["bibandwidth", "put", "get", "broadcast", "reduce"].into_iter().chain(blocks) {
         let figures = json(&succeed(&format!(
             "perf {name} --transport tcp --size 4K --iterations 5 --verify --json -"

@@ -121,7 +121,7 @@ impl<T: 'static> Started<T> {
     }
 
     /// Of a call that has an input and an output.
-    fn apart(handle: Handle<(Apart<T>, Result<()>)>) -> Self
+    pub(crate) fn apart(handle: Handle<(Apart<T>, Result<()>)>) -> Self
     where
         T: Send,
     {

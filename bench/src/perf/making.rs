@@ -9,8 +9,8 @@ use brevity::compress::Density;
 
 use super::workload::Workload;
 use super::{
-    Benchmark, Case, Dense, Dtype, Factored, InBlocks, InFactors, InFewBits, InHosts, InParts, SentPart,
-    Sparse, of_dtype, sparse,
+    Benchmark, Case, Dense, Dtype, Factored, InBlocks, InFactors, InFewBits, InHosts, InLengths, InParts,
+    SentPart, Sparse, of_dtype, sparse,
 };
 use crate::collective::{Collective, Number, Place, ROOT};
 use crate::{Error, Result};
@@ -27,6 +27,10 @@ pub(super) fn maker(world_size: u32, benchmark: Benchmark, dtype: Dtype, case: C
     let density = || case.density.ok_or_else(|| Error::Arguments(format!("{benchmark} needs a density")));
     Ok(match benchmark {
         Benchmark::Dense(collective) => of_dtype!(dtype, dense(world_size, collective, case)),
+        Benchmark::Varying(which) => {
+            let of_all = which.expected_on_all(world_size, count);
+            making(move |group| Ok(InLengths::new(group, which, count, of_all.clone())))
+        }
         Benchmark::Part(which) => part(world_size, which, count, density()?)?,
         Benchmark::Sparse(collective, wire) => {
             let (which, density) = ((collective, wire), density()?);

@@ -14,6 +14,7 @@ mod quantised;
 mod scaling;
 mod simulated;
 mod sparse;
+mod varying;
 mod workload;
 
 use std::fmt;
@@ -38,6 +39,7 @@ pub use quantised::{FewBits, InFewBits};
 pub use scaling::Summing;
 pub use simulated::{Simulation, passages, simulate};
 pub use sparse::{Sparse, SparseCollective};
+pub use varying::{InLengths, Varying};
 pub use workload::{Difference, Going, Measured, Workload, measure as measure_workload};
 
 use crate::collective::{self, Collective};
@@ -58,6 +60,8 @@ pub enum Benchmark {
     Get,
     /// A dense collective.
     Dense(Collective),
+    /// A dense collective of blocks whose lengths differ.
+    Varying(Varying),
     /// A collective on dense vectors of which a part travels.
     Part(SentPart),
     /// A collective on sparse vectors, on this wire.
@@ -116,10 +120,12 @@ impl Benchmark {
     pub fn all() -> impl Iterator<Item = Self> {
         let paired = [Self::Latency, Self::Bandwidth, Self::Bibandwidth, Self::Put, Self::Get];
         let dense = collective::measured().map(Self::Dense);
+        let varying = Varying::ALL.map(Self::Varying);
         let parts = SentPart::ALL.map(Self::Part);
         let sparse = SparseCollective::ALL.map(|collective| Self::Sparse(collective, Wire::Pairs));
         let few_bits = [FewBits::Quantised(Values::Bf16), FewBits::Vote].map(Self::FewBits);
         let low_rank = [Self::LowRank(RANK)];
+        let dense = dense.chain(varying);
         paired.into_iter().chain(dense).chain(parts).chain(sparse).chain(low_rank).chain(few_bits)
     }
 
@@ -133,6 +139,7 @@ impl Benchmark {
             Self::Put => "put",
             Self::Get => "get",
             Self::Dense(collective) => collective.name(),
+            Self::Varying(which) => which.name(),
             Self::Part(which) => which.name(),
             Self::Sparse(collective, _) => collective.name(),
             Self::FewBits(which) => which.name(),
@@ -190,7 +197,7 @@ impl FromStr for Benchmark {
 
     fn from_str(name: &str) -> Result<Self> {
         // Dense collectives also by the names that the plan and errors have, as reduce-scatter.
-        let is_dense = |benchmark: &Self| matches!(benchmark, Self::Dense(_));
+        let is_dense = |benchmark: &Self| matches!(benchmark, Self::Dense(_) | Self::Varying(_));
         let plain = name.replace('-', "");
         let known = Self::all()
             .find(|benchmark| benchmark.name() == name || is_dense(benchmark) && benchmark.name() == plain);
@@ -263,7 +270,9 @@ mod tests {
     #[test]
     fn dense_collectives_also_have_the_names_of_the_plan() {
         let named = |name: &str| name.parse::<Benchmark>().ok();
-        for (name, own) in [("reduce-scatter", "reducescatter"), ("all-to-all", "alltoall")] {
+        for (name, own) in
+            [("reduce-scatter", "reducescatter"), ("all-to-all", "alltoall"), ("all-gather-v", "allgatherv")]
+        {
             assert!(named(name).is_some() && named(name) == named(own), "{name}");
         }
         assert_eq!(named("put-"), None);

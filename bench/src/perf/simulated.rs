@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
     use crate::collective::measured;
-    use crate::perf::{FewBits, SparseCollective};
+    use crate::perf::{FewBits, SparseCollective, Varying};
 
     fn measured_by(world_size: u32, benchmark: Benchmark, bytes: usize, share: Option<f64>) -> Vec<Measured> {
         let simulation = Simulation { world_size, alpha: 1e-5, beta: 1e-9 };
@@ -129,32 +129,34 @@ mod tests {
         simulate(simulation, benchmark, Dtype::F32, case).unwrap()
     }
 
-    fn times(world_size: u32, collective: Collective, bytes: usize) -> Vec<f64> {
-        let measured = measured_by(world_size, Benchmark::Dense(collective), bytes, None);
+    fn times(world_size: u32, benchmark: Benchmark, bytes: usize) -> Vec<f64> {
+        let measured = measured_by(world_size, benchmark, bytes, None);
         measured.into_iter().map(|rank| rank.times[0]).collect()
     }
 
     #[test]
     fn a_broadcast_takes_the_time_of_a_message() {
         // 10 us a message, 1 ns a byte.
-        let times = times(2, Collective::Broadcast, 4000);
+        let times = times(2, Benchmark::Dense(Collective::Broadcast), 4000);
         assert!((times[1] - 14.0).abs() < 0.5, "{times:?}");
     }
 
     #[test]
     fn every_collective_is_simulated_and_every_run_is_the_same() {
-        for collective in measured() {
-            let first = times(5, collective, 400);
+        for benchmark in measured().map(Benchmark::Dense).chain(Varying::ALL.map(Benchmark::Varying)) {
+            let first = times(5, benchmark, 400);
             assert_eq!(first.len(), 5);
-            assert!(first.iter().any(|&time| time >= 10.0), "{collective}: {first:?}");
-            assert_eq!(times(5, collective, 400), first);
+            assert!(first.iter().any(|&time| time >= 10.0), "{benchmark}: {first:?}");
+            assert_eq!(times(5, benchmark, 400), first);
         }
     }
+
     /// All but those between pairs, whose results are checked. Ranks alone send nothing.
     #[test]
     fn what_is_compressed_is_simulated_and_every_run_is_the_same() {
-        let compressed =
-            |benchmark: &Benchmark| !benchmark.is_paired() && !matches!(benchmark, Benchmark::Dense(_));
+        let compressed = |benchmark: &Benchmark| {
+            !benchmark.is_paired() && !matches!(benchmark, Benchmark::Dense(_) | Benchmark::Varying(_))
+        };
         let coded = SparseCollective::ALL.map(|which| Benchmark::Sparse(which, Wire::Coded(Values::Bf16)));
         let eight_bits = Benchmark::FewBits(FewBits::Quantised(Values::EightBit));
         for benchmark in Benchmark::all().filter(compressed).chain(coded).chain([eight_bits]) {

@@ -43,11 +43,12 @@ const DEFAULT_DENSITY: f64 = 0.001;
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
     /// What to measure: latency, bandwidth, bibandwidth, put, get, barrier, broadcast, reduce, allreduce,
-    /// reducescatter, allgather, gather, scatter, alltoall, randomk-allreduce, randomblock-allreduce,
-    /// block-allreduce, hierarchical-allreduce, sparse-allgather, sparse-reducescatter, topk-allreduce,
-    /// split-allreduce, gtopk-allreduce, oktopk-allreduce, lowrank-allreduce, quantised-allreduce,
-    /// vote-allreduce, or compress for the kernels of compression, which need no ranks; or exchange, a step
-    /// of a model's gradient exchange; or scaling, the time of sums of 4, 8, .. up to --ranks simulated ranks
+    /// reducescatter, allgather, gather, scatter, alltoall, allgatherv, gatherv, scatterv, alltoallv,
+    /// reducescatterv, randomk-allreduce, randomblock-allreduce, block-allreduce, hierarchical-allreduce,
+    /// sparse-allgather, sparse-reducescatter, topk-allreduce, split-allreduce, gtopk-allreduce,
+    /// oktopk-allreduce, lowrank-allreduce, quantised-allreduce, vote-allreduce, or compress for the kernels
+    /// of compression, which need no ranks; or exchange, a step of a model's gradient exchange; or scaling,
+    /// the time of sums of 4, 8, .. up to --ranks simulated ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(short = 'n', long, value_name = "N", alias = "np")]
@@ -325,6 +326,7 @@ impl PerfArguments {
         let ranks = self.ranks_to_start();
         match benchmark {
             Benchmark::Dense(collective) => collective.longest(bytes, ranks),
+            Benchmark::Varying(which) => which.longest(bytes, ranks),
             Benchmark::Sparse(collective, _) if collective.gathers() => {
                 let share = self.density.iter().copied().reduce(f64::max).unwrap_or(DEFAULT_DENSITY);
                 // An index and a value for each element that is kept.

@@ -29,6 +29,8 @@ fn rows_follow_sizes_and_densities() {
     assert_eq!(bytes("barrier"), [0]);
     assert_eq!(bytes("allreduce --transport sim --np 1024").last(), Some(&(1 << 20)));
     assert_eq!(bytes("allgather --transport sim --np 1024").last(), Some(&(1 << 10)));
+    assert_eq!(bytes("alltoallv --transport sim --np 1024").last(), Some(&(1 << 10)));
+    assert_eq!(bytes("reducescatterv --transport sim --np 1024").last(), Some(&(1 << 20)));
     assert_eq!(bytes("vote-allreduce --transport sim --np 1024").last(), Some(&(1 << 20)));
     assert_eq!(bytes("lowrank-allreduce"), [4 << 20]);
     assert_eq!(bytes("lowrank-allreduce --transport sim --np 1024"), [1 << 20]);
@@ -113,6 +115,8 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         ("sparse-allgather --values bf17", "name one of f32"),
         ("randomk-allreduce --values bf16", "goes with sparse-allgather"),
         ("sparse-allgather --dtype f64", "no other elements"),
+        ("allgatherv --dtype f64", "no other elements"),
+        ("gatherv --overlap", "not gatherv"),
         ("lowrank-allreduce --dtype f64", "no other elements"),
         ("lowrank-allreduce --rank 0", "at least 1"),
         ("lowrank-allreduce --density 0.1", "drops nothing"),
