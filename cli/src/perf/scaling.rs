@@ -33,6 +33,10 @@ const PART: usize = 100;
 /// The most ranks that have all entries of what grows with their square.
 const WHOLE: u32 = 32;
 
+/// The most ranks of Ok-Topk, each of which gathers all entries in its first step. A part of them is no
+/// measure for it: most of its messages are short.
+const GATHERING: u32 = 128;
+
 /// What is simulated.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -53,7 +57,8 @@ struct Row {
 #[derive(Debug, Serialize)]
 struct Way {
     name: String,
-    ms: f64,
+    /// `None` with more ranks than there is memory for.
+    ms: Option<f64>,
 }
 
 /// Simulates, prints a table, and draws.
@@ -72,7 +77,8 @@ pub fn perf(arguments: &PerfArguments) -> Result<()> {
     let mut rows = Vec::new();
     for ranks in (2..).map(|power| 1 << power).take_while(|ranks| *ranks <= most) {
         let row = plan.row(ranks)?;
-        let figures: String = row.ways.iter().map(|way| format!("{:>18.2}", way.ms)).collect();
+        let figure = |way: &Way| way.ms.map_or_else(|| format!("{:>18}", "-"), |ms| format!("{ms:>18.2}"));
+        let figures: String = row.ways.iter().map(figure).collect();
         tell(&format!("{ranks:<7}{figures}"))?;
         rows.push(row);
     }
@@ -150,12 +156,15 @@ impl Plan {
 
     fn row(self, ranks: u32) -> Result<Row> {
         let way = |summing: Summing| {
+            if summing == Summing::OkTopk && ranks > GATHERING {
+                return Ok(Way { name: summing.to_string(), ms: None });
+            }
             let is_part = summing.is_dense() || summing.is_large() && ranks > WHOLE;
             let part = if is_part { PART } else { 1 };
             let Self { elements, k, alpha, beta, .. } = self;
             let on = Simulation { world_size: ranks, alpha, beta: beta * part as f64 };
             let seconds = summing.seconds(on, elements / part, k / part)?;
-            Ok(Way { name: summing.to_string(), ms: seconds * 1e3 })
+            Ok(Way { name: summing.to_string(), ms: Some(seconds * 1e3) })
         };
         Ok(Row { ranks, ways: Summing::ALL.into_iter().map(way).collect::<Result<_>>()? })
     }
@@ -181,7 +190,7 @@ fn svg(report: &Report<Row>) -> Result<String> {
 
 /// Both axes logarithmic: a line for each way.
 fn draw(report: &Report<Row>, into: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
-    let times = || report.rows.iter().flat_map(|row| row.ways.iter().map(|way| way.ms));
+    let times = || report.rows.iter().flat_map(|row| row.ways.iter().filter_map(|way| way.ms));
     let (low, high) = (times().fold(f64::INFINITY, f64::min) / 1.3, times().fold(0.0, f64::max) * 1.3);
     let area = SVGBackend::with_string(into, PIXELS).into_drawing_area();
     area.fill(&WHITE)?;
@@ -196,7 +205,8 @@ fn draw(report: &Report<Row>, into: &mut String) -> Result<(), DrawingAreaErrorK
         )?;
     chart.configure_mesh().x_desc("ranks").y_desc("milliseconds").draw()?;
     for (place, colour) in COLOURS.into_iter().enumerate() {
-        let points = || report.rows.iter().map(|row| (f64::from(row.ranks), row.ways[place].ms));
+        let point = |row: &Row| Some((f64::from(row.ranks), row.ways[place].ms?));
+        let points = || report.rows.iter().filter_map(point);
         chart
             .draw_series(LineSeries::new(points(), colour.stroke_width(2)))?
             .label(Summing::ALL[place].to_string())
@@ -226,12 +236,21 @@ mod tests {
         let rows: Vec<Row> = [4, 8].map(|ranks| plan.row(ranks).unwrap()).into();
         assert!(rows.iter().all(|row| row.ways.len() == 6));
         // Four ranks are one host, whose links are fast.
-        assert!(rows.iter().all(|row| row.ways[..5].iter().all(|way| way.ms > 0.4)));
-        assert!(rows[0].ways[5].ms > 0.01 && rows[1].ways[5].ms > 0.4);
+        assert!(rows.iter().all(|row| row.ways[..5].iter().all(|way| way.ms > Some(0.4))));
+        assert!(rows[0].ways[5].ms > Some(0.01) && rows[1].ways[5].ms > Some(0.4));
         let report =
             Report { name: NAME.into(), transport: "sim", world_size: 8, dtype: "f32", version: "", rows };
         let drawing = svg(&report).unwrap();
         assert!(drawing.starts_with("<svg") && drawing.contains("Ok-Topk"), "{drawing}");
+    }
+
+    #[test]
+    fn many_ranks_have_no_time_of_ok_topk() {
+        let plan = plan("--elements 10000 --density 0.01 --ranks 256").unwrap();
+        let row = plan.row(256).unwrap();
+        let missing: Vec<&str> =
+            row.ways.iter().filter(|way| way.ms.is_none()).map(|way| &*way.name).collect();
+        assert_eq!(missing, ["Ok-Topk"]);
     }
 
     #[test]
