@@ -141,7 +141,6 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         Collective::Wish { .. } | Collective::Machine { .. } => (brv_status::Environment, None),
         Collective::NotGrown { rank, .. } => (brv_status::Transport, Some(rank.0)),
         Collective::Transport(error) => of_transport(error),
-        Collective::Wish { .. } | Collective::Machine { .. } => (brv_status::Environment, None),
         _ => (brv_status::Argument, None),
     }
 }
