@@ -1,5 +1,5 @@
-//! Ranks that are killed while lost ones are taken back, and stopped ones, in jobs that start lost ranks again
-//! as `brevity run --restart` does.
+//! Ranks that are killed while lost ones are taken back, and stopped ones, in jobs that start lost ranks
+//! again as `brevity run --restart` does.
 
 use std::fs;
 use std::thread::{JoinHandle, sleep};

@@ -1,8 +1,8 @@
 //! One rank of a job whose ranks the test kills and stops, and the launcher starts again: `back FOLDER`.
 //!
-//! It goes on without lost ranks, and takes them back. It says which process it is (`process-RANK`), and which
-//! processes have made a call together, when all ranks are there (`whole-RANK`), or before (`left-RANK`). If
-//! all are there, and the file `end` is, it ends.
+//! It goes on without lost ranks, and takes them back. It says which process it is (`process-RANK`), and
+//! which processes have made a call together, when all ranks are there (`whole-RANK`), or before
+//! (`left-RANK`). If all are there, and the file `end` is, it ends.
 #![forbid(unsafe_code)]
 
 use std::fs;
