@@ -12,6 +12,7 @@ use brevity::collectives::{Error, Result};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Group, Settings};
+use brevity_tests::random::Random;
 use brevity_tests::started::Collective;
 
 /// When all ranks have done everything: long after anything that may still happen.
@@ -163,6 +164,18 @@ impl Plan {
                 .all(|other| others.is_empty() || others.contains(&other) || goes_on(other).is_none());
             assert!(is_one_group && is_alone, "{self:?}, {links:?} at {at:?}, {death:?}: {ended:#?}");
         }
+    }
+
+    /// Cuts links at random, as a rule between no two sides, at each of 24 moments. Returns how often.
+    fn cut_any(&self, random: &mut Random, times: usize) -> usize {
+        for moment in 0..24 {
+            for _ in 0..times {
+                let links: Vec<_> = self.pairs().filter(|_| random.below(2) == 0).collect();
+                let death = (random.below(3) == 0).then(|| random.below(self.world_size as usize) as u32);
+                self.cut(&links, Duration::from_micros(50 * moment), death);
+            }
+        }
+        24 * times
     }
 
     /// The links between two sides, one of which has the ranks whose bits are set.
@@ -373,6 +386,28 @@ fn whenever_a_network_is_cut_one_group_goes_on_at_most() {
         let plan = Plan { looks: 3, ..Plan::new(world_size, &[Collective::AllReduce]) };
         let cuts = plan.cut_everywhere();
         println!("{world_size} ranks: {cuts} cuts");
+    }
+}
+
+/// Also if members answer the rank that leads and can't reach each other.
+#[test]
+fn whatever_links_are_cut_one_group_goes_on_at_most() {
+    for world_size in 3..=5 {
+        let plan = Plan { looks: 3, ..Plan::new(world_size, &[Collective::AllReduce]) };
+        let cuts = plan.cut_any(&mut Random::new(world_size.into()), 4);
+        println!("{world_size} ranks: {cuts} cuts");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: see ci/exhaustive.sh"]
+fn exhaustive_cuts_of_links() {
+    for (world_size, seed) in (3..=6).flat_map(|size| (0..20).map(move |seed| (size, seed))) {
+        for collectives in [&[Collective::AllReduce][..], &[Collective::Barrier, Collective::TopK(false)]] {
+            let plan = Plan { looks: 3, seed, ..Plan::new(world_size, collectives) };
+            plan.cut_any(&mut Random::new(seed + 1), 10);
+        }
+        println!("{world_size} ranks, links {seed}");
     }
 }
 

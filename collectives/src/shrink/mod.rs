@@ -45,6 +45,9 @@ const STRAYED: usize = 1024;
 /// How often members look for a context number that is free on all of them.
 const ATTEMPTS: u64 = 20;
 
+/// How often members agree on the same ones again that a call does not confirm.
+const SAME_MEMBERS: u32 = 3;
+
 /// What a rank remembers of agreements, beyond calls.
 #[derive(Default)]
 pub(crate) struct Agreements(Mutex<Kept>);
@@ -172,8 +175,9 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::Excluded`], [`Error::NoMajority`], [`Error::HasShrunk`], [`Error::HasGrown`] of a group that
-    /// has [grown](Self::grow), [`Error::TooManyGroups`],
-    /// [`Error::Forked`].
+    /// has [grown](Self::grow), [`Error::TooManyGroups`], [`Error::Forked`]. [`Error::PeerLost`],
+    /// [`Error::Aborted`] or [`Error::Timeout`] if members that have answered can't reach each other: end one
+    /// of them, and call this again.
     pub fn shrink(&self) -> Result<Self> {
         self.shrink_by(Quorum::Majority)
     }
@@ -200,9 +204,10 @@ impl Group {
 
     fn shrink_by(&self, quorum: Quorum) -> Result<Self> {
         self.check_may_shrink(quorum)?;
-        let mut closed = self.unconfirmed();
+        let (mut closed, mut repeats) = (self.unconfirmed(), Repeats::default());
         loop {
             let mut attempts = 0..ATTEMPTS;
+            repeats.begin(&closed);
             closed = loop {
                 let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
                 match closed.opened_by(closed.start_agreement(quorum, attempt).wait()) {
@@ -212,7 +217,7 @@ impl Group {
             };
             self.agreed_on(&closed);
             let confirmed = closed.duplicate();
-            if let Some(group) = self.confirmed_by(confirmed, &closed)? {
+            if let Some(group) = self.confirmed_by(confirmed, &closed, &mut repeats)? {
                 return Ok(group);
             }
         }
@@ -222,9 +227,10 @@ impl Group {
         let first = self.clone();
         async move {
             first.check_may_shrink(quorum)?;
-            let mut closed = first.unconfirmed();
+            let (mut closed, mut repeats) = (first.unconfirmed(), Repeats::default());
             loop {
                 let mut attempts = 0..ATTEMPTS;
+                repeats.begin(&closed);
                 closed = loop {
                     let attempt = attempts.next().ok_or(Error::TooManyGroups)?;
                     let agreement = closed.start_agreement(quorum, attempt);
@@ -235,7 +241,7 @@ impl Group {
                 };
                 first.agreed_on(&closed);
                 let confirmed = closed.start_duplicate().await;
-                if let Some(group) = first.confirmed_by(confirmed, &closed)? {
+                if let Some(group) = first.confirmed_by(confirmed, &closed, &mut repeats)? {
                     return Ok(group);
                 }
             }
@@ -336,15 +342,27 @@ impl Group {
         drop(before);
     }
 
-    /// The group in which all have come to the `next` one; `None` if a loss has closed that meanwhile.
-    fn confirmed_by(&self, confirmed: Result<Self>, next: &Self) -> Result<Option<Self>> {
+    /// The group in which all have come to the `next` one; `None` if a loss has closed that meanwhile, and
+    /// another agreement may leave the lost ranks out.
+    fn confirmed_by(
+        &self,
+        confirmed: Result<Self>,
+        next: &Self,
+        repeats: &mut Repeats,
+    ) -> Result<Option<Self>> {
         match confirmed {
             Ok(group) => {
                 let last = self.context.successor.lock().take();
                 drop(last);
                 Ok(Some(group.born_of(next)))
             }
-            Err(Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. }) => Ok(None),
+            Err(error @ (Error::PeerLost { .. } | Error::Aborted { .. } | Error::Timeout { .. })) => {
+                if repeats.count(next) {
+                    Ok(None)
+                } else {
+                    Err(error)
+                }
+            }
             Err(error) => Err(error),
         }
     }
@@ -355,6 +373,28 @@ impl Group {
         let is_first = self.context.born_of.set(Arc::clone(&next.context.ranks)).is_ok();
         debug_assert!(is_first, "a group is made once");
         self
+    }
+}
+
+/// Agreements in a row on the same members that no call has confirmed: members that each answer the rank
+/// that leads, but can't reach each other, would agree for ever.
+#[derive(Default)]
+struct Repeats {
+    members: Vec<Rank>,
+    count: u32,
+}
+
+impl Repeats {
+    /// An agreement of this group's members begins.
+    fn begin(&mut self, group: &Group) {
+        self.members = group.context.ranks.members.to_vec();
+    }
+
+    /// Counts that the group was not confirmed. Returns whether another agreement is worth it.
+    fn count(&mut self, next: &Group) -> bool {
+        let is_same = self.members[..] == next.context.ranks.members[..];
+        self.count = if is_same { self.count + 1 } else { 0 };
+        self.count < SAME_MEMBERS
     }
 }
 
