@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(count("all-reduce"), 4);
         assert_eq!(count("--algorithm ring"), 3);
         assert_eq!(count("barrier"), 1);
-        assert_eq!(count("--algorithm hosts -n 8 --hosts 2"), 7);
+        assert_eq!(count("--algorithm hosts -n 8 --hosts 2"), 10);
         assert_eq!(count("hierarchical-all-reduce -n 8 --hosts 2"), 1);
         assert!(count("") > 20);
         for wrong in
