@@ -289,15 +289,15 @@ fn what_is_not_allowed_is_not_chosen() {
         let is_exact = text == "dense" || text.ends_with("pairs") || text.ends_with("f32");
         assert!(is_exact && !["block", "rank"].iter().any(|other| text.contains(other)), "{machine}: {text}");
     }
-    for (policy, expected) in [
-        (Policy::auto().density(1.0).values(Values::Bf16), Policy::quantised(Values::Bf16)),
-        (Policy::auto().density(0.01).values(Values::Bf16), Policy::oktopk(0.01).values(Values::Bf16)),
-        (plain.allow_low_rank(1), Policy::low_rank(1)),
-        (plain.allow_blocks(), Policy::block(0.2)),
+    for (machine, policy, expected) in [
+        (BYTES, Policy::auto().density(1.0).values(Values::Bf16), Policy::quantised(Values::Bf16)),
+        (BYTES, Policy::auto().density(0.01).values(Values::Bf16), Policy::topk(0.01).values(Values::Bf16)),
+        (BYTES, plain.allow_low_rank(1), Policy::low_rank(1)),
+        (MESSAGES, plain.allow_blocks(), Policy::block(0.2)),
         // Of all that is allowed, the fastest.
-        (plain.values(Values::F16).allow_blocks().allow_low_rank(1), Policy::low_rank(1)),
+        (BYTES, plain.values(Values::F16).allow_blocks().allow_low_rank(1), Policy::low_rank(1)),
     ] {
-        let choice = chosen(BYTES, policy);
+        let choice = chosen(machine, policy);
         assert_eq!(choice.policy, expected, "{policy}: {choice}");
         let compressed = choice.compressed.unwrap();
         assert!(compressed.seconds() < choice.dense.seconds(), "{choice}");
@@ -308,13 +308,13 @@ fn what_is_not_allowed_is_not_chosen() {
 /// The bits of an exchange that was given the chosen policies. State of another form is refused.
 #[test]
 fn what_is_allowed_travels_as_if_it_were_given() {
-    for policy in [
-        Policy::auto().density(1.0).values(Values::Bf16),
-        Policy::auto().density(0.2).allow_low_rank(1),
-        Policy::auto().density(0.2).allow_blocks(),
+    for (machine, policy) in [
+        (BYTES, Policy::auto().density(1.0).values(Values::Bf16)),
+        (BYTES, Policy::auto().density(0.2).allow_low_rank(1)),
+        (MESSAGES, Policy::auto().density(0.2).allow_blocks()),
     ] {
-        let given_as = chosen(BYTES, policy).policy;
-        let states = on_sim(4, BYTES, |group| async move {
+        let given_as = chosen(machine, policy).policy;
+        let states = on_sim(4, machine, |group| async move {
             let mut auto = matrices(&group, policy).build().unwrap();
             let mut given = matrices(&group, given_as).build().unwrap();
             let mut restarted = matrices(&group, policy).build().unwrap();
@@ -344,7 +344,7 @@ fn what_is_allowed_travels_as_if_it_were_given() {
             let loaded = exchange.load(&mut &state[..]);
             if given_as == Policy::low_rank(1) {
                 let refused = loaded.unwrap_err().to_string();
-                assert!(refused.contains("low rank") && refused.contains("auto"), "{refused}");
+                assert!(refused.contains("rank 1 of 60 x 50") && refused.contains("auto"), "{refused}");
             } else {
                 loaded.unwrap();
                 assert_eq!(exchange.residual("first").as_ref(), Some(residual), "{policy}");
