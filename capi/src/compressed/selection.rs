@@ -113,7 +113,8 @@ fn over(
 ///
 /// # Safety
 /// `values` has `n` elements, set, that nobody writes meanwhile, and so has `gradient` of the selector if its
-/// rule reads it; `selector` is as for [`read`]; `selected` is NULL or a live vector.
+/// rule reads it. `selector` is NULL, or points to at least 4 bytes that hold its size: if that is the size
+/// of [`brv_selector`], the whole struct may be read. `selected` is NULL or a live vector.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_sparse_select(
     selected: *mut brv_sparse,
