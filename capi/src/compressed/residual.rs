@@ -4,11 +4,12 @@ use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard};
 
 use brevity::compress::feedback::{Gradient, Residual};
-use brevity::compress::select::{TopKScratch, over_threshold, top_k};
+use brevity::compress::select::TopKScratch;
 use brevity::compress::{Error, SparseVec, SparseView, in_standard_float_mode, state};
 
 use super::brv_sparse;
 use super::held::Held;
+use super::selection::over;
 use super::sparse::sparse_of;
 use crate::boundary::{check, free, guard, hand_out, object};
 use crate::element::{brv_type, with_gradients};
@@ -40,9 +41,7 @@ impl Kept {
     /// Takes what reaches a threshold, or the `limit` largest entries if these are fewer.
     fn select_over(&mut self, threshold: f32, limit: usize) -> Result<SparseVec, Error> {
         let (Self { residual, scratch }, mut selected) = (self, SparseVec::new(0));
-        if !over_threshold(residual.values(), threshold, limit, &mut selected)? {
-            top_k(residual.values(), limit, &mut selected, scratch)?;
-        }
+        over(residual.values(), threshold, limit, &mut selected, scratch)?;
         residual.clear_at(selected.indices())?;
         Ok(selected)
     }

@@ -99,7 +99,7 @@ impl brv_selector {
 }
 
 /// What reaches a threshold, or the `limit` largest entries if these are fewer.
-fn over(
+pub(super) fn over(
     values: &[f32],
     threshold: f32,
     limit: usize,

@@ -380,14 +380,14 @@ impl Group {
 /// that leads, but can't reach each other, would agree for ever.
 #[derive(Default)]
 struct Repeats {
-    members: Vec<Rank>,
+    members: Arc<[Rank]>,
     count: u32,
 }
 
 impl Repeats {
     /// An agreement of this group's members begins.
     fn begin(&mut self, group: &Group) {
-        self.members = group.context.ranks.members.to_vec();
+        self.members = Arc::clone(&group.context.ranks.members);
     }
 
     /// Counts that the group was not confirmed. Returns whether another agreement is worth it.

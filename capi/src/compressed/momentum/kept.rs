@@ -4,11 +4,12 @@ use std::ffi::c_void;
 
 use brevity::compress::feedback::{Gradient, TopK};
 use brevity::compress::momentum::{Clip, MomentumCorrection, SparsificationAware};
-use brevity::compress::select::{TopKScratch, over_threshold, top_k};
+use brevity::compress::select::{TopKScratch, top_k};
 use brevity::compress::state;
 use brevity::compress::{Error, SparseVec, SparseView};
 
 use super::super::residual::refused;
+use super::super::selection::over;
 use crate::element::{brv_type, with_gradients};
 use crate::failure::Failure;
 use crate::memory::Stretch;
@@ -223,9 +224,7 @@ impl Kept {
     /// Takes what reaches a threshold, or the `limit` largest entries if these are fewer.
     pub(super) fn select_over(&mut self, threshold: f32, limit: usize) -> Result<SparseVec, Failure> {
         let mut out = SparseVec::new(0);
-        if !over_threshold(self.rule.values(), threshold, limit, &mut out).map_err(refused)? {
-            return self.select(limit);
-        }
+        over(self.rule.values(), threshold, limit, &mut out, &mut self.scratch).map_err(refused)?;
         self.take(&out)?;
         Ok(out)
     }

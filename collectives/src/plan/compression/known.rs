@@ -5,7 +5,7 @@ use brevity_compress::select::BLOCK_PLACES;
 use super::{Method, Planned, of_operation};
 use crate::description::Operation;
 use crate::low_rank;
-use crate::plan::{Algorithm, Ground, Work, estimates_of};
+use crate::plan::{Algorithm, Estimate, Ground, Work, estimates_of};
 use crate::sparse::blocks;
 
 /// The ways to sum matrices of these rows and columns by low rank, the fastest first, with `vectors` elements
@@ -42,12 +42,7 @@ pub(crate) fn block_ways(elements: usize, count: usize, ground: &Ground) -> Vec<
     vec![planned(method, Algorithm::Direct, estimate, (method.own_seconds)(&work, ground))]
 }
 
-fn planned(
-    method: &Method,
-    algorithm: Algorithm,
-    estimate: crate::plan::Estimate,
-    own_seconds: f64,
-) -> Planned {
+fn planned(method: &Method, algorithm: Algorithm, estimate: Estimate, own_seconds: f64) -> Planned {
     let Method { operation, policy, is_sum, .. } = *method;
     Planned { operation, policy, algorithm, wire: None, is_sum, estimate, own_seconds }
 }
