@@ -143,6 +143,10 @@ int64_t mark_of(int32_t from, int32_t to);
 /* Writes a line to the log, if there is one. */
 void log_difference(size_t index, long iteration, double expected, double found);
 
+/* How many elements are lost, and logged: `found`, so many `times`, and the `rest` are to be the `total`. */
+size_t count_lost(const float *total, const float *found, double times, const float *rest, size_t n,
+                  long iteration);
+
 /* The number of all ranks, on every rank; rank 0 says that there are some. A collective call. */
 size_t wrong_everywhere(size_t wrong, size_t bytes);
 

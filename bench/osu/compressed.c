@@ -127,21 +127,9 @@ static void fill_work(void *state, long iteration)
 static size_t check(void *state, long iteration)
 {
     struct work *work = state;
-    size_t wrong = 0, i;
-    double largest = 0;
 
     sum_residuals(work, work->after);
-    for (i = 0; i < work->n; i++)
-        largest = fmax(largest, fabs(work->total[i]));
-    for (i = 0; i < work->n; i++) {
-        double found = (double)work->gradient[i] * job.size + work->after[i];
-
-        if (!(fabs(found - work->total[i]) <= 1e-4 * largest)) {
-            log_difference(i, iteration, work->total[i], found);
-            wrong++;
-        }
-    }
-    return wrong;
+    return count_lost(work->total, work->gradient, job.size, work->after, work->n, iteration);
 }
 
 static brv_status call(void *state, brv_request **request)

@@ -199,22 +199,10 @@ static void collect(struct work *work)
 static size_t check(void *state, long iteration)
 {
     struct work *work = state;
-    size_t wrong = 0, i;
-    double largest = 0;
 
     collect(work);
     MUST(brv_all_reduce(job.group, work->rest, work->after, work->n, BRV_F32, BRV_SUM, NULL));
-    for (i = 0; i < work->n; i++)
-        largest = fmax(largest, fabs(work->total[i]));
-    for (i = 0; i < work->n; i++) {
-        double found = (double)work->found[i] + work->after[i];
-
-        if (!(fabs(found - work->total[i]) <= 1e-4 * largest)) {
-            log_difference(i, iteration, work->total[i], found);
-            wrong++;
-        }
-    }
-    return wrong;
+    return count_lost(work->total, work->found, 1, work->after, work->n, iteration);
 }
 
 static brv_status call(void *state, brv_request **request)

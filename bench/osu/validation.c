@@ -1,6 +1,7 @@
 /* What vectors contain, and whether results are what they should be. */
 #include "bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,4 +107,23 @@ size_t wrong_everywhere(size_t wrong, size_t bytes)
         fprintf(stderr, "DATA VALIDATION ERROR: %s: %zu elements of messages of %zu bytes are wrong\n",
                 job.program, all, bytes);
     return all;
+}
+
+size_t count_lost(const float *total, const float *found, double times, const float *rest, size_t n,
+                  long iteration)
+{
+    size_t wrong = 0, i;
+    double largest = 0;
+
+    for (i = 0; i < n; i++)
+        largest = fmax(largest, fabs(total[i]));
+    for (i = 0; i < n; i++) {
+        double whole = found[i] * times + rest[i];
+
+        if (!(fabs(whole - total[i]) <= 1e-4 * largest)) {
+            log_difference(i, iteration, total[i], whole);
+            wrong++;
+        }
+    }
+    return wrong;
 }
