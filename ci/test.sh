@@ -15,8 +15,6 @@ else
     echo "ci/test.sh: not root: no Slurm, no links that are cut, no listening on the network" >&2
 fi
 
-# The C tests link the library that users install.
-cargo build --locked -p brevity-capi
 if command -v cargo-nextest >/dev/null; then
     # One process a test, and a test that hangs is named and ended (.config/nextest.toml).
     cargo nextest run --workspace --locked --no-fail-fast
