@@ -128,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::simd::Level;
+    use crate::simd::{Level, pages};
 
     proptest! {
         #[test]
@@ -212,6 +212,10 @@ mod tests {
     /// Covers lengths for which several stretches of memory are processed in parallel.
     #[test]
     fn every_level_adds_every_element_of_long_vectors_once() {
+        pages::tests::on_both(add_long_vectors);
+    }
+
+    fn add_long_vectors() {
         for n in [99_839, 99_840, 99_841, 300_001] {
             let (a, b): (Vec<f32>, Vec<f32>) = (0..n).map(|i| (i as f32, 1.0 - 3.0 * i as f32)).unzip();
             let sums: Vec<f32> = (0..n).map(|i| 1.0 - 2.0 * i as f32).collect();

@@ -21,6 +21,7 @@ mod merge;
 pub(crate) mod momentum;
 pub(crate) mod orthonormal;
 pub(crate) mod pack;
+mod pages;
 mod part;
 pub(crate) mod reduce;
 mod rising;

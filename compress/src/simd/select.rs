@@ -143,6 +143,7 @@ mod tests {
 
     use super::*;
     use crate::generator::Generator;
+    use crate::simd::pages;
 
     /// Values that often reach a bound, and some that are not finite.
     fn value() -> impl Strategy<Value = f32> {
@@ -248,6 +249,29 @@ mod tests {
         }
     }
 
+    fn take_from_many_pages(n: usize, seed: u64, bound: u32, room: usize) {
+        let mut generator = Generator::new(seed);
+        let (mut r, mut g) = (vec![0.0; n], vec![0.0; n]);
+        generator.fill_normal(&mut r);
+        generator.fill_normal(&mut g);
+        g[n / 2] = f32::INFINITY;
+        let mut rest = r.clone();
+        let expected = expected(&mut rest, &g, 7, bound);
+        for level in Level::available() {
+            let (mut left, mut found, mut from) = (r.clone(), Vec::new(), 0);
+            while from < n {
+                let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
+                let (r, g, first) = (&mut left[from..], &g[from..], 7 + from as u32);
+                let pass = add_and_take(level, r, g, first, bound, &mut bits, &mut indices);
+                assert!(pass.done > 0 && pass.found <= room, "{}", level.name());
+                found.extend(entries(&bits, &indices, pass.found));
+                from += pass.done;
+            }
+            assert_eq!(found, expected, "{}", level.name());
+            assert_eq!(left, rest, "{}", level.name());
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(30))]
 
@@ -260,34 +284,7 @@ mod tests {
             bound in prop_oneof![0.1_f32..4.0, Just(4.5)],
             room in 4100_usize..75_000,
         ) {
-            let mut generator = Generator::new(seed);
-            let (mut r, mut g) = (vec![0.0; n], vec![0.0; n]);
-            generator.fill_normal(&mut r);
-            generator.fill_normal(&mut g);
-            g[n / 2] = f32::INFINITY;
-            let (bound, mut rest) = (bound.to_bits(), r.clone());
-            let expected = expected(&mut rest, &g, 7, bound);
-            for level in Level::available() {
-                let (mut left, mut found, mut from) = (r.clone(), Vec::new(), 0);
-                while from < n {
-                    let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
-                    let first = 7 + from as u32;
-                    let pass = add_and_take(
-                        level,
-                        &mut left[from..],
-                        &g[from..],
-                        first,
-                        bound,
-                        &mut bits,
-                        &mut indices,
-                    );
-                    prop_assert!(pass.done > 0 && pass.found <= room, "{}", level.name());
-                    found.extend(entries(&bits, &indices, pass.found));
-                    from += pass.done;
-                }
-                prop_assert_eq!(&found, &expected, "{}", level.name());
-                prop_assert_eq!(&left, &rest, "{}", level.name());
-            }
+            pages::tests::on_both(|| take_from_many_pages(n, seed, bound.to_bits(), room));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Loops over long vectors that fetch several pages of memory in parallel.
 //!
-//! The CPU prefetches by itself, but only to the end of a 4 KiB page, so a loop that reads page after page
-//! waits at each. A loop that takes turns in stretches far apart fetches a page of each in parallel.
+//! Most CPUs prefetch by themselves, but only to the end of a 4 KiB page, so a loop that reads page after page
+//! waits at each. A loop that takes turns in stretches far apart fetches a page of each in parallel. Where
+//! [pages are fetched ahead](pages::are_fetched_ahead), turns only cost.
 
-use super::prefetch;
+use super::{pages, prefetch};
 
 /// Bytes of a stretch: 65 KiB and not 64, since places in all stretches that are a power of two apart would
 /// share sets of the nearest cache.
@@ -27,6 +28,10 @@ pub(super) trait Each<T, const N: usize, U = T>: Copy {
 pub(super) fn side_by_side<T, const N: usize, U>(what: impl Each<T, N, U>, a: &mut [[T; N]], b: &[[U; N]]) {
     let rows = const { STRETCH / size_of::<[T; N]>() };
     let length = a.len().min(b.len());
+    if pages::are_fetched_ahead() {
+        a.iter_mut().zip(b).for_each(|(a, b)| what.each(a, b));
+        return;
+    }
     let (mut turns, mut b_turns) =
         (a[..length].chunks_exact_mut(STRETCHES * rows), b[..length].chunks_exact(STRETCHES * rows));
     for (a, b) in turns.by_ref().zip(b_turns.by_ref()) {

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{BLOCK, INFINITE, Pass};
+use crate::simd::pages;
 
 const LANES: usize = 16;
 
@@ -26,7 +27,7 @@ pub(super) fn add_and_take(
     let (len, room) = (r.len().min(g.len()), bits.len().min(indices.len()));
     let bound = Bound::new(bound);
     let (mut done, mut found) = (0, 0);
-    if len >= MANY {
+    if len >= MANY && !pages::are_fetched_ahead() {
         Pass { done, found } = add_side_by_side(r, g, first, &bound, bits, indices);
     }
     while len - done >= BLOCK && room - found >= BLOCK {
