@@ -13,7 +13,7 @@ use super::Level;
 pub(crate) const LANES: usize = 16;
 
 /// Sixteen floats, aligned to a cache line.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(64))]
 pub(crate) struct Block(pub(crate) [f32; LANES]);
 
@@ -51,6 +51,11 @@ pub(crate) trait Simd: Copy {
     fn splat(self, value: f32) -> Self::Lanes;
     fn load(self, from: &[f32; LANES]) -> Self::Lanes;
     fn store(self, lanes: Self::Lanes, to: &mut [f32; LANES]);
+    /// Stores a whole cache line without reading it first, past the caches if the CPU can. Before other
+    /// threads may read it, this one calls [`fence`](Self::fence).
+    fn store_past_caches(self, lanes: Self::Lanes, to: &mut Block);
+    /// Orders all that was stored past the caches before later stores.
+    fn fence(self);
     fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
     fn multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
 }
@@ -99,6 +104,14 @@ impl Simd for Baseline {
     }
 
     #[inline(always)]
+    fn store_past_caches(self, lanes: [f32; LANES], to: &mut Block) {
+        to.0 = lanes;
+    }
+
+    #[inline(always)]
+    fn fence(self) {}
+
+    #[inline(always)]
     fn add(self, mut a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
         for lane in 0..LANES {
             a[lane] += b[lane];
@@ -119,7 +132,7 @@ impl Simd for Baseline {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Kernel, LANES, Simd};
+    use super::{Block, Kernel, LANES, Simd};
 
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) fn avx2<K: Kernel>(kernel: K) -> K::Output {
@@ -169,6 +182,23 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn store_past_caches(self, lanes: [__m256; 2], to: &mut Block) {
+            let to = to.0.as_mut_ptr();
+            // SAFETY: the token exists only where the CPU has AVX2; sixteen floats may be written, at an
+            // address that is a multiple of 64.
+            unsafe {
+                _mm256_stream_ps(to, lanes[0]);
+                _mm256_stream_ps(to.add(8), lanes[1]);
+            }
+        }
+
+        #[inline(always)]
+        fn fence(self) {
+            // SAFETY: every x86-64 CPU has it.
+            unsafe { _mm_sfence() }
+        }
+
+        #[inline(always)]
         fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
             // SAFETY: the token exists only where the CPU has AVX2.
             unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
@@ -201,6 +231,19 @@ mod x86 {
         fn store(self, lanes: __m512, to: &mut [f32; LANES]) {
             // SAFETY: the token exists only where the CPU has AVX-512 F; sixteen floats may be written.
             unsafe { _mm512_storeu_ps(to.as_mut_ptr(), lanes) }
+        }
+
+        #[inline(always)]
+        fn store_past_caches(self, lanes: __m512, to: &mut Block) {
+            // SAFETY: the token exists only where the CPU has AVX-512 F; sixteen floats may be written, at an
+            // address that is a multiple of 64.
+            unsafe { _mm512_stream_ps(to.0.as_mut_ptr(), lanes) }
+        }
+
+        #[inline(always)]
+        fn fence(self) {
+            // SAFETY: every x86-64 CPU has it.
+            unsafe { _mm_sfence() }
         }
 
         #[inline(always)]

@@ -11,6 +11,7 @@
 //! a column sums eight rows at a time. How many rows or columns share the registers depends on the level, but
 //! changes no sum.
 
+mod fused;
 mod strip;
 mod tiles;
 mod transposed;
@@ -18,10 +19,14 @@ mod transposed;
 use super::Level;
 use super::lanes::{Kernel, Simd, dispatch};
 use crate::dense::Element;
+use fused::Factors;
 use strip::Strip;
 use tiles::{Panel, Totals};
 pub(crate) use tiles::{Tile, Tiles};
 use transposed::MultiplyTransposed;
+
+/// Elements of a matrix that the caches do not hold until it is read again.
+const LONG: usize = 1 << 22;
 
 /// Row lengths: `cols` of `M`, `rank` of `P` and `Q`. The slices give the number of rows.
 #[derive(Debug, Clone, Copy)]
@@ -196,15 +201,24 @@ impl<G: Element> Kernel for Accumulate<'_, G> {
             }
             // At most twice: a tile whose result is not finite is read again without the gradient.
             loop {
-                strip.read(s, m, cols, tile);
-                if let Some(product) = pending {
-                    strip.add_product(s, product.p, -1.0, pending_q, rank, tile);
+                let is_done = match (pending, G::as_f32(gradient)) {
+                    (Some(Product { p, .. }), Some(gradient)) if stopped.is_none() => {
+                        let factors = Factors { p, pending_q, q: panel, rank };
+                        strip.accumulate(s, (m, gradient, cols), &factors, totals, tile)
+                    }
+                    _ => false,
+                };
+                if !is_done {
+                    strip.read(s, m, cols, tile);
+                    if let Some(product) = pending {
+                        strip.add_product(s, product.p, -1.0, pending_q, rank, tile);
+                    }
+                    if stopped.is_some() {
+                        break;
+                    }
+                    strip.add(s, level, gradient, cols, tile);
+                    strip.dots(s, panel, rank, totals, tile, (m, gradient, cols));
                 }
-                if stopped.is_some() {
-                    break;
-                }
-                strip.add(s, level, gradient, cols, tile);
-                strip.dots(s, panel, rank, totals, tile, (m, gradient, cols));
                 // A value that is not finite makes every sum with it not finite.
                 let is_finite = if rank == 0 { strip.is_finite(tile) } else { totals.is_finite() };
                 if is_finite {
@@ -238,6 +252,7 @@ impl Kernel for AddProduct<'_> {
     fn run<S: Simd>(self, s: S) {
         let Self { m, product, sign, replace, shape: Shape { cols, rank }, panel } = self;
         let mut strip = Strip::new();
+        let past_caches = replace && m.len() >= LONG;
         for tile in Tiles::new(m.len(), cols) {
             if tile.opens_panel() {
                 panel.load(product.q, rank, tile);
@@ -248,7 +263,14 @@ impl Kernel for AddProduct<'_> {
                 strip.read(s, m, cols, tile);
             }
             strip.add_product(s, product.p, sign, panel, rank, tile);
-            strip.write(s, m, cols, tile);
+            if past_caches {
+                strip.write_past_caches(s, m, cols, tile);
+            } else {
+                strip.write(s, m, cols, tile);
+            }
+        }
+        if past_caches {
+            s.fence();
         }
     }
 }
@@ -317,6 +339,29 @@ mod tests {
         let mut error = m.clone();
         add_product(level, &mut error, Product { p: &p, q: &right }, -1.0, shape, &mut workspace);
         [m, p, left, right, out, error].concat().into_iter().map(f32::to_bits).collect()
+    }
+
+    /// What is stored past the caches, from any address on, is what is stored otherwise.
+    #[test]
+    fn a_long_matrix_is_reconstructed_like_a_short_one() {
+        let shape = Shape { cols: 4099, rank: 3 };
+        let rows = LONG / shape.cols + 2;
+        let mut generator = Generator::new(5);
+        let (mut p, mut q) = (vec![0.0; rows * shape.rank], vec![0.0; shape.cols * shape.rank]);
+        generator.fill_normal(&mut p);
+        generator.fill_normal(&mut q);
+        let (product, mut workspace) = (Product { p: &p, q: &q }, Workspace::default());
+        let mut expected = vec![0.0; rows * shape.cols];
+        add_product(Level::best(), &mut expected, product, 1.0, shape, &mut workspace);
+        for level in Level::available() {
+            for begin in 0..3 {
+                let mut found = vec![f32::NAN; begin + rows * shape.cols + 1];
+                let m = &mut found[begin..begin + rows * shape.cols];
+                reconstruct(level, m, product, shape, &mut workspace);
+                assert!(m == expected, "{} from {begin} on", level.name());
+                assert!(found[..begin].iter().chain(found.last()).all(|v| v.is_nan()), "{}", level.name());
+            }
+        }
     }
 
     proptest! {

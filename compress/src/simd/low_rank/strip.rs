@@ -7,7 +7,7 @@ use super::tiles::{BLOCKS, GROUP, Panel, TILE, Tile, Totals};
 use crate::dense::Element;
 
 /// A tile's rows, aligned to cache lines. Rows are padded with zeros to whole blocks.
-pub(super) struct Strip([[Block; BLOCKS]; GROUP]);
+pub(super) struct Strip(pub(super) [[Block; BLOCKS]; GROUP]);
 
 impl Strip {
     #[inline(always)]
@@ -79,6 +79,23 @@ impl Strip {
                 let length = rest.len();
                 rest.copy_from_slice(&row[blocks].0[..length]);
             }
+        }
+    }
+
+    /// Writes a tile into `m` past the caches: without reading `m`, which no later tile needs.
+    #[inline(always)]
+    pub(super) fn write_past_caches<S: Simd>(&self, s: S, m: &mut [f32], cols: usize, tile: Tile) {
+        for (r, row) in self.0[..tile.height].iter().enumerate() {
+            let to = &mut m[(tile.row + r) * cols + tile.column..][..tile.width];
+            let from: &[f32] = bytemuck::cast_slice(row);
+            let (head, lines, tail) = bytemuck::pod_align_to_mut::<f32, Block>(to);
+            let (before, from) = from[..tile.width].split_at(head.len());
+            let (whole, after) = from.split_at(lines.len() * LANES);
+            head.copy_from_slice(before);
+            for (line, from) in lines.iter_mut().zip(whole.as_chunks().0) {
+                s.store_past_caches(s.load(from), line);
+            }
+            tail.copy_from_slice(after);
         }
     }
 
@@ -183,7 +200,7 @@ pub(super) type Ahead<'a, G> = (&'a [f32], &'a [G], usize);
 
 /// The part of a row that belongs to a tile.
 #[inline(always)]
-fn part<T>(m: &[T], cols: usize, tile: Tile, r: usize) -> &[T] {
+pub(super) fn part<T>(m: &[T], cols: usize, tile: Tile, r: usize) -> &[T] {
     &m[(tile.row + r) * cols + tile.column..][..tile.width]
 }
 

@@ -108,18 +108,24 @@ impl Iterator for Tiles {
     }
 }
 
-/// The part of `Q` that belongs to a panel, transposed: `stride` blocks for each column of `Q`, padded with
-/// zeros.
+/// Sets of a first-level cache of 4 KiB a way.
+const SETS: usize = 64;
+
+/// The part of `Q` that belongs to a panel, transposed: `length` blocks for each column of `Q`, padded with
+/// zeros. They begin `stride` blocks apart, in different sets of the cache: columns of 16 KiB one behind the
+/// other would all need the same ones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Panel {
     pub(super) blocks: Vec<Block>,
+    pub(super) length: usize,
     pub(super) stride: usize,
 }
 
 impl Panel {
     /// Sets the panel to zeros for `width` columns.
     pub(super) fn clear(&mut self, rank: usize, width: usize) {
-        self.stride = width.div_ceil(LANES);
+        self.length = width.div_ceil(LANES);
+        self.stride = self.length.next_multiple_of(SETS) + SETS / 8;
         self.blocks.clear();
         self.blocks.resize(rank * self.stride, Block::ZERO);
     }

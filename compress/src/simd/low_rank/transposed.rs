@@ -58,7 +58,7 @@ fn add_rows<S: Simd, const R: usize>(s: S, rows: [&[f32]; R], p: &[f32], rank: u
         let mut factors = [[0.0; COLUMNS]; R];
         (0..R).for_each(|r| factors[r].copy_from_slice(&p[r * rank + first..][..COLUMNS]));
         add_blocks(s, whole, &factors, panel, first, 0);
-        if blocks < panel.stride {
+        if blocks < panel.length {
             add_blocks(s, padded.each_ref().map(|block| &block[..]), &factors, panel, first, blocks);
         }
     });
