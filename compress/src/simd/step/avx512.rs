@@ -51,58 +51,63 @@ fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
 ) -> bool {
     prefetch_codes(last, next);
     let threshold = _mm512_set1_ps(code.threshold());
-    let mut magnitudes = [[0.0; LANES]; 2];
-    for part in 0..PARTS {
-        let (mut small, mut large) = (_mm512_setzero_ps(), _mm512_setzero_ps());
-        let mut smallest = partial.smallest.map(|row| load(part_of(&row, part)));
-        for group in 0..WIDTH {
-            let (last, next) = (&last[LANES * group..], &mut next[LANES * group..]);
-            let (mut said_codes, mut codes) = (widen(&last[WIDE * part..]), _mm512_setzero_si512());
-            for row in 0..8 / WIDTH {
+    // The parts of a row in turns, so that memory is read in order.
+    let (mut small, mut large) = ([_mm512_setzero_ps(); PARTS], [_mm512_setzero_ps(); PARTS]);
+    let mut smallest = [parts(&partial.smallest[0]), parts(&partial.smallest[1])];
+    for group in 0..WIDTH {
+        let (last, next) = (&last[LANES * group..], &mut next[LANES * group..]);
+        let (mut said_codes, mut codes) = ([_mm512_setzero_si512(); PARTS], [_mm512_setzero_si512(); PARTS]);
+        for (part, codes) in said_codes.iter_mut().enumerate() {
+            *codes = widen(&last[WIDE * part..]);
+        }
+        for row in 0..8 / WIDTH {
+            for part in 0..PARTS {
                 let place = (8 / WIDTH * group + row) * PARTS + part;
                 let (r, g) = (&mut r.as_chunks_mut::<WIDE>().0[place], &g.as_chunks::<WIDE>().0[place]);
                 prefetch(r, AHEAD_BYTES);
                 prefetch(g, AHEAD_BYTES);
                 let old = load(r);
                 store(old, &mut before.as_chunks_mut::<WIDE>().0[place]);
-                let sum = _mm512_add_ps(_mm512_sub_ps(old, _mm512_permutexvar_ps(said_codes, said)), load(g));
+                let said = _mm512_permutexvar_ps(said_codes[part], said);
+                let sum = _mm512_add_ps(_mm512_sub_ps(old, said), load(g));
                 store(sum, r);
-                said_codes = down::<WIDTH>(said_codes);
+                said_codes[part] = down::<WIDTH>(said_codes[part]);
                 let magnitude = _mm512_abs_ps(sum);
                 // The sign goes to the highest bit of the lowest byte; the codes of later rows shift it down.
-                codes = down::<WIDTH>(codes);
                 let sign = _mm512_srli_epi32::<24>(_mm512_castps_si512(sum));
-                codes = _mm512_or_si512(codes, _mm512_and_si512(sign, _mm512_set1_epi32(0x80)));
+                let sign = _mm512_and_si512(sign, _mm512_set1_epi32(0x80));
+                codes[part] = _mm512_or_si512(down::<WIDTH>(codes[part]), sign);
                 if !MEANS {
                     let there = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(magnitude, _mm512_setzero_ps());
-                    smallest[0] = _mm512_mask_min_ps(smallest[0], there, smallest[0], magnitude);
+                    let least = &mut smallest[0][part];
+                    *least = _mm512_mask_min_ps(*least, there, *least, magnitude);
                 }
                 if C::LARGE {
                     let is_large = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(magnitude, threshold);
-                    small = _mm512_mask_add_ps(small, !is_large, small, magnitude);
-                    large = _mm512_mask_add_ps(large, is_large, large, magnitude);
-                    codes = _mm512_mask_or_epi32(codes, is_large, codes, _mm512_set1_epi32(0x40));
+                    small[part] = _mm512_mask_add_ps(small[part], !is_large, small[part], magnitude);
+                    large[part] = _mm512_mask_add_ps(large[part], is_large, large[part], magnitude);
+                    codes[part] =
+                        _mm512_mask_or_epi32(codes[part], is_large, codes[part], _mm512_set1_epi32(0x40));
                     if !MEANS {
-                        smallest[1] = _mm512_mask_min_ps(smallest[1], is_large, smallest[1], magnitude);
+                        let least = &mut smallest[1][part];
+                        *least = _mm512_mask_min_ps(*least, is_large, *least, magnitude);
                     }
                 } else {
-                    small = _mm512_add_ps(small, magnitude);
+                    small[part] = _mm512_add_ps(small[part], magnitude);
                 }
             }
+        }
+        for (part, codes) in codes.into_iter().enumerate() {
             let codes = narrow(codes);
             next[WIDE * part..][..WIDE].copy_from_slice(&codes);
             if C::LARGE {
                 partial.large += (u128::from_le_bytes(codes) & (u128::MAX / 3)).count_ones() as usize;
             }
         }
-        for (row, sums) in magnitudes.iter_mut().zip([small, large]) {
-            store(sums, part_of_mut(row, part));
-        }
-        if !MEANS {
-            for (row, smallest) in partial.smallest.iter_mut().zip(smallest) {
-                store(smallest, part_of_mut(row, part));
-            }
-        }
+    }
+    let magnitudes = [row_of(small), row_of(large)];
+    if !MEANS {
+        partial.smallest = [row_of(smallest[0]), row_of(smallest[1])];
     }
     if !partial.add_magnitudes(r, &magnitudes, code) {
         *r = *before;
@@ -111,12 +116,25 @@ fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
     true
 }
 
-fn part_of(row: &Row, part: usize) -> &[f32; WIDE] {
-    &row.as_chunks().0[part]
+/// A row in registers.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn parts(row: &Row) -> [__m512; PARTS] {
+    let mut parts = [_mm512_setzero_ps(); PARTS];
+    for (part, values) in parts.iter_mut().zip(row.as_chunks().0) {
+        *part = load(values);
+    }
+    parts
 }
 
-fn part_of_mut(row: &mut Row, part: usize) -> &mut [f32; WIDE] {
-    &mut row.as_chunks_mut().0[part]
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn row_of(parts: [__m512; PARTS]) -> Row {
+    let mut row = [0.0; LANES];
+    for (part, values) in parts.into_iter().zip(row.as_chunks_mut().0) {
+        store(part, values);
+    }
+    row
 }
 
 #[target_feature(enable = "avx512f")]
