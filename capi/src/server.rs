@@ -122,7 +122,7 @@ pub unsafe extern "C" fn brv_server_begin(
     tensors: usize,
     options: *const brv_options,
 ) -> brv_status {
-    let begin = |_: &Options| {
+    let begin = |options: &Options| {
         // SAFETY: the caller in C guarantees a live server.
         let mut serving = unsafe { serving_of(server) }?;
         // SAFETY: the caller in C guarantees the pointers.
@@ -135,6 +135,10 @@ pub unsafe extern "C" fn brv_server_begin(
                 serving.state = other;
                 return Err(Failure::argument("server has begun already: make another"));
             }
+        };
+        let builder = match options.timeout() {
+            Some(timeout) => builder.timeout(timeout),
+            None => *builder,
         };
         serving.state = State::Begun(Box::new(builder.build(&slices)?));
         Ok(())

@@ -1,5 +1,6 @@
 //! What a server is built from.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::io::Read;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub struct ServerBuilder {
     staleness: Option<u64>,
     patience: Option<Duration>,
     keeps_pushes: bool,
+    timeout: Option<Duration>,
     charge: Charge,
     saved: Vec<Saved>,
 }
@@ -58,6 +60,7 @@ impl ServerBuilder {
             staleness: None,
             patience: None,
             keeps_pushes: false,
+            timeout: None,
             charge: Charge::default(),
             saved: Vec::new(),
         }
@@ -167,6 +170,13 @@ impl ServerBuilder {
         Ok(self)
     }
 
+    /// How long [`build`](Self::build) waits for other ranks, where it does; the group's timeout unless this
+    /// is called.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
     /// On a simulated network: what the work of a shard costs in virtual time.
     #[must_use]
     pub fn charge(self, charge: Charge) -> Self {
@@ -195,8 +205,9 @@ impl ServerBuilder {
         }
         let description = ready.plan.describe();
         ready.group.note_plan(&description, ready.plan.lines());
-        ready.group.run(description, async |call| barrier(call).await)?;
-        let peers = ready.group.peers()?;
+        let waiting = ready.waiting();
+        waiting.run(description, async |call| barrier(call).await)?;
+        let peers = waiting.peers()?;
         ready.open(peers)
     }
 
@@ -213,9 +224,10 @@ impl ServerBuilder {
             }
             let description = ready.plan.describe();
             ready.group.note_plan(&description, ready.plan.lines());
-            let agreed = ready.group.start(description, (), |call, ()| Box::pin(barrier(call)));
+            let waiting = ready.waiting();
+            let agreed = waiting.start(description, (), |call, ()| Box::pin(barrier(call)));
             agreed.await.1?;
-            let peers = ready.group.start_peers().await?;
+            let peers = waiting.start_peers().await?;
             ready.open(peers)
         }
     }
@@ -257,7 +269,8 @@ impl ServerBuilder {
             load_worker(&plan, &mut worker, number, &self.saved)?;
             Ok(worker)
         });
-        Ok(Ready { group: self.group, shard: shard.transpose()?, worker: worker.transpose()?, plan })
+        let (shard, worker) = (shard.transpose()?, worker.transpose()?);
+        Ok(Ready { group: self.group, timeout: self.timeout, shard, worker, plan })
     }
 
     pub(super) fn plan(&self) -> Result<Plan> {
@@ -347,12 +360,21 @@ fn refused(parameter: &'static str, found: String, expected: &'static str) -> Er
 /// What is checked and has its memory.
 struct Ready {
     group: Group,
+    timeout: Option<Duration>,
     plan: Arc<Plan>,
     shard: Option<Shard>,
     worker: Option<Worker>,
 }
 
 impl Ready {
+    /// The group, with the timeout of building.
+    fn waiting(&self) -> Cow<'_, Group> {
+        match self.timeout {
+            Some(timeout) => Cow::Owned(self.group.with_timeout(timeout)),
+            None => Cow::Borrowed(&self.group),
+        }
+    }
+
     /// The other ranks, without waiting for any, where a worker may hold up nobody.
     fn peers_at_once(&self) -> Result<Option<Peers>> {
         if self.plan.roles.is_dedicated() { Ok(self.group.peers_at_once()?) } else { Ok(None) }

@@ -198,6 +198,39 @@ fn workers_that_are_silent_are_waited_for_until_the_timeout() {
     ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
+/// The timeout of building is that of waiting for the others, and no other's.
+#[test]
+fn who_builds_a_server_alone_waits_until_the_timeout() {
+    let ranks = local::world(2).into_iter().map(|rank| {
+        thread::spawn(move || {
+            let group = Group::new(Box::new(rank), Settings::default());
+            let parameters = [vec![0.0f32; 4]];
+            let builder = ParameterServer::builder(&group).tensor("all", [4]);
+            let groups = [group.duplicate().unwrap(), group.duplicate().unwrap()];
+            if group.rank() == 0 {
+                for (which, group) in groups.iter().enumerate() {
+                    let builder = ParameterServer::builder(group).tensor("all", [4]);
+                    let builder = builder.timeout(Duration::from_millis(100));
+                    let built = match which {
+                        0 => builder.build(&parameters),
+                        _ => block_on(builder.build_async(&parameters)),
+                    };
+                    let after = match built.err() {
+                        Some(Error::Collective(brevity_collectives::Error::Timeout { after, .. })) => after,
+                        other => panic!("{other:?}"),
+                    };
+                    assert!(after < Duration::from_secs(10), "{after:?}");
+                }
+            }
+            group.barrier().unwrap();
+            let server = builder.timeout(Duration::from_secs(60)).build(&parameters).unwrap();
+            server.leave().unwrap();
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
 /// Residuals are not even rounded.
 #[test]
 fn gradients_that_are_not_finite_change_nothing() {

@@ -222,6 +222,22 @@ static void serves(brv_group *group, brv_server *server)
     CHECK(brv_server_fetch(server, NULL, 0, NULL) == BRV_ERR_ARGUMENT);
 }
 
+/* A rank that begins alone waits until the timeout, which closes that group and no other. */
+static void waits_in_vain(brv_group *group, const float *const *parameters)
+{
+    brv_options options = within(0.1);
+    brv_group *copy = NULL;
+
+    CHECK(brv_group_duplicate(group, &copy, NULL) == BRV_OK);
+    if (brv_group_rank(group) == 0) {
+        brv_server *server = make(copy, 0);
+        CHECK(brv_server_begin(server, parameters, TENSORS, &options) == BRV_ERR_TIMEOUT);
+        brv_server_free(server);
+    }
+    CHECK(brv_barrier(group, NULL) == BRV_OK);
+    brv_group_free(copy);
+}
+
 int main(void)
 {
     static float zeros[FIRST];
@@ -246,6 +262,9 @@ int main(void)
         }
     }
     free(state);
+    if (brv_group_size(group) > 1) {
+        waits_in_vain(group, parameters);
+    }
     brv_group_free(group);
     return 0;
 }
