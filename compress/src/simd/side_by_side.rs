@@ -1,8 +1,8 @@
 //! Loops over long vectors that fetch several pages of memory in parallel.
 //!
-//! Most CPUs prefetch by themselves, but only to the end of a 4 KiB page, so a loop that reads page after page
-//! waits at each. A loop that takes turns in stretches far apart fetches a page of each in parallel. Where
-//! [pages are fetched ahead](pages::are_fetched_ahead), turns only cost.
+//! Most CPUs prefetch by themselves, but only to the end of a 4 KiB page, so a loop that reads page after
+//! page waits at each. A loop that takes turns in stretches far apart fetches a page of each in parallel.
+//! Where [pages are fetched ahead](pages::are_fetched_ahead), turns only cost.
 
 use super::{pages, prefetch};
 
