@@ -14,13 +14,15 @@ pub(crate) fn are_fetched_ahead() -> bool {
     *FOUND.get_or_init(find)
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn find() -> bool {
-    let vendor = std::arch::x86_64::__cpuid(0);
+    #[allow(unused_unsafe, reason = "newer compilers have it as a safe function")]
+    // SAFETY: every x86-64 CPU has the instruction.
+    let vendor = unsafe { std::arch::x86_64::__cpuid(0) };
     [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == *b"AuthenticAMD"
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn find() -> bool {
     false
 }

@@ -22,17 +22,19 @@ impl Strip {
     pub(super) fn accumulate<S: Simd>(
         &mut self,
         s: S,
-        (m, gradient, cols): Ahead<'_, f32>,
+        matrices: Ahead<'_, f32>,
         factors: &Factors<'_>,
         totals: &mut Totals,
         tile: Tile,
     ) -> bool {
-        let is_whole = tile.height == GROUP && tile.width.is_multiple_of(LANES);
-        match (is_whole, factors.rank, S::SUMS) {
-            (true, 1, 16) => self.accumulate_with::<S, 1>(s, (m, gradient, cols), factors, totals, tile),
-            (true, 2, 16) => self.accumulate_with::<S, 2>(s, (m, gradient, cols), factors, totals, tile),
-            (true, 4, 16) => self.accumulate_with::<S, 4>(s, (m, gradient, cols), factors, totals, tile),
-            (true, 8, 16) => self.accumulate_with::<S, 8>(s, (m, gradient, cols), factors, totals, tile),
+        if S::SUMS < 16 || tile.height < GROUP || !tile.width.is_multiple_of(LANES) {
+            return false;
+        }
+        match factors.rank {
+            1 => self.accumulate_with::<S, 1>(s, matrices, factors, totals, tile),
+            2 => self.accumulate_with::<S, 2>(s, matrices, factors, totals, tile),
+            4 => self.accumulate_with::<S, 4>(s, matrices, factors, totals, tile),
+            8 => self.accumulate_with::<S, 8>(s, matrices, factors, totals, tile),
             _ => return false,
         }
         true

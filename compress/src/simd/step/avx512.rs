@@ -127,6 +127,7 @@ fn parts(row: &Row) -> [__m512; PARTS] {
     parts
 }
 
+/// The row that [`parts`] loads.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn row_of(parts: [__m512; PARTS]) -> Row {
