@@ -163,72 +163,69 @@ fn a_fetch_brings_the_whole_model() {
     assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 4.0, 3.0]);
 }
 
+/// Runs this on both of two ranks.
+fn on_two_ranks(body: impl Fn(&Group) + Copy + Send + 'static) {
+    let spawn = |rank| thread::spawn(move || body(&Group::new(Box::new(rank), Settings::default())));
+    let ranks: Vec<_> = local::world(2).into_iter().map(spawn).collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
 /// Nobody leaves; also a shard that no worker has asked yet.
 #[test]
 fn workers_that_are_silent_are_waited_for_until_the_timeout() {
-    let ranks = local::world(2).into_iter().map(|rank| {
-        thread::spawn(move || {
-            let group = Group::new(Box::new(rank), Settings::default());
-            let parameters = [vec![0.0f32; 4]];
-            let builder = ParameterServer::builder(&group).tensor("all", [4]);
-            let every = builder.clone().build(&parameters).unwrap();
-            let mut dedicated = builder.servers(Servers::Dedicated(1)).build(&parameters).unwrap();
-            let is_silent = |ended| matches!(ended, Err(Error::WorkersSilent { ranks, .. }) if ranks == [0]);
-            if group.rank() == 0 {
-                group.barrier().unwrap();
-                assert_eq!(dedicated.serve().unwrap(), None);
-                dedicated.leave().unwrap();
-                drop(every);
-                return;
-            }
-            dedicated.set_timeout(Duration::from_millis(200));
-            assert!(is_silent(dedicated.serve()));
-            assert!(is_silent(block_on(dedicated.serve_async())));
-            assert!(!dedicated.serve_for(Duration::from_millis(1)).unwrap());
-            let mut every = every;
-            assert!(matches!(every.serve(), Err(Error::Order { .. })));
-            every.set_timeout(Duration::from_millis(200));
-            assert!(is_silent(every.leave()));
+    on_two_ranks(|group| {
+        let parameters = [vec![0.0f32; 4]];
+        let builder = ParameterServer::builder(group).tensor("all", [4]);
+        let every = builder.clone().build(&parameters).unwrap();
+        let mut dedicated = builder.servers(Servers::Dedicated(1)).build(&parameters).unwrap();
+        let is_silent = |ended| matches!(ended, Err(Error::WorkersSilent { ranks, .. }) if ranks == [0]);
+        if group.rank() == 0 {
             group.barrier().unwrap();
-            dedicated.set_timeout(Duration::from_secs(60));
-            assert_eq!(dedicated.serve().unwrap().unwrap().pushes, 0);
-        })
+            assert_eq!(dedicated.serve().unwrap(), None);
+            dedicated.leave().unwrap();
+            drop(every);
+            return;
+        }
+        dedicated.set_timeout(Duration::from_millis(200));
+        assert!(is_silent(dedicated.serve()));
+        assert!(is_silent(block_on(dedicated.serve_async())));
+        assert!(!dedicated.serve_for(Duration::from_millis(1)).unwrap());
+        let mut every = every;
+        assert!(matches!(every.serve(), Err(Error::Order { .. })));
+        every.set_timeout(Duration::from_millis(200));
+        assert!(is_silent(every.leave()));
+        group.barrier().unwrap();
+        dedicated.set_timeout(Duration::from_secs(60));
+        assert_eq!(dedicated.serve().unwrap().unwrap().pushes, 0);
     });
-    let ranks: Vec<_> = ranks.collect();
-    ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
 /// The timeout of building is that of waiting for the others, and no other's.
 #[test]
 fn who_builds_a_server_alone_waits_until_the_timeout() {
-    let ranks = local::world(2).into_iter().map(|rank| {
-        thread::spawn(move || {
-            let group = Group::new(Box::new(rank), Settings::default());
-            let parameters = [vec![0.0f32; 4]];
-            let builder = ParameterServer::builder(&group).tensor("all", [4]);
-            let groups = [group.duplicate().unwrap(), group.duplicate().unwrap()];
-            if group.rank() == 0 {
-                for (which, group) in groups.iter().enumerate() {
-                    let builder = ParameterServer::builder(group).tensor("all", [4]);
-                    let builder = builder.timeout(Duration::from_millis(100));
-                    let built = match which {
-                        0 => builder.build(&parameters),
-                        _ => block_on(builder.build_async(&parameters)),
-                    };
-                    let after = match built.err() {
-                        Some(Error::Collective(brevity_collectives::Error::Timeout { after, .. })) => after,
-                        other => panic!("{other:?}"),
-                    };
-                    assert!(after < Duration::from_secs(10), "{after:?}");
-                }
+    on_two_ranks(|group| {
+        let parameters = [vec![0.0f32; 4]];
+        let builder = ParameterServer::builder(group).tensor("all", [4]);
+        let groups = [group.duplicate().unwrap(), group.duplicate().unwrap()];
+        if group.rank() == 0 {
+            for (which, group) in groups.iter().enumerate() {
+                let builder = ParameterServer::builder(group).tensor("all", [4]);
+                let builder = builder.timeout(Duration::from_millis(100));
+                let built = match which {
+                    0 => builder.build(&parameters),
+                    _ => block_on(builder.build_async(&parameters)),
+                };
+                let after = match built.err() {
+                    Some(Error::Collective(brevity_collectives::Error::Timeout { after, .. })) => after,
+                    other => panic!("{other:?}"),
+                };
+                assert!(after < Duration::from_secs(10), "{after:?}");
             }
-            group.barrier().unwrap();
-            let server = builder.timeout(Duration::from_secs(60)).build(&parameters).unwrap();
-            server.leave().unwrap();
-        })
+        }
+        group.barrier().unwrap();
+        let server = builder.timeout(Duration::from_secs(60)).build(&parameters).unwrap();
+        server.leave().unwrap();
     });
-    let ranks: Vec<_> = ranks.collect();
-    ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
 /// Residuals are not even rounded.
