@@ -2215,8 +2215,8 @@ brv_status brv_server_resume(brv_server *server, const void *saved, size_t bytes
 /* Makes the server on all ranks of the group, and begins to serve where this rank does. parameters has one
  * pointer for each tensor; those of the servers are where the model begins. With dedicated servers, in a
  * group of all ranks of a job, it waits for nobody: a worker may come late, and one whose tensors or settings
- * differ from those of the servers is refused when it fetches. Otherwise it waits for all ranks, as a
- * collective: BRV_ERR_TIMEOUT of the options closes the group. */
+ * differ from those of the servers is refused when it fetches. Otherwise it waits for all ranks, and
+ * BRV_ERR_TIMEOUT closes the group. */
 brv_status brv_server_begin(brv_server *server, const float *const *parameters, size_t tensors,
                             const brv_options *options);
 
