@@ -27,14 +27,14 @@ pub(super) trait Each<T, const N: usize, U = T>: Copy {
 #[inline(always)]
 pub(super) fn side_by_side<T, const N: usize, U>(what: impl Each<T, N, U>, a: &mut [[T; N]], b: &[[U; N]]) {
     let rows = const { STRETCH / size_of::<[T; N]>() };
+    let turn = STRETCHES * rows;
     let length = a.len().min(b.len());
-    if pages::are_fetched_ahead() {
-        a.iter_mut().zip(b).for_each(|(a, b)| what.each(a, b));
-        return;
-    }
-    let (mut turns, mut b_turns) =
-        (a[..length].chunks_exact_mut(STRETCHES * rows), b[..length].chunks_exact(STRETCHES * rows));
-    for (a, b) in turns.by_ref().zip(b_turns.by_ref()) {
+    // One loop for what is left over and for all: this is inlined for every type and operation.
+    let (turns, alone_ahead_bytes) =
+        if pages::are_fetched_ahead() { (0, 0) } else { (length / turn, ALONE_AHEAD_BYTES) };
+    let (a, a_rest) = a[..length].split_at_mut(turns * turn);
+    let (b, b_rest) = b[..length].split_at(turns * turn);
+    for (a, b) in a.chunks_exact_mut(turn).zip(b.chunks_exact(turn)) {
         for row in 0..rows {
             for stretch in 0..STRETCHES {
                 let place = stretch * rows + row;
@@ -44,9 +44,9 @@ pub(super) fn side_by_side<T, const N: usize, U>(what: impl Each<T, N, U>, a: &m
             }
         }
     }
-    for (a, b) in turns.into_remainder().iter_mut().zip(b_turns.remainder()) {
-        prefetch(a, ALONE_AHEAD_BYTES);
-        prefetch(b, ALONE_AHEAD_BYTES);
+    for (a, b) in a_rest.iter_mut().zip(b_rest) {
+        prefetch(a, alone_ahead_bytes);
+        prefetch(b, alone_ahead_bytes);
         what.each(a, b);
     }
 }
