@@ -110,35 +110,6 @@ impl Tasks {
 }
 
 impl Engine {
-    /// A task was canceled: it must take no message that comes from now on.
-    pub(super) fn cancel(&self) {
-        self.has_canceled.store(true, Ordering::SeqCst);
-        // Inside a body, tasks are polled after it.
-        if !InBody::is_here() {
-            self.heed_canceled();
-        }
-    }
-
-    /// Likewise, in the next turn.
-    pub(super) fn cancel_in_next_turn(&self) {
-        self.has_canceled.store(true, Ordering::SeqCst);
-    }
-
-    /// Lets canceled tasks withdraw what they wait for, before the transport moves.
-    #[inline]
-    pub(super) fn heed_canceled(&self) {
-        if self.has_canceled.load(Ordering::Relaxed) && self.has_canceled.swap(false, Ordering::SeqCst) {
-            match self.background.try_lock() {
-                // The thread that polls tasks has perhaps polled this one before.
-                None => self.has_canceled.store(true, Ordering::SeqCst),
-                Some(tasks) => {
-                    drop(tasks);
-                    self.poll_background(false);
-                }
-            }
-        }
-    }
-
     /// Turns before some of the blocking calls that are made while others are pending. A blocking call that
     /// finds all that it needs does not turn, and an application may make only such calls.
     #[inline]

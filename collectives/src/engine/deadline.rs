@@ -72,6 +72,11 @@ impl Deadline {
         Self { grace: Some(grace), tell_at: Duration::MAX, ..self }
     }
 
+    /// Whether it is one for messages that has not passed.
+    pub(super) fn has_grace(&self) -> bool {
+        self.grace.is_some()
+    }
+
     /// Lets it pass now if that closes nothing. Returns whether it has.
     pub(super) fn cancel(&mut self, now: Duration) -> bool {
         let grace = self.grace.take();

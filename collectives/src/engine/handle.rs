@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ucx_sys_wrap::buffer::{Task, next_turn};
+use ucx_sys_wrap::buffer::{GiveUp, Port, Task, next_turn};
 
 use super::deadline::Deadline;
 use super::parked::Wakes;
@@ -26,8 +26,8 @@ type Slot<T> = Arc<Outcome<T>>;
 /// The place for a call's result, or its panic, and for the waker of the task that awaits it.
 struct Outcome<T> {
     state: Mutex<State<T>>,
-    /// Whether the call is not wanted any more.
-    is_canceled: AtomicBool,
+    /// What gives the call up, if that is a message.
+    give_up: Option<GiveUp>,
     /// Whether the engine keeps it among the parked ones.
     is_parked: AtomicBool,
     /// The waker of the call, if it has not ended at once.
@@ -40,24 +40,26 @@ struct State<T> {
 }
 
 impl<T> Outcome<T> {
-    fn new(result: Option<thread::Result<T>>, wakeup: Option<Arc<Wakeup>>) -> Slot<T> {
-        let state = Mutex::new(State { result, waker: None });
-        let (is_canceled, is_parked) = Default::default();
-        Arc::new(Self { state, is_canceled, is_parked, wakeup })
+    fn ended(result: T) -> Slot<T> {
+        Self::new(Some(Ok(result)), None, None)
     }
 
-    /// Notes that the call is not wanted any more.
-    fn mark_canceled(&self) {
-        self.is_canceled.store(true, Ordering::SeqCst);
-        if let Some(wakeup) = &self.wakeup {
+    fn new(
+        result: Option<thread::Result<T>>,
+        give_up: Option<GiveUp>,
+        wakeup: Option<Arc<Wakeup>>,
+    ) -> Slot<T> {
+        let state = Mutex::new(State { result, waker: None });
+        Arc::new(Self { state, give_up, is_parked: AtomicBool::new(false), wakeup })
+    }
+
+    /// The call is not wanted any more, and takes no message from now on. Its next poll ends it, unless it
+    /// is one of all ranks.
+    fn cancel(&self, port: &Port) {
+        if let (Some(give_up), Some(wakeup)) = (&self.give_up, &self.wakeup) {
+            port.give_up(give_up);
             wakeup.wake_by_ref();
         }
-    }
-
-    /// The call is not wanted any more.
-    fn cancel(&self, engine: &Engine) {
-        self.mark_canceled();
-        engine.cancel();
     }
 }
 
@@ -123,7 +125,7 @@ pub struct Handle<T> {
 impl<T> Handle<T> {
     /// The handle of a call that has already ended with `value`.
     pub(crate) fn ended(engine: &Arc<Engine>, value: T) -> Self {
-        Self::of(engine, Outcome::new(Some(Ok(value)), None), None)
+        Self::of(engine, Outcome::ended(value), None)
     }
 
     fn of(engine: &Arc<Engine>, slot: Slot<T>, parkable: Option<Arc<dyn Wakes>>) -> Self {
@@ -163,7 +165,7 @@ impl<T> Handle<T> {
     ///
     /// The handle must still be waited for.
     pub fn cancel(&self) {
-        self.slot.cancel(&self.engine);
+        self.slot.cancel(&self.engine.port);
         self.engine.turn();
         self.engine.stop_turning();
     }
@@ -171,8 +173,7 @@ impl<T> Handle<T> {
     /// Like [`cancel`](Self::cancel), but leaves turning the engine to the caller: for one that holds a lock,
     /// because a turn runs wakers.
     pub fn cancel_in_next_turn(&self) {
-        self.slot.mark_canceled();
-        self.engine.cancel_in_next_turn();
+        self.slot.cancel(&self.engine.port);
     }
 
     /// Whether the call has ended, without turning the engine.
@@ -328,7 +329,11 @@ impl<T> Drop for Handle<T> {
             return;
         }
         if self.is_receive && !self.is_spent {
-            self.slot.cancel(&self.engine);
+            self.slot.cancel(&self.engine.port);
+            // Inside a body, tasks are polled after it.
+            if !InBody::is_here() {
+                self.engine.poll_background(false);
+            }
         }
         let waker = self.slot.state.lock().waker.take();
         drop(waker);
@@ -361,7 +366,9 @@ impl<B: Send + 'static, R: Send + 'static> Spawned<B, R> {
         deadline: Deadline,
     ) -> (Handle<(B, R)>, Self) {
         let wakeup = Wakeup::new(&engine.ready);
-        let (slot, waker) = (Outcome::new(None, Some(Arc::clone(&wakeup))), Arc::clone(&wakeup).into());
+        let give_up = deadline.has_grace().then(|| task.comm().to_give_up());
+        let slot = Outcome::new(None, give_up, Some(Arc::clone(&wakeup)));
+        let waker = Arc::clone(&wakeup).into();
         let parkable: Arc<dyn Wakes> = Arc::<Outcome<(B, R)>>::clone(&slot);
         let handle = Handle::of(engine, Arc::clone(&slot), Some(parkable));
         (handle, Self { task, slot, wakeup, waker, status, deadline, left: None, _kept: kept })
@@ -383,13 +390,11 @@ impl<B: Send + 'static, R: Send + 'static> Spawned<B, R> {
 
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
-        if self.slot.is_canceled.swap(false, Ordering::SeqCst) {
-            let comm = self.task.comm();
-            if self.deadline.cancel(comm.now()) {
-                comm.cancel();
-                // Futures inside the body are polled only when they are woken.
-                comm.port().wake();
-            }
+        let comm = self.task.comm();
+        if comm.is_given_up() && self.deadline.cancel(comm.now()) {
+            comm.expire();
+            // Futures inside the body are polled only when they are woken.
+            comm.port().wake();
         }
         let Some(result) = self.poll_task() else { return false };
         self.status.look(self.task.comm().port());

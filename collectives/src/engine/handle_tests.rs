@@ -1,9 +1,11 @@
 //! Handles that are waited for in odd places, and whose calls panic.
 
+use std::sync::mpsc::channel;
+
 use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use ucx_sys_wrap::buffer::Port;
+use ucx_sys_wrap::buffer::{Port, scope};
 use ucx_sys_wrap::local::{self, Local};
 use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
 
@@ -50,6 +52,45 @@ fn who_waits_inside_a_body_is_told_what_to_do() {
     assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(crate::engine::until::WAITS_INSIDE));
     // A thread that waits outside is not mistaken for one inside.
     assert!(receive(&engine, Duration::ZERO).wait().1.is_err());
+}
+
+/// Its task can't be polled while another thread polls, but the transport moves.
+#[test]
+fn a_dropped_receive_takes_no_message_that_comes_while_another_thread_polls() {
+    let (engine, peer) = engine();
+    let (polls, polled) = channel();
+    let (ends, ended) = channel::<()>();
+    let blocked = engine.spawn(TIMEOUT, (), move |_, ()| {
+        Box::pin(async move {
+            later().await;
+            polls.send(()).unwrap();
+            ended.recv().unwrap();
+        })
+    });
+    let around = (Arc::clone(engine.world()), None);
+    let dropped = engine.spawn_in(around, (TIMEOUT, Some(TIMEOUT)), vec![0u8; 8], |comm, place| {
+        Box::pin(async move { comm.recv(Rank(1), envelope(0), &mut place[..]).await.map(drop) })
+    });
+    let dropped = dropped.of_receive();
+    thread::scope(|threads| {
+        threads.spawn(|| blocked.wait());
+        polled.recv().unwrap();
+        drop(dropped);
+        let peer = Port::new(Box::new(peer));
+        scope(
+            &peer,
+            |comm| _ = comm.port().progress(),
+            async |comm| comm.send(Rank(0), envelope(0), &[7u8; 8][..]).await.map(drop),
+        )
+        .unwrap();
+        let mut place = [0u8; 8];
+        let received = engine.run_softly(TIMEOUT, async |comm| {
+            comm.recv(Rank(1), envelope(0), &mut place[..]).await.map(drop)
+        });
+        ends.send(()).unwrap();
+        received.unwrap();
+        assert_eq!(place, [7; 8]);
+    });
 }
 
 #[test]

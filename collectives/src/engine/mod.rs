@@ -22,7 +22,7 @@ mod wait;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -68,8 +68,6 @@ pub struct Engine {
     background_count: AtomicUsize,
     /// Which tasks to poll.
     ready: Arc<Ready>,
-    /// Whether a task was canceled since tasks were last polled.
-    has_canceled: AtomicBool,
     /// Blocking calls that were made while others were pending.
     calls_beside: AtomicU32,
     /// The thread that is polling the tasks, if any.
@@ -102,7 +100,6 @@ impl Engine {
             started: Mutex::default(),
             background_count: AtomicUsize::new(0),
             ready: Arc::default(),
-            has_canceled: AtomicBool::new(false),
             calls_beside: AtomicU32::new(0),
             polled_by: AtomicUsize::new(0),
             processor: Processor::new(is_crowded),
@@ -292,7 +289,6 @@ impl Engine {
         F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
     {
         let task = Task::new(&self.port, buffers, body);
-        self.heed_canceled();
         let now = self.port.now();
         if self.is_late(now, &status) {
             task.comm().time().come_too_late();
@@ -344,7 +340,6 @@ impl Engine {
     /// Moves the transport and the tasks that are ready once, without blocking. Returns whether anything
     /// happened.
     pub fn turn(&self) -> bool {
-        self.heed_canceled();
         self.parked.count_turn();
         let moved = self.port.progress();
         moved | (self.has_background() && self.poll_background(moved))

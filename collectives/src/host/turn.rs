@@ -398,7 +398,7 @@ impl Drop for SlotTurn<'_> {
             shared.counters().count_shared(written.wrapping_sub(before));
         }
         // The deadline may have passed while a message was awaited: the engine closes the group then.
-        let is_late = time.has_expired() && !time.is_canceled();
+        let is_late = time.has_expired();
         // A rank that leaves with the group has not aborted; the others find it lost.
         if !self.is_whole && !is_late && !host.course.has_ended.load(Ordering::Relaxed) {
             let own = port.rank();

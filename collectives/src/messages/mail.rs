@@ -145,10 +145,7 @@ impl<'a, 'env> Mail<'a, 'env> {
         }
         let mut polls = Polls::default();
         poll_fn(|context| {
-            // What is not wanted any more takes no message.
-            if !self.comm.time().is_canceled()
-                && let Some(found) = look().transpose()
-            {
+            if let Some(found) = look().transpose() {
                 return Poll::Ready(found);
             }
             self.wait(context, pick, polls.next_look(), &mut look)
@@ -202,7 +199,8 @@ impl<'a, 'env> Mail<'a, 'env> {
         if self.ranks.find_own(self.comm.port(), pick)?.is_none() {
             return Ok(None);
         }
-        let taken = self.ranks.messages.take(pick, |bytes| place.take()?.open(bytes));
+        let open = |bytes| if self.comm.is_given_up() { None } else { place.take()?.open(bytes) };
+        let taken = self.ranks.messages.take(pick, open);
         let Some((tag, bytes, place)) = taken else {
             // Or another thread has taken it.
             return if place.is_none() { Err(lacks_memory()) } else { Ok(None) };
@@ -232,7 +230,7 @@ impl<'a, 'env> Mail<'a, 'env> {
     /// What an operation failed for, in words of the group.
     fn error(self, what: &'static str, (rank, tag): About, fault: Fault) -> Error {
         match (fault, self.comm.port().failure(self.ranks.number)) {
-            (Fault::Timeout { .. }, None) if self.comm.time().is_canceled() => Error::Canceled,
+            (Fault::Timeout { .. } | Fault::Canceled, None) if self.comm.is_given_up() => Error::Canceled,
             (Fault::Timeout { waited: after, .. }, None) => Error::MessageTimeout { what, rank, tag, after },
             (Fault::Timeout { .. }, Some(cause)) => self.ranks.error(cause.into()),
             (fault, _) => self.ranks.error(fault),

@@ -114,7 +114,7 @@ pub(crate) async fn serve<H: Handler>(mail: Mail<'_, '_>, tag: u32, handler: &mu
 impl<H: Handler> Serving<'_, '_, '_, H> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome<()>> {
         loop {
-            if self.mail.comm.time().is_canceled() {
+            if self.mail.comm.is_given_up() {
                 return Poll::Ready(Ok(()));
             }
             if self.mail.comm.port().is_simulated() && self.mail.comm.port().now() < self.busy_until {

@@ -62,7 +62,7 @@ impl Serving<'_, '_, '_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(), Fault>> {
         loop {
             let comm = self.mail.comm;
-            if comm.time().is_canceled() || comm.has_expired() {
+            if comm.is_given_up() || comm.has_expired() {
                 return Poll::Ready(Ok(()));
             }
             let now = comm.now();

@@ -1,6 +1,6 @@
 //! The waiting time and deadline of one call.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// When a call began to wait, and whether its deadline has passed.
@@ -11,7 +11,6 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct CallTime {
     stage: AtomicU8,
-    canceled: AtomicBool,
     /// Nanoseconds of the transport's clock.
     since: AtomicU64,
 }
@@ -28,11 +27,7 @@ const NOT_WAITING: u64 = u64::MAX;
 impl Default for CallTime {
     /// The time of a call that does not wait yet.
     fn default() -> Self {
-        Self {
-            stage: AtomicU8::new(AHEAD),
-            canceled: AtomicBool::new(false),
-            since: AtomicU64::new(NOT_WAITING),
-        }
+        Self { stage: AtomicU8::new(AHEAD), since: AtomicU64::new(NOT_WAITING) }
     }
 }
 
@@ -68,18 +63,6 @@ impl CallTime {
     pub fn expire(&self) {
         let is_first = self.stage.load(Ordering::Relaxed) == AHEAD_SOFTLY;
         self.stage.store(if is_first { PASSED_SOFTLY } else { PASSED }, Ordering::Relaxed);
-    }
-
-    /// Lets the deadline pass now, because the call is not wanted any more.
-    pub fn cancel(&self) {
-        self.canceled.store(true, Ordering::Relaxed);
-        self.expire();
-    }
-
-    /// Whether the call is not wanted any more.
-    #[must_use]
-    pub fn is_canceled(&self) -> bool {
-        self.canceled.load(Ordering::Relaxed)
     }
 
     /// Whether the deadline has passed, and what has begun may go on.

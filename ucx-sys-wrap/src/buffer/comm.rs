@@ -1,8 +1,8 @@
 //! Sends and receives of one scope.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::call_time::CallTime;
@@ -22,6 +22,8 @@ pub struct Comm<'env> {
     scope: usize,
     /// Not in the port's scope table, because every poll checks the deadline.
     time: CallTime,
+    /// Whether nobody wants its messages any more, if anyone may say so.
+    pub(super) given_up: OnceLock<Arc<AtomicBool>>,
     /// How often an awaited receive that is alone in the scope polls for its message before it yields.
     spins: AtomicU32,
     /// The number of such polls so far.
@@ -34,8 +36,9 @@ const LOOKS_PER_TURN: u32 = 16;
 
 impl<'env> Comm<'env> {
     pub(super) fn open(port: &Arc<Port>, spins: u32) -> Self {
-        let (time, spins, looks) = (CallTime::default(), AtomicU32::new(spins), AtomicU32::new(0));
-        Self { port: Arc::clone(port), scope: port.open_scope(), time, spins, looks, env: PhantomData }
+        let (time, given_up) = (CallTime::default(), OnceLock::new());
+        let (spins, looks, scope) = (AtomicU32::new(spins), AtomicU32::new(0), port.open_scope());
+        Self { port: Arc::clone(port), scope, time, given_up, spins, looks, env: PhantomData }
     }
 
     #[inline]
@@ -59,12 +62,6 @@ impl<'env> Comm<'env> {
     /// Lets the deadline pass: every pending operation of this scope fails with [`Error::Timeout`].
     pub fn expire(&self) {
         self.time.expire();
-        self.port.wake_scope(self.scope);
-    }
-
-    /// Lets the deadline pass because the call is not wanted any more; see [`CallTime::cancel`].
-    pub fn cancel(&self) {
-        self.time.cancel();
         self.port.wake_scope(self.scope);
     }
 

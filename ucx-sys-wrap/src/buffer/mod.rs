@@ -20,6 +20,7 @@ mod call_time;
 mod chunk;
 mod comm;
 mod contexts;
+mod giving_up;
 mod lent;
 mod memory;
 #[cfg(doctest)]
@@ -45,6 +46,7 @@ pub use call_time::CallTime;
 pub use chunk::Chunk;
 pub use comm::Comm;
 pub use contexts::{MAX_CONTEXTS, OnLoss};
+pub use giving_up::GiveUp;
 pub use lent::LentMemory;
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use operation::{Direction, PostedOperation, Recv, Send};

@@ -74,6 +74,8 @@ pub(super) struct Scopes {
 
 #[derive(Default)]
 pub(super) struct ScopeState {
+    /// How often the entry was opened, wrapping.
+    pub(super) opening: u32,
     in_flight: Vec<InFlight>,
     /// Buffers of canceled operations that have ended.
     kept: Vec<Box<dyn KeptBuffer>>,
@@ -387,10 +389,12 @@ impl Port {
 
 impl Scopes {
     fn open(&mut self) -> usize {
-        self.closed.pop().unwrap_or_else(|| {
+        let scope = self.closed.pop().unwrap_or_else(|| {
             self.all.push(ScopeState::default());
             self.all.len() - 1
-        })
+        });
+        self.all[scope].opening = self.all[scope].opening.wrapping_add(1);
+        scope
     }
 
     pub(super) fn close(&mut self, scope: usize) -> KeptBuffers {
@@ -403,6 +407,10 @@ impl ScopeState {
     #[inline]
     pub(super) fn has_one_at_most(&self) -> bool {
         self.in_flight.len() <= 1
+    }
+
+    pub(super) fn operations(&self) -> impl Iterator<Item = OperationId> {
+        self.in_flight.iter().map(|operation| operation.id)
     }
 
     #[inline]

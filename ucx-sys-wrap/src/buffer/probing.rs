@@ -40,7 +40,8 @@ impl Inner {
 
 impl<'env> Comm<'env> {
     /// Posts a receive of the first message that is wanted, if one has come, into the buffer that `place`
-    /// makes for it. No other receive can get the message in between. Without a buffer it stays.
+    /// makes for it. No other receive can get the message in between. Without a buffer it stays. A scope that
+    /// is [given up](Port::give_up) finds none.
     ///
     /// # Errors
     /// As [`Port::probe`].
@@ -51,6 +52,9 @@ impl<'env> Comm<'env> {
         place: impl FnOnce(&Found) -> Option<B>,
     ) -> Result<Option<(Found, Recv<'_, 'env, B>)>> {
         let inner = self.port().enter();
+        if self.is_given_up() {
+            return Ok(None);
+        }
         let found = loop {
             let Some(found) = inner.probe(wanted)? else { return Ok(None) };
             if inner.transport.borrow_mut().claim() {
