@@ -45,7 +45,7 @@ pub(crate) trait Started: Send {
 
     fn wake_at_end(&self, waker: &Waker) -> bool;
 
-    /// Has it canceled in the next turn.
+    /// Cancels it: it ends in the next turn.
     fn cancel(&self);
 
     /// Its group was aborted and is freed: lets it end, if it does not for that.

@@ -99,7 +99,7 @@ impl Deadline {
         (now, moved): (Duration, bool),
         port: &Port,
         status: &Status,
-        expire: impl FnOnce(),
+        expire: &mut dyn FnMut(),
     ) -> bool {
         self.see(now);
         let ends = now >= self.end && !self.is_over && !self.is_owed_a_turn(now, moved);
@@ -211,7 +211,7 @@ mod tests {
         let status = Status::new(0, &port);
         let mut deadline = Deadline::after(SECOND, SECOND, true).with_grace(5 * SECOND);
         let mut expired = 0;
-        let mut look = |now| deadline.look((now * SECOND, false), &port, &status, || expired += 1);
+        let mut look = |now| deadline.look((now * SECOND, false), &port, &status, &mut || expired += 1);
         assert!(!look(1) && look(2) && !look(6));
         assert_eq!(port.failure(0), None, "nothing is closed");
         assert!(look(7) && !look(8));

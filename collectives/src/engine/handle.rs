@@ -56,8 +56,11 @@ impl<T> Outcome<T> {
     /// The call is not wanted any more, and takes no message from now on. Its next poll ends it, unless it
     /// is one of all ranks.
     fn cancel(&self, port: &Port) {
-        if let (Some(give_up), Some(wakeup)) = (&self.give_up, &self.wakeup) {
+        if let Some(give_up) = &self.give_up {
             port.give_up(give_up);
+        }
+        // Whoever cancels a call of all ranks may have told its body otherwise.
+        if let Some(wakeup) = &self.wakeup {
             wakeup.wake_by_ref();
         }
     }
@@ -171,7 +174,7 @@ impl<T> Handle<T> {
     }
 
     /// Like [`cancel`](Self::cancel), but leaves turning the engine to the caller: for one that holds a lock,
-    /// because a turn runs wakers.
+    /// because a turn runs wakers. No message is taken from now on, and the call ends in the next turn.
     pub fn cancel_in_next_turn(&self) {
         self.slot.cancel(&self.engine.port);
     }
@@ -418,7 +421,7 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
 
     fn look(&mut self, now: Duration, moved: bool) -> bool {
         let comm = self.task.comm();
-        self.deadline.look((now, moved), comm.port(), &self.status, || comm.expire())
+        self.deadline.look((now, moved), comm.port(), &self.status, &mut || comm.expire())
     }
 }
 

@@ -93,6 +93,22 @@ fn a_dropped_receive_takes_no_message_that_comes_while_another_thread_polls() {
     });
 }
 
+/// Its body may have been told otherwise that nobody wants it.
+#[test]
+fn canceling_a_call_of_all_ranks_lets_its_body_look() {
+    let (engine, _peer) = engine();
+    let (polled, polls) = channel();
+    let call = engine.spawn(TIMEOUT, (), move |_, ()| {
+        Box::pin(std::future::poll_fn(move |_| {
+            polled.send(()).unwrap();
+            Poll::<()>::Pending
+        }))
+    });
+    while engine.turn() || polls.try_iter().count() > 0 {}
+    call.cancel();
+    assert_eq!(polls.try_iter().count(), 1);
+}
+
 #[test]
 fn who_awaits_inside_a_body_gets_the_result() {
     let (engine, _peer) = engine();

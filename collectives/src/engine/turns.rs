@@ -47,7 +47,7 @@ impl<'engine> Turns<'engine> {
         &mut self,
         moved: bool,
         engine: &Engine,
-        expire: impl FnOnce(),
+        mut expire: impl FnMut(),
         leave: impl FnOnce(),
     ) {
         let before = std::mem::replace(&mut self.moves, engine.moves());
@@ -56,7 +56,7 @@ impl<'engine> Turns<'engine> {
         if sleeps || self.turns.is_multiple_of(TURNS_PER_CLOCK) {
             let now = engine.port.now();
             engine.looked_at.store(now.as_nanos() as u64, Ordering::Relaxed);
-            self.deadline.look((now, moved), &engine.port, self.status, expire);
+            self.deadline.look((now, moved), &engine.port, self.status, &mut expire);
             if sleeps {
                 leave();
                 self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.local_group());

@@ -145,6 +145,9 @@ impl<'a, 'env> Mail<'a, 'env> {
         }
         let mut polls = Polls::default();
         poll_fn(|context| {
+            if self.comm.is_given_up() {
+                return Poll::Ready(Err(Fault::Canceled));
+            }
             if let Some(found) = look().transpose() {
                 return Poll::Ready(found);
             }
@@ -171,6 +174,10 @@ impl<'a, 'env> Mail<'a, 'env> {
         // It may have sent something before it left.
         port.progress();
         Poll::Ready(look().transpose().unwrap_or_else(|| {
+            // What is given up meanwhile finds nothing, though there may be something.
+            if self.comm.is_given_up() {
+                return Err(Fault::Canceled);
+            }
             port.lose(left);
             Err(Fault::PeerLost { rank: left })
         }))
@@ -232,7 +239,7 @@ impl<'a, 'env> Mail<'a, 'env> {
         match (fault, self.comm.port().failure(self.ranks.number)) {
             (Fault::Timeout { .. } | Fault::Canceled, None) if self.comm.is_given_up() => Error::Canceled,
             (Fault::Timeout { waited: after, .. }, None) => Error::MessageTimeout { what, rank, tag, after },
-            (Fault::Timeout { .. }, Some(cause)) => self.ranks.error(cause.into()),
+            (Fault::Timeout { .. } | Fault::Canceled, Some(cause)) => self.ranks.error(cause.into()),
             (fault, _) => self.ranks.error(fault),
         }
     }

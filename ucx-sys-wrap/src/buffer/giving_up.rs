@@ -32,10 +32,14 @@ impl Comm<'_> {
 }
 
 impl Port {
-    /// From now on the scope takes no message that has not begun to come: such receives end with
-    /// [`Error::Canceled`](crate::Error::Canceled), and [`Comm::recv_found`] finds nothing. Everything else
-    /// goes on, until the deadline passes ([`Comm::expire`]).
+    /// From now on the scope takes no message that has not begun to come: the receives that it has posted end
+    /// with [`Error::Canceled`](crate::Error::Canceled), and [`Comm::recv_found`] finds nothing. Everything
+    /// else goes on, until the deadline passes ([`Comm::expire`]). The next turn wakes the tasks of what has
+    /// ended. Blocks only while another thread is inside; in a forked child it does nothing.
     pub fn give_up(&self, what: &GiveUp) {
+        if self.has_forked() {
+            return;
+        }
         let inner = self.enter();
         // Inside: whoever is about to take a message has entered before, or sees this.
         what.is_given_up.store(true, Ordering::Release);

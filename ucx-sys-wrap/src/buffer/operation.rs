@@ -73,50 +73,6 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> PostedOperation<'comm, 'env, 
         }
     }
 
-    /// Resolves an operation that has failed, or cancels one whose deadline has passed.
-    #[cold]
-    fn fail(&mut self, inner: &Inner, id: Id, mut ended: Option<Result<Id::Outcome>>) {
-        let mut transport = inner.transport.borrow_mut();
-        if ended.is_none() {
-            if !self.comm.time().has_expired_softly() {
-                id.cancel(&mut **transport);
-            } else if !id.withdraw(&mut **transport) {
-                return;
-            }
-            ended = id.test(&mut **transport, 0);
-        }
-        let now = transport.now();
-        drop(transport);
-        let Some(result) = ended else { return };
-        inner.scopes.borrow_mut().all[self.comm.scope_key()].ended(id.operation());
-        let error = match result {
-            Ok(outcome) => {
-                self.state = State::Done(outcome);
-                return;
-            }
-            Err(error) => {
-                let context = Id::HAS_CONTEXT.then(|| self.tag.group());
-                inner.heed_failure(error, context, self.comm.port().rank())
-            }
-        };
-        let is_out_of_time = match error {
-            Error::Canceled => self.comm.has_expired(),
-            // The context was closed while this call waited, by its own timeout or another's.
-            Error::Aborted { .. } | Error::PeerLost { .. } => {
-                self.comm.time().is_waiting()
-                    && matches!(inner.failure(self.tag.group()), Some(Failure::TimedOut(_)))
-            }
-            _ => false,
-        };
-        let error = if is_out_of_time {
-            let waited = self.comm.time().waited(now);
-            Error::Timeout { rank: self.peer, tag: self.tag, waited }
-        } else {
-            error
-        };
-        self.state = State::failed(error);
-    }
-
     /// Returns pending, and arranges that the task is woken when the operation has ended. A scope or engine
     /// that polls every turn has a no-op waker and needs no waking.
     #[inline]
@@ -165,7 +121,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for PostedOperation<'_, 'env,
                     inner.scopes.borrow_mut().all[comm.scope_key()].ended(id.operation());
                     return self.resolve(outcome);
                 }
-                ended => self.fail(&inner, id, ended),
+                ended => self.state = fail(comm, &inner, (self.peer, self.tag), (id, ended)),
             }
         }
         match std::mem::replace(&mut self.state, State::Taken) {
@@ -193,6 +149,49 @@ impl<'env, B: Buffer + 'env, Id: Direction> Drop for PostedOperation<'_, 'env, B
             self.cancel(id);
         }
     }
+}
+
+/// The state of an operation with `peer` that has failed, or whose deadline has passed; then it is canceled.
+#[cold]
+fn fail<Id: Direction>(
+    comm: &Comm<'_>,
+    inner: &Inner,
+    (peer, tag): (Rank, Tag),
+    (id, mut ended): (Id, Option<Result<Id::Outcome>>),
+) -> State<Id> {
+    let mut transport = inner.transport.borrow_mut();
+    if ended.is_none() {
+        if !comm.time().has_expired_softly() {
+            id.cancel(&mut **transport);
+        } else if !id.withdraw(&mut **transport) {
+            return State::Pending(id);
+        }
+        ended = id.test(&mut **transport, 0);
+    }
+    let now = transport.now();
+    drop(transport);
+    let Some(result) = ended else { return State::Pending(id) };
+    inner.scopes.borrow_mut().all[comm.scope_key()].ended(id.operation());
+    let error = match result {
+        Ok(outcome) => return State::Done(outcome),
+        Err(error) => {
+            let context = Id::HAS_CONTEXT.then(|| tag.group());
+            inner.heed_failure(error, context, comm.port().rank())
+        }
+    };
+    let is_out_of_time = match error {
+        Error::Canceled => comm.has_expired(),
+        // The context was closed while this call waited, by its own timeout or another's.
+        Error::Aborted { .. } | Error::PeerLost { .. } => {
+            comm.time().is_waiting() && matches!(inner.failure(tag.group()), Some(Failure::TimedOut(_)))
+        }
+        _ => false,
+    };
+    State::failed(if is_out_of_time {
+        Error::Timeout { rank: peer, tag, waited: comm.time().waited(now) }
+    } else {
+        error
+    })
 }
 
 /// Boxes raw parts, to be kept until their operation has ended.
