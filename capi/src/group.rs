@@ -53,8 +53,9 @@ impl Shared {
         if are_canceled && self.group.wait_until(FOR_CANCELED, || !self.is_in_use()) {
             return;
         }
-        self.group.abort();
+        // Before others hear of the abort: what they do then may end a call in another way.
         self.calls.abandon(self);
+        self.group.abort();
         if !is_in_callback() {
             self.group.wait_until(Duration::MAX, || !self.is_in_use());
         }

@@ -48,7 +48,7 @@ pub(crate) trait Started: Send {
     /// Cancels it: it ends in the next turn.
     fn cancel(&self);
 
-    /// Its group was aborted and is freed: lets it end, if it does not for that.
+    /// Its group is about to be aborted and freed: lets it end, if it does not for that.
     fn abandon(&self) {}
 
     /// The outcome of a call that has ended. Gives back what the call had.
@@ -179,7 +179,7 @@ impl Calls {
         calls.fold(true, |all, call| call.settle() & all)
     }
 
-    /// Lets all calls of a group end that was aborted.
+    /// Lets all calls of a group end that is about to be aborted.
     pub(crate) fn abandon(&self, group: &Shared) {
         for call in self.live().into_iter().filter(|call| std::ptr::eq(&*call.shared, group)) {
             if let State::Pending(started) = &*call.lock() {
