@@ -47,8 +47,8 @@ impl Port {
         let scope = &scopes.all[what.scope];
         if scope.opening == what.opening {
             let mut transport = inner.transport.borrow_mut();
-            for operation in scope.operations() {
-                if let OperationId::Recv(id) = operation {
+            for operation in &scope.in_flight {
+                if let OperationId::Recv(id) = operation.id {
                     transport.withdraw_recv(id);
                 }
             }

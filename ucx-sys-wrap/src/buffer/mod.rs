@@ -35,6 +35,7 @@ mod probing;
 mod region;
 mod remote;
 mod scope;
+mod scopes;
 mod shared;
 mod signals;
 mod task;

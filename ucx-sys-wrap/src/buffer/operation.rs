@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::comm::Comm;
 use super::memory::Buffer;
-use super::port::{Inner, KeptBuffer};
+use super::port::Inner;
+use super::scopes::KeptBuffer;
 use super::waking::next_turn;
 use crate::transport::{OperationId, RecvId, SendId, Transport};
 use crate::{Arrival, Error, Failure, Rank, Result, Tag};

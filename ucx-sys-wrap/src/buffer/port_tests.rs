@@ -5,6 +5,7 @@ use std::task::{Context, Waker};
 
 use super::*;
 use crate::buffer::Task;
+use crate::buffer::scopes::KeptBuffer;
 use crate::local;
 use crate::transport::{OperationId, Posted, RecvParts};
 use crate::{Envelope, Mark, Signature, Tag};
