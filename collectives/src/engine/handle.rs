@@ -26,7 +26,7 @@ type Slot<T> = Arc<Outcome<T>>;
 /// The place for a call's result, or its panic, and for the waker of the task that awaits it.
 struct Outcome<T> {
     state: Mutex<State<T>>,
-    /// What gives the call up, if that is a message.
+    /// What gives the call up; `None` for calls of all ranks.
     give_up: Option<GiveUp>,
     /// Whether the engine keeps it among the parked ones.
     is_parked: AtomicBool,
@@ -59,7 +59,7 @@ impl<T> Outcome<T> {
         if let Some(give_up) = &self.give_up {
             port.give_up(give_up);
         }
-        // Whoever cancels a call of all ranks may have told its body otherwise.
+        // The body of a call of all ranks may look at a flag of its own.
         if let Some(wakeup) = &self.wakeup {
             wakeup.wake_by_ref();
         }

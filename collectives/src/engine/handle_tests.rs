@@ -93,7 +93,7 @@ fn a_dropped_receive_takes_no_message_that_comes_while_another_thread_polls() {
     });
 }
 
-/// Its body may have been told otherwise that nobody wants it.
+/// Its body may look at a flag of its own.
 #[test]
 fn canceling_a_call_of_all_ranks_lets_its_body_look() {
     let (engine, _peer) = engine();

@@ -22,7 +22,7 @@ pub struct Comm<'env> {
     scope: usize,
     /// Not in the port's scope table, because every poll checks the deadline.
     time: CallTime,
-    /// Whether nobody wants its messages any more, if anyone may say so.
+    /// Set once the scope is given up. Empty until somebody asks for what gives it up.
     pub(super) given_up: OnceLock<Arc<AtomicBool>>,
     /// How often an awaited receive that is alone in the scope polls for its message before it yields.
     spins: AtomicU32,

@@ -15,7 +15,7 @@ pub struct GiveUp {
 }
 
 impl Comm<'_> {
-    /// What gives this scope up.
+    /// The argument of [`Port::give_up`] for this scope. It may outlive the scope.
     #[must_use]
     pub fn to_give_up(&self) -> GiveUp {
         let (scope, inner) = (self.scope_key(), self.port().enter());
