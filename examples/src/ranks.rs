@@ -33,7 +33,7 @@ pub fn join() -> Result<Group, Error> {
 /// and waits for them. Returns the exit status of the first that fails, otherwise 0.
 ///
 /// They use tcp unless `BREVITY_TRANSPORT` is set. They share the processors: each uses a rank's part of them
-/// as threads unless `RAYON_NUM_THREADS` is set. They share no memory unless `BREVITY_SHARED_MEMORY` is set,
+/// as threads, and a process of several ranks one thread, unless `RAYON_NUM_THREADS` is set. They share no memory unless `BREVITY_SHARED_MEMORY` is set,
 /// so that a method sends what it would send between hosts.
 ///
 /// # Errors
@@ -65,7 +65,7 @@ fn start_by(change: impl FnOnce(Launch) -> Launch, processes: usize, ranks: usiz
         Launch::new(&program, env::args_os().skip(1)).ranks(processes as u32).transport(transport()?);
     launch = change(launch);
     if env::var_os(THREADS).is_none() {
-        launch = launch.env(THREADS, threads_per_rank(ranks).to_string());
+        launch = launch.env(THREADS, threads_per_rank(processes, ranks).to_string());
     }
     if env::var_os(SHARED_MEMORY).is_none() {
         launch = launch.env(SHARED_MEMORY, "off");
@@ -112,7 +112,11 @@ fn transport() -> Result<Choice, Error> {
     })
 }
 
-fn threads_per_rank(ranks: usize) -> usize {
+/// Ranks that share a process compute in turn, and what one computes is measured on its thread.
+fn threads_per_rank(processes: usize, ranks: usize) -> usize {
+    if processes < ranks {
+        return 1;
+    }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (processors / ranks).max(1)
 }
@@ -138,7 +142,8 @@ mod tests {
 
     #[test]
     fn every_rank_has_a_thread() {
-        assert_eq!(threads_per_rank(usize::MAX), 1);
-        assert!(threads_per_rank(1) >= 1);
+        assert_eq!(threads_per_rank(usize::MAX, usize::MAX), 1);
+        assert!(threads_per_rank(1, 1) >= 1);
+        assert_eq!(threads_per_rank(1, 2), 1);
     }
 }

@@ -109,8 +109,8 @@ pub struct Step {
     pub lag: u64,
     /// The bytes of this step's messages, both ways.
     pub bytes: u64,
-    /// How long this rank has decoded the answers and added them to the parameters. In real time also on a
-    /// simulated network, where [`Group::compute`] charges it.
+    /// How long this rank's thread has decoded the answers and added them to the parameters: processor time,
+    /// which [`Group::compute`] charges on a simulated network.
     pub computing: Duration,
 }
 

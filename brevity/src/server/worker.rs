@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use brevity_collectives::Peers;
+use ucx_sys_wrap::sim::Stopwatch;
 
 use super::Step;
 use super::desk::{Desk, Sending};
@@ -222,9 +223,9 @@ impl Worker {
             reason,
         };
         let (payload, trailer) = Trailer::split(&bytes).map_err(refused)?;
-        let begun = Instant::now();
+        let stopwatch = Stopwatch::start();
         let applied = seat.take(plan, (payload, &trailer), parameters);
-        step.computing += begun.elapsed();
+        step.computing += stopwatch.elapsed();
         match applied {
             Ok(()) => {
                 if trailer.kind == Kind::Model && !self.has_fetched {

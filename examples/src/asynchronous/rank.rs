@@ -11,9 +11,10 @@ use crate::optimizer::Schedule;
 use crate::progress::Progress;
 use crate::trainer::Run;
 use brevity::server::{Charge, ParameterServer, Rule, Servers};
+use brevity::transport::sim::Stopwatch;
 use brevity::{Group, ReduceOp};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Trains by one method as a rank of `group`; all ranks make the same call. Rank 0 shows its progress. The
 /// rank that [reports](Job::reporter) returns the run.
@@ -202,17 +203,17 @@ impl<'a> Worker<'a> {
         server: &mut ParameterServer,
         parameters: &mut [Vec<f32>],
     ) -> Result<f64, Error> {
-        let begun = Instant::now();
+        let stopwatch = Stopwatch::start();
         self.model.set(parameters)?;
         let loss = self.model.forward_backward(self.job.dataset.train.batch(indices), &mut self.gradients)?;
         if !loss.is_finite() {
             return Err(Error::Diverged { method: self.name.to_string(), step: self.course.step(), loss });
         }
-        self.charge(begun.elapsed()).await;
+        self.charge(stopwatch.elapsed()).await;
         let before = self.group.now();
-        let begun = Instant::now();
+        let stopwatch = Stopwatch::start();
         server.push(&self.gradients, self.rate()).map_err(of_library)?;
-        self.group.compute(begun.elapsed()).await;
+        self.group.compute(stopwatch.elapsed()).await;
         let step = server.pull_async(parameters).await.map_err(of_library)?;
         self.group.compute(step.computing).await;
         self.communicating += self.group.now() - before;

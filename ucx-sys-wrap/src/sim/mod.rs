@@ -28,6 +28,7 @@ mod links;
 mod network;
 mod node;
 mod remote;
+mod stopwatch;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use parking_lot::Mutex;
 pub use self::driver::{Stuck, run};
 pub use self::links::{Fault, Links};
 pub use self::network::Passage;
+pub use self::stopwatch::Stopwatch;
 
 use self::links::duration;
 use self::network::{Network, Packet};
