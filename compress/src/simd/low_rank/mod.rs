@@ -12,6 +12,7 @@
 //! changes no sum.
 
 mod fused;
+mod product;
 mod strip;
 mod tiles;
 mod transposed;
@@ -20,14 +21,11 @@ use super::Level;
 use super::lanes::{Kernel, Simd, dispatch};
 use crate::dense::Element;
 use fused::Factors;
+use product::AddProduct;
 use strip::Strip;
 use tiles::{Panel, Totals};
 pub(crate) use tiles::{Tile, Tiles};
 use transposed::MultiplyTransposed;
-
-/// From this many elements on, a matrix is stored past the caches: shorter ones are still there when they are
-/// read (measured on Zen 4: a loss up to 24 MiB, a gain above 32).
-const LONG: usize = 1 << 23;
 
 /// Row lengths: `cols` of `M`, `rank` of `P` and `Q`. The slices give the number of rows.
 #[derive(Debug, Clone, Copy)]
@@ -236,46 +234,6 @@ impl<G: Element> Kernel for Accumulate<'_, G> {
     }
 }
 
-struct AddProduct<'a> {
-    m: &'a mut [f32],
-    product: Product<'a>,
-    sign: f32,
-    /// Whether `M` counts as zero.
-    replace: bool,
-    shape: Shape,
-    panel: &'a mut Panel,
-}
-
-impl Kernel for AddProduct<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self { m, product, sign, replace, shape: Shape { cols, rank }, panel } = self;
-        let mut strip = Strip::new();
-        let past_caches = replace && m.len() >= LONG;
-        for tile in Tiles::new(m.len(), cols) {
-            if tile.opens_panel() {
-                panel.load(product.q, rank, tile);
-            }
-            if replace {
-                strip.clear();
-            } else {
-                strip.read(s, m, cols, tile);
-            }
-            strip.add_product(s, product.p, sign, panel, rank, tile);
-            if past_caches {
-                strip.write_past_caches(s, m, cols, tile);
-            } else {
-                strip.write(s, m, cols, tile);
-            }
-        }
-        if past_caches {
-            s.fence();
-        }
-    }
-}
-
 /// Runs `$body` for columns `$first..$first + $columns` of the factors, in the order that is the same at all
 /// levels.
 macro_rules! for_columns {
@@ -340,29 +298,6 @@ mod tests {
         let mut error = m.clone();
         add_product(level, &mut error, Product { p: &p, q: &right }, -1.0, shape, &mut workspace);
         [m, p, left, right, out, error].concat().into_iter().map(f32::to_bits).collect()
-    }
-
-    /// What is stored past the caches, from any address on, is what is stored otherwise.
-    #[test]
-    fn a_long_matrix_is_reconstructed_like_a_short_one() {
-        let shape = Shape { cols: 4099, rank: 3 };
-        let rows = LONG / shape.cols + 2;
-        let mut generator = Generator::new(5);
-        let (mut p, mut q) = (vec![0.0; rows * shape.rank], vec![0.0; shape.cols * shape.rank]);
-        generator.fill_normal(&mut p);
-        generator.fill_normal(&mut q);
-        let (product, mut workspace) = (Product { p: &p, q: &q }, Workspace::default());
-        let mut expected = vec![0.0; rows * shape.cols];
-        add_product(Level::best(), &mut expected, product, 1.0, shape, &mut workspace);
-        for level in Level::available() {
-            for begin in 0..3 {
-                let mut found = vec![f32::NAN; begin + rows * shape.cols + 1];
-                let m = &mut found[begin..begin + rows * shape.cols];
-                reconstruct(level, m, product, shape, &mut workspace);
-                assert!(m == expected, "{} from {begin} on", level.name());
-                assert!(found[..begin].iter().chain(found.last()).all(|v| v.is_nan()), "{}", level.name());
-            }
-        }
     }
 
     /// With a pending product and whole tiles, which some levels do in one loop; also where a value is not
