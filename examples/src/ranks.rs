@@ -33,8 +33,8 @@ pub fn join() -> Result<Group, Error> {
 /// and waits for them. Returns the exit status of the first that fails, otherwise 0.
 ///
 /// They use tcp unless `BREVITY_TRANSPORT` is set. They share the processors: each uses a rank's part of them
-/// as threads, and a process of several ranks one thread, unless `RAYON_NUM_THREADS` is set. They share no memory unless `BREVITY_SHARED_MEMORY` is set,
-/// so that a method sends what it would send between hosts.
+/// as threads, and a process of several ranks one thread, unless `RAYON_NUM_THREADS` is set. They share no
+/// memory unless `BREVITY_SHARED_MEMORY` is set, so that a method sends what it would send between hosts.
 ///
 /// # Errors
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] if a rank can't be

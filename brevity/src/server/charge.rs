@@ -13,7 +13,7 @@ pub enum Charge {
     Nothing,
     /// So much for each byte of a request.
     PerByte(Duration),
-    /// As long as it takes this thread here ([`Stopwatch`]), times this factor. Runs are no longer equal then.
+    /// As long as this thread computes here ([`Stopwatch`]), times this factor. Runs are not equal then.
     Measured(f64),
 }
 
