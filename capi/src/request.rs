@@ -379,12 +379,15 @@ pub unsafe extern "C" fn brv_request_free(request: *mut brv_request) {
         return;
     }
     guard(|| {
-        // SAFETY: the handle was made by `Box::into_raw` in `hand_out`, and the caller in C gives it up.
-        let brv_request(call) = *unsafe { Box::from_raw(request) };
-        // In a forked child a function that ran in the parent does not end.
+        // SAFETY: the handle is live, as the caller in C guarantees.
+        let call = Arc::clone(&unsafe { &*request }.0);
+        // A function that runs may use the request until it returns. In a forked child one that ran in the
+        // parent does not return.
         if call.shared.group.check_process().is_ok() {
             call.notice.forget();
         }
+        // SAFETY: the handle was made by `Box::into_raw` in `hand_out`, and the caller in C gives it up.
+        drop(unsafe { Box::from_raw(request) });
         if Arc::strong_count(&call.shared) > 1 {
             drop(call);
         } else {

@@ -55,6 +55,12 @@ fn requests_end_over_tcp_with_threads() {
     launch_with(&variables, Choice::Tcp, &stage, &program, &[], 2);
 }
 
+/// valgrind sees whether a request is used after it was freed.
+#[test]
+fn functions_of_requests_run_while_these_are_freed() {
+    under_valgrind("callbacks.c", &[], 2);
+}
+
 #[test]
 fn requests_run_under_valgrind() {
     under_valgrind("requests.c", &[], 2);
