@@ -136,14 +136,17 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Runs a collective on dense vectors. Returns the output.
     ///
     /// # Errors
-    /// Those of the collective's check, before anything is sent; errors of the transport; the memory is lost.
+    /// Those of the collective's check, with which this rank leaves the call; errors of the transport. The
+    /// memory is lost.
     pub async fn run<C: Collective>(&self, collective: &C, memory: Memory<'env>) -> Result<Chunk<'env, u8>> {
-        let wish = self.ranks.plan().wishes.of(C::OPERATION).filter(|_| self.world_size() > 1);
-        // Only whole calls have a turn of the slots.
-        match wish.filter(|wish| *wish != Algorithm::Slots || self.may_use_slots(collective)) {
+        let plan = self.ranks.plan();
+        let wish = plan.wishes.of(C::OPERATION).filter(|_| self.world_size() > 1);
+        // Only whole calls have a turn of the slots, and only where all ranks have them: all decide alike.
+        let has_slots = || plan.ground.has_slots && self.may_use_slots(collective);
+        match wish.filter(|wish| *wish != Algorithm::Slots || has_slots()) {
             Some(algorithm) => self.run_by(algorithm, collective, memory).await,
             None => {
-                collective.check(memory.sizes(), self.place())?;
+                self.computed(collective.check(memory.sizes(), self.place()))?;
                 self.run_checked(collective, memory, None).await
             }
         }
@@ -159,7 +162,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
         collective: &C,
         memory: Memory<'env>,
     ) -> Result<Chunk<'env, u8>> {
-        collective.check(memory.sizes(), self.place())?;
+        self.computed(collective.check(memory.sizes(), self.place()))?;
         let work = collective.work(memory.sizes(), self.place());
         let work = (&work, self.may_use_slots(collective));
         self.ranks.plan().check(C::OPERATION, C::ROWS, work, algorithm)?;

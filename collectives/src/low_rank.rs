@@ -78,15 +78,15 @@ fn all_reduces(algorithm: Algorithm, work: &Work) -> (&'static Row, [Work; 2]) {
 /// results does so in [`in_standard_float_mode`].
 ///
 /// # Errors
-/// Those of [`check`], before anything is sent; [`Error::NonFinite`] and [`Error::Overflow`] on all ranks;
-/// errors of the transport.
+/// Those of [`check`], with which this rank leaves the call; [`Error::NonFinite`] and [`Error::Overflow`] on
+/// all ranks; errors of the transport.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
     batch: &mut Batch,
     matrices: &[&[f32]],
     tensors: &[u32],
 ) -> Result<Factors> {
-    check(batch, matrices)?;
+    call.computed(check(batch, matrices))?;
     let mut factors = Factors { p: call.zeros(batch.p_len())?, ..Factors::default() };
     let outcome = in_standard_float_mode(|| batch.left_factors(matrices, &mut factors.p));
     poison_unless(outcome, &mut factors.p, call, tensors);
@@ -113,7 +113,8 @@ pub async fn powersgd_all_reduce(
 ) -> Result<Factors> {
     let expected = powersgd.batch().p_len();
     if factors.p.len() != expected {
-        return Err(Error::Length { what: "the left factors", found: factors.p.len(), expected });
+        let found = factors.p.len();
+        return call.computed(Err(Error::Length { what: "the left factors", found, expected }));
     }
     all_reduce_factors(call, powersgd, factors, tensors, vectors).await
 }

@@ -127,7 +127,7 @@ fn sums_in_any_order_match_their_oracle() {
 }
 
 /// Threads that share memory, each taken for a rank of one of these hosts.
-fn on_hosts_with_slots<R: Send + 'static>(
+pub(crate) fn on_hosts_with_slots<R: Send + 'static>(
     hosts: &'static [u32],
     settings: Settings,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,
@@ -142,7 +142,7 @@ fn on_hosts_with_slots<R: Send + 'static>(
 }
 
 /// So many bytes a segment.
-fn in_segments(segment_bytes: usize) -> Settings {
+pub(crate) fn in_segments(segment_bytes: usize) -> Settings {
     Settings { timeout: Duration::from_secs(100), segment_bytes, ..Settings::default() }
 }
 

@@ -6,6 +6,7 @@
 mod averages;
 mod awaiting;
 mod blocks;
+mod bodies;
 mod coded;
 mod coded_gtopk;
 mod collectives;

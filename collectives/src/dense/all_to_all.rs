@@ -8,7 +8,7 @@ use crate::buffers::{Buffers, Layout, Memory, Sizes};
 use crate::call::Call;
 use crate::data::{DataType, Element};
 use crate::description::{Description, Operation};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{self, SlotTurn};
 use crate::plan::{Algorithm, Estimate, Ground, Row, Topology, Work, always, fastest, over_slots};
 
@@ -79,6 +79,12 @@ impl Collective for AllToAll {
     ];
 
     fn check(&self, memory: Sizes, place: Place) -> Result<()> {
+        let lists = |lengths: &Lengths| usize::from(lengths.is_uneven()) * place.world_size as usize;
+        let (sent, received) = (lists(&self.sent), lists(&self.received));
+        if sent != received {
+            let what = "the list of received lengths (list both or neither)";
+            return Err(Error::Length { what, found: received, expected: sent });
+        }
         let (sent, received) = self.layouts(memory, place.world_size)?;
         check_length("the received vector", memory.output, received.total(), self.size)?;
         match memory.input {

@@ -176,7 +176,10 @@ impl<L: Entries, C: BorrowMut<Coder> + Send + Sync> Compressed for GtopkAllReduc
     }
 }
 
+/// Checks what this rank hands in, before others know of the call.
 pub(super) fn check_limit(local: SparseView<'_>, limit: usize) -> Result<()> {
+    // The length: no index is above 2^32.
+    SparseView::new(local.dim(), &[], &[])?;
     if local.len() > limit {
         return Err(Error::Length { what: "the sparse vector", found: local.len(), expected: limit });
     }

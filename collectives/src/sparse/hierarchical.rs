@@ -268,7 +268,7 @@ impl Leaders<'_, '_, '_> {
         coder: &mut Coder,
         room: impl FnOnce(SparseView<'_>) -> std::result::Result<(), Compress>,
     ) -> Result<(Told, SparseVec)> {
-        let plan = self.plan.plan().across().unwrap_or_else(|| self.plan.plan());
+        let plan = self.plan.plan().leaders().unwrap_or_else(|| self.plan.plan());
         let work = topk::work(local.dim(), self.limit, coder.wire());
         let algorithm = plan.choose(Operation::TOPK_ALL_REDUCE, topk::ROWS, &work);
         match topk::reduce(&self.call, algorithm, local, self.limit, coder, self.tensors, room).await {
