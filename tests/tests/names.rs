@@ -62,6 +62,17 @@ fn every_variable_of_the_sources_is_in_the_list() {
     );
 }
 
+/// The library would warn of any other.
+#[test]
+fn every_variable_of_scripts_is_in_the_lists() {
+    let text = texts(&top().join("ci"), ".sh").concat();
+    let words = text.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_');
+    let used: BTreeSet<&str> = words.filter(|word| word.starts_with("BREVITY_")).collect();
+    let is_known = |name: &&&str| NAMES.contains(*name) || TEST_NAMES.contains(*name);
+    let unknown: Vec<_> = used.iter().filter(|name| !is_known(name)).collect();
+    assert!(used.len() > 5 && unknown.is_empty(), "add them to bootstrap/names.rs: {unknown:?}");
+}
+
 #[test]
 fn every_name_in_the_list_is_explained() {
     let mut text = texts(&top().join("docs"), ".md");
