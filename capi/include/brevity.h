@@ -25,7 +25,8 @@
  *             memory that is passed to a call with a request until the request has ended. Objects that a
  *             function makes belong to the caller, who frees them with the free function of the same prefix.
  *             Strings belong to the library.
- * Options     The last argument of a call that sends is a brv_options, or NULL for none.
+ * Options     The last argument of a call that sends is a brv_options, or NULL for none. brv_try_send and the
+ *             parts of a step (brv_exchange_begin, _ready, _finish) have none.
  * NULL        NULL is refused with BRV_ERR_ARGUMENT, except in these cases: the free functions do nothing
  *             for NULL; an array of 0 elements may be NULL; a place for a result that is marked "may be
  *             NULL"; functions that return no status say what they return for NULL. Pointers must be aligned
@@ -540,7 +541,8 @@ brv_status brv_group_abort(brv_group *group);
  * aborted and this waits until their memory may be reused: usually microseconds, and up to 10 seconds if a
  * peer that has stopped is reading it. Their requests, if not freed, then say BRV_ERR_ABORTED. May not be
  * called in a callback while there are such calls: the group is then aborted, and freed with its last
- * request.
+ * request. A function of brv_request_on_end may still run on another thread, or be about to: if it uses the
+ * group, wait for it before, by freeing its request or by a sign of your own.
  *
  * A process may exit without freeing, also while another thread is in a call on the group: that call fails or
  * does not return. */
@@ -580,7 +582,7 @@ brv_status brv_request_wait_any(brv_request *const *requests, size_t count, doub
 brv_status brv_request_wait_all(brv_request *const *requests, size_t count, double seconds);
 
 /* Gives up a send, a receive or a probe, or a wait for a server; collectives go on, because other ranks need
- * them, and one-sided operations too. A receive or probe that has found no message ends with BRV_ERR_CANCELED
+ * them. A receive or probe that has found no message ends with BRV_ERR_CANCELED
  * and takes none; one whose message has begun to come goes on. Of a send the receiver gets the whole message
  * or nothing, perhaps later. Answers of a server can be pulled later. The request must still be waited for,
  * and freed. BRV_OK, also if it has ended. */
@@ -995,8 +997,8 @@ brv_status brv_feedback_take_over(brv_feedback *feedback, brv_group *group, int3
  * anew from its seed, because the ranks may be a step apart. Does nothing to a feedback that has not been
  * used yet. Sends nothing.
  *
- * The group without the lost rank must have been made before, with brv_group_split, since the old one is
- * closed; or the ranks join a new job (brv_group_join, with the variables of that job). */
+ * The group without the lost rank comes from brv_group_shrink, or was made before, with brv_group_split; or
+ * the ranks join a new job (brv_group_join, with the variables of that job). */
 brv_status brv_feedback_rejoin(brv_feedback *feedback, brv_group *group);
 
 /* Averages the n elements at gradient over all ranks by gTop-k, in place (Shi et al., ICDCS 2019).
@@ -1323,9 +1325,10 @@ brv_status brv_exchange_finish(brv_exchange *exchange, float *const *gradients, 
  * others call begin. Its residuals are delivered as always, and it gets the same averages; the memory need
  * not be set. Averages are over all ranks, unless all have called average_over_participants before the first
  * call with the exchange: then they are over the ranks that have a gradient, which costs an all-reduce of 4
- * bytes. */
+ * bytes. Excluded tensors stay as they are. BRV_ERR_ARGUMENT changes nothing. */
 brv_status brv_exchange_average_over_participants(brv_exchange *exchange);
-brv_status brv_exchange_step_empty(brv_exchange *exchange, float *const *averages, size_t tensors);
+brv_status brv_exchange_step_empty(brv_exchange *exchange, float *const *averages, size_t tensors,
+                                   const brv_options *options);
 brv_status brv_exchange_begin_empty(brv_exchange *exchange);
 
 /* What one bucket of a step took on this rank, in seconds, and what it moved, without headers. */
@@ -1441,7 +1444,7 @@ brv_status brv_exchange_ready_typed(brv_exchange *exchange, size_t tensor, const
 brv_status brv_exchange_finish_typed(brv_exchange *exchange, void *const *gradients, size_t tensors,
                                      brv_type type);
 brv_status brv_exchange_step_empty_typed(brv_exchange *exchange, void *const *averages, size_t tensors,
-                                         brv_type type);
+                                         brv_type type, const brv_options *options);
 brv_status brv_exchange_go_on_typed(brv_exchange *exchange, brv_group *group, void *const *averages,
                                     size_t tensors, brv_type type, int32_t *delivered,
                                     const brv_options *options);
@@ -2052,7 +2055,8 @@ typedef enum brv_codec {
     BRV_CODEC_RAW = 2,
     BRV_CODEC_PACKED = 3,
     BRV_CODEC_RICE = 4,
-    BRV_CODEC_BITMAP = 5
+    BRV_CODEC_BITMAP = 5,
+    BRV_CODEC_MAX = BRV_ENUM_MAX
 } brv_codec;
 
 /* Writes the entries as a message to out: indices by the codec, values by the quantiser; and its number of
@@ -2148,7 +2152,7 @@ brv_status brv_plan_get_row(const brv_plan *plan, size_t index, brv_plan_row *ro
  *     brv_server_fetch(server, parameters, 1, NULL);
  *     while (...)
  *         brv_server_take_step(server, gradients, rate, parameters, 1, NULL, NULL);
- *     brv_server_leave(server);
+ *     brv_server_leave(server, NULL);
  */
 typedef struct brv_server brv_server;
 
@@ -2158,19 +2162,22 @@ typedef enum brv_server_method {
     BRV_SERVER_ASGD = 1,
     BRV_SERVER_GRADIENT_DROPPING = 2,
     BRV_SERVER_DGS = 3,
-    BRV_SERVER_DGC = 4
+    BRV_SERVER_DGC = 4,
+    BRV_SERVER_METHOD_MAX = BRV_ENUM_MAX
 } brv_server_method;
 
 /* What shards do with a gradient: -rate g; or AdaGrad. */
 typedef enum brv_server_rule {
     BRV_SERVER_SGD = 0,
-    BRV_SERVER_ADAGRAD = 1
+    BRV_SERVER_ADAGRAD = 1,
+    BRV_SERVER_RULE_MAX = BRV_ENUM_MAX
 } brv_server_rule;
 
 /* Among which entries the largest are selected: those of one tensor on one shard; all of a shard. */
 typedef enum brv_threshold {
     BRV_THRESHOLD_TENSOR = 0,
-    BRV_THRESHOLD_SHARD = 1
+    BRV_THRESHOLD_SHARD = 1,
+    BRV_THRESHOLD_MAX = BRV_ENUM_MAX
 } brv_threshold;
 
 /* Settings; equal on all ranks. Begin with BRV_SERVER_CONFIG_INIT, which is ASGD where every rank serves. */

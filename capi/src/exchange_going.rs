@@ -77,7 +77,13 @@ pub unsafe extern "C" fn brv_exchange_share_state(
         with_element!(r#type, T => {
             // SAFETY: the caller in C guarantees the memory of the parameters.
             let mut slices = unsafe { slices_of::<T>((starts, lengths), next.group.rank() == from) }?;
-            exchange.share_state_within(&next.group, from, &mut slices, timeout).map_err(Failure::from)
+            let was_closed = next.group.failure().is_some();
+            exchange.share_state_within(&next.group, from, &mut slices, timeout).map_err(|error| {
+                let failure = Failure::from(error);
+                // What has come can't be taken over: all ranks know of it.
+                let is_closed = !was_closed && next.group.failure().is_some();
+                if is_closed { failure.of_closed_group() } else { failure }
+            })
         })?;
         plan.move_to(next);
         Ok(())

@@ -5,10 +5,12 @@ use std::mem::size_of;
 use brevity::{BucketReport, Error as Facade, Step};
 
 use crate::boundary::{check, guard};
+use crate::callback::check_may_wait;
 use crate::element::OfGradients;
 use crate::exchange::{Plan, brv_exchange, plan_of};
 use crate::failure::Failure;
 use crate::memory::Stretch;
+use crate::options::{Options, brv_options, waiting_call};
 use crate::status::brv_status;
 
 /// What one bucket of a step took on this rank, in seconds, and what it moved.
@@ -59,9 +61,12 @@ pub unsafe extern "C" fn brv_exchange_step_empty(
     exchange: *mut brv_exchange,
     averages: *const *mut f32,
     tensors: usize,
+    options: *const brv_options,
 ) -> brv_status {
     // SAFETY: the caller in C guarantees the same.
-    guard(|| unsafe { step_empty(exchange, averages, tensors) })
+    let step = |options: &Options| unsafe { step_empty(exchange, averages, tensors, options) };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, step) }
 }
 
 /// Likewise, for averages of any type.
@@ -72,6 +77,7 @@ pub(crate) unsafe fn step_empty<E: OfGradients>(
     exchange: *mut brv_exchange,
     averages: *const *mut E,
     tensors: usize,
+    options: &Options,
 ) -> Result<(), Failure> {
     // SAFETY: the caller of this function guarantees a live exchange.
     let mut plan = unsafe { plan_of(exchange) }?;
@@ -81,10 +87,14 @@ pub(crate) unsafe fn step_empty<E: OfGradients>(
     let mut slices: Vec<&mut [E]> = stretches
         .into_iter()
         // SAFETY: the caller of this function guarantees memory that nobody else uses; the stretches are
-        // apart, as just checked, and set here.
-        .map(|stretch| unsafe { stretch.zeroed() })
+        // apart, as just checked. What is excluded, or refused, keeps its values.
+        .map(|stretch| unsafe { stretch.unset() })
         .collect();
-    Ok(plan.exchange()?.step_empty::<E, _>(&mut slices)?)
+    let exchange = plan.exchange()?;
+    Ok(match options.timeout() {
+        Some(timeout) => exchange.step_empty_within::<E, _>(&mut slices, timeout),
+        None => exchange.step_empty::<E, _>(&mut slices),
+    }?)
 }
 
 /// Begins a step.
@@ -178,6 +188,7 @@ pub(crate) unsafe fn finish<E: OfGradients>(
     gradients: *const *mut E,
     tensors: usize,
 ) -> Result<(), Failure> {
+    check_may_wait()?;
     // SAFETY: the caller of this function guarantees a live exchange.
     let mut plan = unsafe { plan_of(exchange) }?;
     // SAFETY: the caller of this function guarantees the pointers, and set memory that nobody else uses.

@@ -107,13 +107,16 @@ pub unsafe extern "C" fn brv_exchange_step_empty_typed(
     averages: *const *mut c_void,
     tensors: usize,
     r#type: brv_type,
+    options: *const brv_options,
 ) -> brv_status {
-    guard(|| {
+    let step = |options: &Options| {
         with_gradients!(r#type, E => {
             // SAFETY: the caller in C guarantees the same.
-            unsafe { step_empty(exchange, averages.cast::<*mut E>(), tensors) }
+            unsafe { step_empty(exchange, averages.cast::<*mut E>(), tensors, options) }
         })
-    })
+    };
+    // SAFETY: the caller in C guarantees options.
+    unsafe { waiting_call(options, step) }
 }
 
 /// Goes on in another group, whose ranks agree on the last step.

@@ -65,6 +65,16 @@ impl Failure {
         Self { text: format!("{}; {remedy}", self.text), ..self }
     }
 
+    /// The same of a call that has closed its group: others know of it.
+    pub(crate) fn of_closed_group(self) -> Self {
+        let status = match self.status {
+            brv_status::Exhausted => brv_status::Transport,
+            brv_status::Argument => brv_status::Protocol,
+            other => other,
+        };
+        Self { status, ..self }
+    }
+
     /// Whether the call was refused before anything was sent.
     pub(crate) fn has_sent_nothing(&self) -> bool {
         matches!(self.status, brv_status::Argument | brv_status::Exhausted | brv_status::Unsupported)

@@ -27,6 +27,11 @@ impl<T: Copy> Stretch<T> {
         Ok(Self { start, count })
     }
 
+    /// The same memory as bytes.
+    pub(crate) fn bytes(self) -> Stretch<u8> {
+        Stretch { start: self.start.cast(), count: self.count * size_of::<T>() }
+    }
+
     /// Whether the two have the same start and length.
     pub(crate) fn is_same(self, other: Self) -> bool {
         self.count == other.count && self.start == other.start
@@ -58,6 +63,17 @@ impl<T: Copy> Stretch<T> {
         let mut rising: Vec<Self> = stretches.iter().copied().filter(|stretch| stretch.count > 0).collect();
         rising.sort_unstable_by_key(|stretch| stretch.start);
         rising.windows(2).try_for_each(|pair| pair[0].check_apart(pair[1], names))
+    }
+
+    /// Refuses stretches of which one overlaps with one of `others`, which are apart from each other.
+    pub(crate) fn check_from_others(own: &[Self], others: &[Self], names: &str) -> Result<(), Failure> {
+        let mut rising: Vec<Self> = others.iter().copied().filter(|stretch| stretch.count > 0).collect();
+        rising.sort_unstable_by_key(|stretch| stretch.start);
+        own.iter().filter(|stretch| stretch.count > 0).try_for_each(|stretch| {
+            // Of those that begin before its end the last one ends last.
+            let end = rising.partition_point(|other| other.addresses().start < stretch.addresses().end);
+            rising[..end].last().map_or(Ok(()), |other| stretch.check_apart(*other, names))
+        })
     }
 
     /// The elements, for reading.
@@ -254,6 +270,19 @@ mod tests {
         // SAFETY: there are no elements.
         assert!(unsafe { nothing.read() }.is_empty());
         assert!(Stretch::<f32>::new(std::ptr::null(), 1, "values").is_err());
+    }
+
+    #[test]
+    fn the_last_that_begins_before_is_the_one_that_may_overlap() {
+        let values = [0.0_f32; 30];
+        let others = [stretch(&values[20..25]), stretch(&values[3..3]), stretch(&values[5..10])];
+        let check = |own: &[f32]| Stretch::check_from_others(&[stretch(own)], &others, "the two").is_ok();
+        for (begin, end) in [(0, 5), (10, 20), (25, 30), (7, 7)] {
+            assert!(check(&values[begin..end]), "{begin}..{end}");
+        }
+        for (begin, end) in [(0, 6), (9, 12), (6, 8), (0, 30), (24, 30), (10, 21)] {
+            assert!(!check(&values[begin..end]), "{begin}..{end}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) enum State {
     Begun(Box<ParameterServer>),
     /// A started call has it.
     Away(Away),
-    /// It has left, with what its shard has done, or could not begin.
+    /// It has left, with what its shard has done.
     Ended(Option<Served>),
 }
 
@@ -129,17 +129,14 @@ pub unsafe extern "C" fn brv_server_begin(
         let stretches = unsafe { serving.stretches(parameters, tensors, "parameters") }?;
         // SAFETY: the caller in C guarantees set memory that nobody writes.
         let slices: Vec<&[f32]> = stretches.into_iter().map(|stretch| unsafe { stretch.read() }).collect();
-        let builder = match std::mem::replace(&mut serving.state, State::Ended(None)) {
-            State::Building(builder) => builder,
-            other => {
-                serving.state = other;
-                return Err(Failure::argument("server has begun already: make another"));
-            }
+        let State::Building(builder) = &serving.state else {
+            return Err(Failure::argument("server has begun already: make another"));
         };
-        let builder = match options.timeout() {
-            Some(timeout) => builder.timeout(timeout),
-            None => *builder,
-        };
+        // The one that is kept is for another try, after a call that was refused.
+        let mut builder = builder.as_ref().clone();
+        if let Some(timeout) = options.timeout() {
+            builder = builder.timeout(timeout);
+        }
         serving.state = State::Begun(Box::new(builder.build(&slices)?));
         Ok(())
     };
@@ -197,6 +194,8 @@ pub unsafe extern "C" fn brv_server_take_step(
     let run = |options: &Options| {
         // SAFETY: the caller in C guarantees a live server.
         let mut serving = unsafe { serving_of(server) }?;
+        // SAFETY: the caller in C guarantees the pointers.
+        unsafe { serving.check_apart(gradients, parameters, tensors) }?;
         // SAFETY: the caller in C guarantees the pointers, and set memory that nobody writes.
         let gradients = unsafe { serving.slices(gradients, tensors) }?;
         // SAFETY: the caller in C guarantees the pointers, and memory that nobody else uses.
@@ -391,6 +390,24 @@ impl Serving {
         let stretches = unsafe { self.stretches(pointers, tensors, "the gradient") }?;
         // SAFETY: likewise.
         Ok(stretches.into_iter().map(|stretch| unsafe { stretch.read() }).collect())
+    }
+
+    /// Refuses gradients that overlap with parameters.
+    ///
+    /// # Safety
+    /// As for [`stretches`](Self::stretches), twice.
+    unsafe fn check_apart(
+        &self,
+        gradients: *const *const f32,
+        parameters: *const *mut f32,
+        tensors: usize,
+    ) -> Result<(), Failure> {
+        // SAFETY: the caller of this function guarantees the pointers.
+        let gradients = unsafe { self.stretches(gradients, tensors, "the gradient") }?;
+        // SAFETY: likewise.
+        let parameters = unsafe { self.stretches(parameters.cast(), tensors, "the parameters") }?;
+        Stretch::check_all_apart(&parameters, "the parameters of two tensors")?;
+        Stretch::check_from_others(&gradients, &parameters, "gradients and parameters")
     }
 
     /// The parameters of each tensor.

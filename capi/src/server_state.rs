@@ -86,8 +86,11 @@ pub unsafe extern "C" fn brv_server_residual(
         check(name, "name")?;
         // SAFETY: not NULL, as just checked; the caller in C guarantees text.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let residual = serving.begun()?.residual(&name);
-        let residual = residual.ok_or(brevity::Error::NoSuchTensor { tensor: name })?;
+        let server = serving.begun()?;
+        if !server.is_worker() {
+            return Err(Failure::argument("this rank only serves: ask a worker for its residual"));
+        }
+        let residual = server.residual(&name).ok_or(brevity::Error::NoSuchTensor { tensor: name })?;
         let out = Stretch::new(out.cast_const(), n, "out")?;
         out.check_count(residual.len())?;
         // SAFETY: the caller in C guarantees the memory of `out`.

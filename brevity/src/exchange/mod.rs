@@ -162,11 +162,24 @@ impl GradientExchange {
     /// As for [`average`](Self::average). `averages` are zeros then, but for
     /// [excluded](crate::Policy::excluded) tensors, which stay as they are.
     pub fn step_empty<E: GradientElement, G: AsMut<[E]>>(&mut self, averages: &mut [G]) -> Result<()> {
+        let timeout = self.group.timeout();
+        self.step_empty_within(averages, timeout)
+    }
+
+    /// Like [`step_empty`](Self::step_empty), with another timeout than that of the group.
+    ///
+    /// # Errors
+    /// As for [`step_empty`](Self::step_empty).
+    pub fn step_empty_within<E: GradientElement, G: AsMut<[E]>>(
+        &mut self,
+        averages: &mut [G],
+        timeout: Duration,
+    ) -> Result<()> {
         let mut slices = all_of(averages);
         self.check(&slices)?;
         let averaged = slices.iter_mut().zip(&self.parts.tensors).filter(|(_, tensor)| !tensor.is_excluded);
         averaged.for_each(|(slice, _)| slice.clear());
-        self.parts.average(&self.group, false, &mut slices)
+        self.parts.average(&self.group.with_timeout(timeout), false, &mut slices)
     }
 
     /// Starts an [`average`](Self::average) without blocking. The call owns the exchange and the gradients

@@ -70,6 +70,17 @@ impl Writer {
     }
 }
 
+/// Checks memory for the values of a message, which is read meanwhile.
+fn apart(
+    (start, count, name): (*mut f32, usize, &str),
+    (message, bytes): (*const c_void, usize),
+) -> Result<Stretch<f32>, Failure> {
+    let place = Stretch::new(start.cast_const(), count, name)?;
+    let message = Stretch::new(message.cast::<u8>(), bytes, "message")?;
+    place.bytes().check_apart(message, &format!("message and {name}"))?;
+    Ok(place)
+}
+
 /// Locks the quantiser behind a handle for this call.
 ///
 /// # Safety
@@ -237,10 +248,11 @@ pub unsafe extern "C" fn brv_quantiser_decode(
     guard(|| {
         // SAFETY: the caller in C guarantees a live quantiser.
         let writer = unsafe { writer_of(quantiser) }?;
+        let place = apart((out, count, "out"), (message, bytes))?;
         // SAFETY: the caller in C guarantees set memory that nobody writes.
         let message = unsafe { writer.value.read(message, bytes, count) }?;
         // SAFETY: the caller in C guarantees the memory of `out`.
-        let out = unsafe { Stretch::new(out.cast_const(), count, "out")?.unset() };
+        let out = unsafe { place.unset() };
         in_standard_float_mode(|| message.decode_into(out)).map_err(refused)
     })
 }
@@ -262,10 +274,11 @@ pub unsafe extern "C" fn brv_quantiser_add_to(
     guard(|| {
         // SAFETY: the caller in C guarantees a live quantiser.
         let writer = unsafe { writer_of(quantiser) }?;
+        let place = apart((dense, n, "dense"), (message, bytes))?;
         // SAFETY: the caller in C guarantees set memory that nobody writes.
         let message = unsafe { writer.value.read(message, bytes, n) }?;
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
-        let dense = unsafe { Stretch::new(dense.cast_const(), n, "dense")?.write() };
+        let dense = unsafe { place.write() };
         in_standard_float_mode(|| message.add_to(factor, dense)).map_err(refused)
     })
 }

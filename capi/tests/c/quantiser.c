@@ -107,6 +107,11 @@ static void formats(void)
         CHECK(brv_quantiser_add_to(quantiser, message, bytes, -2, sums, N) == BRV_OK);
         for (i = 0; i < N; i++)
             CHECK(fabs(sums[i] - (3 - 2 * decoded[i])) < 1e-3);
+        /* Values would be written over the message while it is read. */
+        CHECK_FAILS(brv_quantiser_decode(quantiser, sums, bytes, sums, N), BRV_ERR_ARGUMENT,
+                    "message and out overlap");
+        CHECK_FAILS(brv_quantiser_add_to(quantiser, (char *)(sums + N) - bytes, bytes, 1, sums, N),
+                    BRV_ERR_ARGUMENT, "message and dense overlap");
         brv_quantiser_free(quantiser);
     }
 }

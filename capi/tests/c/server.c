@@ -120,6 +120,10 @@ static void works(brv_group *group, brv_server *server, int serves_too)
             CHECK(brv_server_pull(server, places, TENSORS, NULL, &options) == BRV_OK);
         }
     }
+    slices[0] = parameters[1];
+    CHECK_FAILS(brv_server_take_step(server, slices, 1, places, TENSORS, &step, &options), BRV_ERR_ARGUMENT,
+                "gradients and parameters overlap");
+    slices[0] = gradients[0];
     gradients[1][3] = NAN;
     CHECK(brv_server_push(server, slices, 1, TENSORS, &options) == BRV_ERR_NON_FINITE);
     gradients[1][3] = 0;
@@ -212,6 +216,7 @@ static void serves(brv_group *group, brv_server *server)
     brv_options options = within(60);
     float sums[FIRST + SECOND] = {0};
 
+    CHECK_FAILS(brv_server_residual(server, names[0], sums, counts[0]), BRV_ERR_ARGUMENT, "only serves");
     CHECK(brv_server_serve(server, 0.01, NULL) == BRV_PENDING);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
     CHECK(brv_barrier(group, NULL) == BRV_OK);
@@ -249,8 +254,13 @@ int main(void)
     refuses(group);
     for (servers = 0; servers < (brv_group_size(group) > 1 ? 2 : 1); servers++) {
         brv_server *server = make(group, servers);
+        /* A call that is refused can be corrected. */
+        zeros[1] = NAN;
+        CHECK(brv_server_begin(server, parameters, TENSORS, NULL) == BRV_ERR_NON_FINITE);
+        CHECK_FAILS(brv_server_fetch(server, NULL, 0, NULL), BRV_ERR_ARGUMENT, "tensors is 0");
+        zeros[1] = 0;
         CHECK(brv_server_begin(server, parameters, TENSORS, NULL) == BRV_OK);
-        CHECK(brv_server_begin(server, parameters, TENSORS, NULL) == BRV_ERR_ARGUMENT);
+        CHECK_FAILS(brv_server_begin(server, parameters, TENSORS, NULL), BRV_ERR_ARGUMENT, "begun already");
         if (brv_server_is_worker(server)) {
             works(group, server, servers == 0);
         } else {

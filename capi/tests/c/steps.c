@@ -93,7 +93,7 @@ static void participants(brv_group *group)
                 CHECK(brv_exchange_begin_empty(exchange) == BRV_OK);
                 CHECK(brv_exchange_finish(exchange, pointers, TENSORS) == BRV_OK);
             } else {
-                CHECK(brv_exchange_step_empty(exchange, pointers, TENSORS) == BRV_OK);
+                CHECK(brv_exchange_step_empty(exchange, pointers, TENSORS, NULL) == BRV_OK);
             }
         } else if (by_steps) {
             CHECK(brv_exchange_begin(exchange) == BRV_OK);
@@ -105,7 +105,7 @@ static void participants(brv_group *group)
     }
     CHECK_FAILS(brv_exchange_average_over_participants(exchange), BRV_ERR_ARGUMENT, "before the first call");
     CHECK_FAILS(brv_exchange_average_over_participants(NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
-    CHECK_FAILS(brv_exchange_step_empty(NULL, pointers, TENSORS), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK_FAILS(brv_exchange_step_empty(NULL, pointers, TENSORS, NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
     CHECK_FAILS(brv_exchange_begin_empty(NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
     brv_exchange_free(exchange);
 }
@@ -132,7 +132,8 @@ static void refusals(brv_group *group)
     CHECK(brv_exchange_begin(exchange) == BRV_OK);
     CHECK_FAILS(brv_exchange_begin(exchange), BRV_ERR_ARGUMENT, "in the middle of a step");
     CHECK_FAILS(brv_exchange_average(exchange, pointers, TENSORS, NULL), BRV_ERR_ARGUMENT, "in the middle");
-    CHECK_FAILS(brv_exchange_step_empty(exchange, pointers, TENSORS), BRV_ERR_ARGUMENT, "in the middle");
+    CHECK_FAILS(brv_exchange_step_empty(exchange, pointers, TENSORS, NULL), BRV_ERR_ARGUMENT,
+                "in the middle");
     CHECK(values[0][0] == (float)number(0, brv_group_rank(group), 0, 1000));
     CHECK_FAILS(brv_exchange_load(exchange, values, 8), BRV_ERR_ARGUMENT, "in the middle");
     CHECK_FAILS(brv_exchange_saved_size(exchange, &size), BRV_ERR_ARGUMENT, "in the middle");

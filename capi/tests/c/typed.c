@@ -127,7 +127,7 @@ static void step_by(int way, brv_exchange *exchange, values *all, brv_type type,
                   == BRV_OK);
         CHECK(brv_exchange_finish_typed(exchange, pointers, TENSORS, type) == BRV_OK);
     } else if (is_last) {
-        CHECK(brv_exchange_step_empty_typed(exchange, pointers, TENSORS, type) == BRV_OK);
+        CHECK(brv_exchange_step_empty_typed(exchange, pointers, TENSORS, type, NULL) == BRV_OK);
     } else {
         CHECK(brv_exchange_average_typed(exchange, pointers, TENSORS, type, NULL) == BRV_OK);
     }
@@ -249,7 +249,7 @@ static void wrong_calls(brv_exchange *exchange, void **pointers)
         CHECK_FAILS(brv_exchange_ready_typed(exchange, 1, pointers[1], lengths[1], type), BRV_ERR_ARGUMENT,
                     words);
         CHECK_FAILS(brv_exchange_finish_typed(exchange, pointers, TENSORS, type), BRV_ERR_ARGUMENT, words);
-        CHECK_FAILS(brv_exchange_step_empty_typed(exchange, pointers, TENSORS, type), BRV_ERR_ARGUMENT,
+        CHECK_FAILS(brv_exchange_step_empty_typed(exchange, pointers, TENSORS, type, NULL), BRV_ERR_ARGUMENT,
                     words);
     }
     memcpy(crooked, pointers, sizeof crooked);
