@@ -6,7 +6,7 @@ use brevity_collectives::Group;
 use brevity_compress::{Error as Compress, codec};
 
 use super::ParameterServer;
-use super::method::{Method, Rule};
+use super::method::{Method, Rule, Values};
 use super::seat::{Aside, Seat};
 use super::shard::{Reply, Shard};
 use super::shard_tests::{LENS, NOW, World, builder, plan, zeros};
@@ -55,25 +55,37 @@ fn adagrad_takes_any_gradient() {
     assert!((world.shard.model[0] + 0.5).abs() < 1e-6 && (world.shard.model[1] - 0.5).abs() < 1e-6);
 }
 
-/// By every codec, also one that does not suit the few entries.
+/// By every codec, also one that does not suit the few entries, and with values of every format, also with
+/// more columns than entries.
 #[test]
-fn answers_fit_their_place() {
+fn messages_fit_their_place() {
     let codecs = codec::IndexCodec::ALL.map(codec::Choice::Only);
     for codec in [codec::Choice::Fast, codec::Choice::Smallest].into_iter().chain(codecs) {
-        let method = Method::gradient_dropping(1e-4);
-        let builder = ParameterServer::builder(&Group::solo()).tensor("long", [100_000]).method(method);
-        let plan = plan(builder.codec(codec), 1);
+        check_lengths(codec, Values::F32);
+    }
+    for values in Values::ALL.into_iter().chain([1000, 200_000].map(Values::OneBitColumns)) {
+        check_lengths(codec::Choice::Fast, values);
+        check_lengths(codec::Choice::Only(codec::IndexCodec::Raw), values);
+    }
+}
+
+fn check_lengths(codec: codec::Choice, values: Values) {
+    for density in [1e-4, 1.0] {
+        let builder = ParameterServer::builder(&Group::solo()).tensor("long", [100_000]);
+        let builder = builder.method(Method::gradient_dropping(density)).codec(codec).values(values);
+        let plan = plan(builder, 1);
         let mut shard = Shard::new(&plan, 0, vec![0.0; 100_000]).unwrap();
         let mut seat = Seat::new(&plan, 0).unwrap();
-        let gradient: Vec<f32> = (0..100_000u32).map(|index| (index * 7919 % 100_003) as f32).collect();
+        let gradient: Vec<f32> = (1..=100_000u32).map(|index| (index * 7919 % 100_003) as f32).collect();
         let (mut out, fetch) = (Vec::new(), seat.request(Kind::Fetch));
         shard.handle(0, &fetch, NOW, &mut out);
         let push = seat.push(&plan, &[gradient], 1.0).unwrap();
-        assert!(push.len() <= plan.longest_request(0));
+        let (found, room) = (push.len(), plan.longest_request(0));
+        assert!(found <= room, "{codec:?}, {values}: a push of {found} bytes in {room}");
         shard.handle(0, &push, NOW, &mut out);
         assert_eq!(Trailer::split(&out[1].bytes).unwrap().1.kind, Kind::Answer);
         let (found, room) = (out[1].bytes.len(), plan.longest_answer(0));
-        assert!(found <= room, "{codec:?}: {found} bytes in {room}");
+        assert!(found <= room, "{codec:?}, {values}: an answer of {found} bytes in {room}");
     }
 }
 

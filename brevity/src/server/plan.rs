@@ -12,6 +12,9 @@ use super::shard::REASON_BYTES;
 use super::trailer::TRAILER_BYTES;
 use crate::error::{Error, Result};
 
+/// What indices may take in bytes beyond 4 for each: packed ones have a width for each block.
+const INDEX_SLACK: usize = 1024;
+
 pub(super) struct Plan {
     pub(super) layout: Layout,
     pub(super) roles: Roles,
@@ -39,7 +42,7 @@ impl Plan {
 
     /// The longest request to a shard, in bytes.
     pub(super) fn longest_request(&self, shard: usize) -> usize {
-        longest_sparse(self.layout.shards[shard].len) + TRAILER_BYTES
+        self.longest_sparse(shard, self.layout.shards[shard].len) + TRAILER_BYTES
     }
 
     /// The longest reply of a shard that is the whole model, in bytes.
@@ -49,16 +52,21 @@ impl Plan {
 
     /// The longest answer of a shard, in bytes.
     pub(super) fn longest_answer(&self, shard: usize) -> usize {
-        let entries: usize = self.answer_limits(shard).sum();
-        match self.secondary {
-            None => self.longest_model(shard),
-            Some(_) => {
-                // However few entries there are, it has a bit for each element.
-                let is_bitmap = self.codec == Choice::Only(IndexCodec::Bitmap);
-                let bitmap = if is_bitmap { self.layout.shards[shard].len / 8 } else { 0 };
-                (longest_sparse(entries) + bitmap).max(REASON_BYTES) + TRAILER_BYTES
-            }
+        if self.secondary.is_none() {
+            return self.longest_model(shard);
         }
+        let entries = self.answer_limits(shard).sum();
+        self.longest_sparse(shard, entries).max(REASON_BYTES) + TRAILER_BYTES
+    }
+
+    /// The longest message of so many entries of a shard, or dense values of a whole shard, in bytes. Values
+    /// may take more than 4 bytes each: those in columns have a mean for each column, however few there are.
+    fn longest_sparse(&self, shard: usize, entries: usize) -> usize {
+        let is_bitmap = self.codec == Choice::Only(IndexCodec::Bitmap);
+        // However few entries there are, it has a bit for each element.
+        let bitmap = if is_bitmap { self.layout.shards[shard].len / 8 } else { 0 };
+        let indices = bitmap.max(4 * entries) + INDEX_SLACK;
+        HEADER_BYTES.saturating_add(indices).saturating_add(self.values.most_bytes(entries))
     }
 
     /// The most entries of an answer, for each lane of a shard.
@@ -122,10 +130,4 @@ impl Plan {
         zeros.resize(len, 0.0);
         Ok(zeros)
     }
-}
-
-/// The longest sparse or dense message of so many elements: values of 4 bytes, and indices in a bitmap if all
-/// are there; every other codec is shorter, or chosen by the caller and at most 4 bytes an index.
-fn longest_sparse(len: usize) -> usize {
-    HEADER_BYTES + 8 * len + 1024
 }
