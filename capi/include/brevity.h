@@ -2232,7 +2232,8 @@ int32_t brv_server_is_worker(const brv_server *server);
 
 /* Replaces the parameters by the model. Every worker begins with this, also one that comes late.
  * BRV_ERR_PEER_LOST if a server has died or ended, with its rank; BRV_ERR_TIMEOUT if one does not answer
- * within the timeout; BRV_ERR_PROTOCOL if one refuses. None of these closes the group. */
+ * within the timeout; BRV_ERR_PROTOCOL if one refuses. None of these closes the group. After an error, and
+ * after a request that was canceled, fetch again: pushes and pulls are refused until then. */
 brv_status brv_server_fetch(brv_server *server, float *const *parameters, size_t tensors,
                             const brv_options *options);
 brv_status brv_iserver_fetch(brv_server *server, float *const *parameters, size_t tensors,

@@ -123,7 +123,8 @@ impl ParameterServer {
 
     /// Replaces the parameters by the model, as it is at each shard. Every worker begins with this, also one
     /// that comes late. After a failure it begins anew: what it was owed is in the model. Answers that were
-    /// not pulled are waited for first; what they hold is in the model, too.
+    /// not pulled are waited for first; what they hold is in the model, too, and in no parameters: after an
+    /// error, and if the call is given up, this worker has to fetch before it pushes or pulls again.
     ///
     /// # Errors
     /// [`Error::Shape`]; [`Error::Order`] on a rank that does not work. [`Error::ServerLost`],
@@ -133,6 +134,7 @@ impl ParameterServer {
     pub fn fetch<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
         self.check(parameters)?;
         let (worker, around) = self.worker()?;
+        worker.has_fetched = false;
         worker.wait(&around, UNUSED)?;
         worker.begin_to_fetch(&around);
         worker.wait(&around, Some(parameters))?;
@@ -147,6 +149,7 @@ impl ParameterServer {
     pub async fn fetch_async<T: AsMut<[f32]>>(&mut self, parameters: &mut [T]) -> Result<()> {
         self.check(parameters)?;
         let (worker, around) = self.worker()?;
+        worker.has_fetched = false;
         worker.wait_async(&around, UNUSED).await?;
         worker.begin_to_fetch(&around);
         worker.wait_async(&around, Some(parameters)).await?;

@@ -158,9 +158,34 @@ fn a_fetch_brings_the_whole_model() {
     server.push(&[[0.0f32; 4]], 1.0).unwrap();
     let is_silent = |ended| matches!(ended, Err(Error::ServerSilent { .. }));
     assert!(is_silent(fetched(&mut server)) && is_silent(fetched(&mut server)));
+    is_refused_until_a_fetch(&mut server);
     drop(shard);
     server.set_timeout(Duration::from_secs(60));
     assert_eq!(fetched(&mut server).unwrap(), [7.0, 7.0, 4.0, 3.0]);
+}
+
+/// The answer that it waits for is in no parameters.
+fn is_refused_until_a_fetch(server: &mut ParameterServer) {
+    let pulled = server.pull(&mut [vec![0.0f32; 4]]);
+    assert!(matches!(pulled, Err(Error::Order { what: "a pull before a fetch", .. })), "{pulled:?}");
+    let pushed = server.push(&[[0.0f32; 4]], 1.0);
+    assert!(matches!(pushed, Err(Error::Order { what: "a push before a fetch", .. })), "{pushed:?}");
+}
+
+/// While it waits for the answer to a push.
+#[test]
+fn a_fetch_that_is_given_up_is_made_again() {
+    let (mut server, mut parameters) = stepped();
+    let desk = Arc::clone(&server.desk.as_ref().unwrap().counter);
+    let shard = desk.shard.lock().unwrap();
+    server.push(&[[0.0f32; 4]], 1.0).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(pin!(server.fetch_async(&mut parameters)).poll(&mut context).is_pending());
+    drop(shard);
+    is_refused_until_a_fetch(&mut server);
+    server.fetch(&mut parameters).unwrap();
+    assert_eq!(parameters[0], server.model().unwrap().1);
+    server.pull(&mut parameters).unwrap();
 }
 
 /// Runs this on both of two ranks.

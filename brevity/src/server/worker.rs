@@ -29,7 +29,8 @@ const AT_ONCE: u32 = 16;
 pub(super) struct Worker {
     pub(super) seats: Vec<Seat>,
     lines: Vec<Line>,
-    /// Whether it has the model.
+    /// Whether its parameters are the model but for what it is owed. Not while it fetches: answers that come
+    /// then are dropped.
     pub(super) has_fetched: bool,
     /// The awaited waits that have ended at once, in a row.
     at_once: u32,
@@ -82,7 +83,6 @@ impl Worker {
 
     /// Asks all shards for the model. Nothing else is waited for.
     pub(super) fn begin_to_fetch(&mut self, around: &Around<'_>) {
-        self.has_fetched = false;
         for (line, seat) in self.lines.iter_mut().zip(&self.seats) {
             let room = around.plan.longest_model(seat.shard);
             line.ask(around, Kind::Fetch, seat.request(Kind::Fetch), room);

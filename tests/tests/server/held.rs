@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use brevity::server::{ServerBuilder, Servers};
+use brevity::server::{Method, ServerBuilder, Servers};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Error, Group, ParameterServer, Settings};
@@ -150,6 +150,30 @@ fn a_worker_that_hangs_is_waited_for_until_the_patience() {
         // The shard looks again when the other worker is heard of.
         let waited = worker.cluster.now();
         assert!(waited >= SLOWNESS && waited < SLOWNESS * 2, "{waited:?}");
+        worker
+    });
+}
+
+/// One shard has answered the push, and the other not: its answer is in no parameters, so a pull would miss
+/// it for good.
+#[test]
+fn a_fetch_that_fails_is_made_again() {
+    let stall = Fault::Stall { rank: Rank(3), at: Duration::from_secs(1), lasting: SLOWNESS / 3 };
+    let two = |builder: ServerBuilder| {
+        builder.servers(Servers::Dedicated(2)).staleness(1).method(Method::gradient_dropping(1.0))
+    };
+    simulate(4, two, vec![stall], |mut worker| async move {
+        worker.server.set_timeout(Duration::from_secs(5));
+        worker.server.group().compute(Duration::from_secs(2)).await;
+        worker.server.push(&gradients(0, 0), 1.0).unwrap();
+        let ended = worker.server.fetch_async(&mut worker.parameters).await;
+        assert!(matches!(ended, Err(Error::ServerSilent { shard: 1, .. })), "{ended:?}");
+        let pulled = worker.pull().await;
+        assert!(matches!(pulled, Err(Error::Order { .. })), "{pulled:?}");
+        worker.server.set_timeout(TIMEOUT);
+        worker.server.fetch_async(&mut worker.parameters).await.unwrap();
+        let fetched = worker.parameters.concat();
+        assert!(fetched.iter().zip(gradients(0, 0).concat()).all(|(model, g)| *model == -g), "{fetched:?}");
         worker
     });
 }
