@@ -70,7 +70,8 @@ impl Shard {
 
     /// Lets a worker begin, or begin again: it gets the whole model and is owed nothing.
     pub(super) fn admit(&mut self, worker: usize, now: Duration) -> Checked {
-        let slowest = self.slowest(now);
+        // If nothing was heard of the others for long, they are still where they were.
+        let slowest = self.slowest(now).or_else(|| self.here().map(Client::steps).min());
         let client = &mut self.clients[worker];
         if !self.plan.method.is_dense() && client.owed.is_empty() {
             let lanes = self.plan.layout.shards[self.number].lanes.iter();
@@ -109,11 +110,13 @@ impl Shard {
     /// its silence says nothing.
     fn slowest(&self, now: Duration) -> Option<u64> {
         let patience = self.plan.patience;
-        let counts = self.clients.iter().filter(|client| {
-            let is_awake = client.is_held || now.saturating_sub(client.heard) <= patience;
-            client.presence == Presence::Here && is_awake
-        });
-        counts.map(Client::steps).min()
+        let is_awake = |client: &&Client| client.is_held || now.saturating_sub(client.heard) <= patience;
+        self.here().filter(is_awake).map(Client::steps).min()
+    }
+
+    /// The workers that have fetched and not left.
+    fn here(&self) -> impl Iterator<Item = &Client> {
+        self.clients.iter().filter(|client| client.presence == Presence::Here)
     }
 
     /// The end of a reply.

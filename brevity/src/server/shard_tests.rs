@@ -354,6 +354,19 @@ fn nobody_waits_for_steps_from_before_a_worker_came() {
     let ahead = [0, 0, 0].map(|worker| push(&mut world, worker));
     assert_eq!((ahead, push(&mut world, 1)), ([1, 1, 0], 2), "they are level when it comes");
 
+    // Also if nothing was heard of the others for long.
+    let mut world = new();
+    world.ask(1, Kind::Leave);
+    for _ in 0..10 {
+        assert_eq!(push(&mut world, 0), 1);
+    }
+    let (fetch, patience) = (world.seats[1].request(Kind::Fetch), world.plan.patience);
+    let mut out = Vec::new();
+    world.shard.handle(1, &fetch, NOW + 2 * patience, &mut out);
+    assert_eq!(world.shard.clients[1].steps(), 10);
+    let ahead = [0, 0, 0].map(|worker| push(&mut world, worker));
+    assert_eq!((ahead, push(&mut world, 1)), ([1, 1, 0], 2));
+
     let mut world = new();
     world.shard.clients = [10, 0].map(|applied| Client { applied, ..Client::default() }).into();
     world.seats[0].step = 10;
