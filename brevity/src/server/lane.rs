@@ -1,7 +1,7 @@
 //! What a worker keeps for one range of a shard in which the largest entries are selected.
 
 use brevity_compress::feedback::{Compressor, Gradient, Residual, TopK};
-use brevity_compress::momentum::{Clip, MomentumCorrection, SparsificationAware};
+use brevity_compress::momentum::{MomentumCorrection, SparsificationAware};
 use brevity_compress::{Density, Error, SparseVec, SparseView};
 
 use super::method::{Kind, Method};
@@ -16,7 +16,7 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    pub(super) fn new(method: Method, len: usize, workers: usize) -> Result<Self, Error> {
+    pub(super) fn new(method: Method, len: usize) -> Result<Self, Error> {
         let top_k = |density| Density::new(density).map(|density| TopK::new(density.entries(len)));
         Ok(match method.0 {
             Kind::Asgd => Self::Dense(Residual::new(0)),
@@ -24,12 +24,8 @@ impl Lane {
             Kind::Dgs { density, momentum } => {
                 Self::Aware(SparsificationAware::new(len, top_k(density)?, momentum)?)
             }
-            Kind::Dgc { density, momentum, clip } => {
-                let correction = MomentumCorrection::new(len, top_k(density)?, momentum)?;
-                Self::Corrected(match clip {
-                    Some(limit) => correction.with_clip(Clip::new(limit, workers)?),
-                    None => correction,
-                })
+            Kind::Dgc { density, momentum, .. } => {
+                Self::Corrected(MomentumCorrection::new(len, top_k(density)?, momentum)?)
             }
         })
     }
@@ -43,13 +39,19 @@ impl Lane {
         }
     }
 
-    /// Adds a gradient, and takes out what is pushed.
-    pub(super) fn compress(&mut self, gradient: &[f32], rate: f32, out: &mut SparseVec) -> Result<(), Error> {
+    /// Adds a gradient, and takes out what is pushed. It is clipped by the factor: 1, but for momentum
+    /// correction.
+    pub(super) fn compress(
+        &mut self,
+        (gradient, factor): (&[f32], f32),
+        rate: f32,
+        out: &mut SparseVec,
+    ) -> Result<(), Error> {
         match self {
             Self::Dense(_) => Ok(()),
             Self::Dropping(residual, top_k) => top_k.feed(residual, Gradient::from(gradient), out),
             Self::Aware(aware) => aware.compress(gradient, rate, out),
-            Self::Corrected(corrected) => corrected.compress(gradient, out),
+            Self::Corrected(corrected) => corrected.compress_scaled(gradient, factor, out),
         }
     }
 

@@ -82,12 +82,27 @@ impl ShardLayout {
         tensors: &'a [T],
         flat: &'a mut Vec<f32>,
     ) -> &'a [f32] {
-        if let Some(Piece { tensor, range, .. }) = self.pieces.iter().find(|piece| piece.at == *lane) {
-            return &tensors[*tensor].as_ref()[range.clone()];
+        self.scaled(lane, (tensors, &[]), flat).0
+    }
+
+    /// The same for gradients that are scaled by a factor for each tensor, if there are any. Returns the
+    /// factor by which the lane is still to be scaled.
+    pub(super) fn scaled<'a, T: AsRef<[f32]>>(
+        &self,
+        lane: &Range<usize>,
+        (tensors, factors): (&'a [T], &[f32]),
+        flat: &'a mut Vec<f32>,
+    ) -> (&'a [f32], f32) {
+        let factor = |piece: &Piece| factors.get(piece.tensor).copied().unwrap_or(1.0);
+        if let Some(piece) = self.pieces.iter().find(|piece| piece.at == *lane) {
+            return (&tensors[piece.tensor].as_ref()[piece.range.clone()], factor(piece));
         }
         flat.resize(self.len, 0.0);
         self.gather(tensors, flat);
-        &flat[lane.clone()]
+        for piece in self.pieces.iter().filter(|piece| factor(piece) != 1.0) {
+            flat[piece.at.clone()].iter_mut().for_each(|value| *value *= factor(piece));
+        }
+        (&flat[lane.clone()], 1.0)
     }
 
     /// The tensor that holds an element of the shard.

@@ -79,7 +79,7 @@ fn check_lengths(codec: codec::Choice, values: Values) {
         let gradient: Vec<f32> = (1..=100_000u32).map(|index| (index * 7919 % 100_003) as f32).collect();
         let (mut out, fetch) = (Vec::new(), seat.request(Kind::Fetch));
         shard.handle(0, &fetch, NOW, &mut out);
-        let push = seat.push(&plan, &[gradient], 1.0).unwrap();
+        let push = seat.push(&plan, (&[gradient], &[]), 1.0).unwrap();
         let (found, room) = (push.len(), plan.longest_request(0));
         assert!(found <= room, "{codec:?}, {values}: a push of {found} bytes in {room}");
         shard.handle(0, &push, NOW, &mut out);
@@ -112,10 +112,10 @@ fn a_dense_push_that_overflows_takes_nothing() {
     assert_eq!(residual(&seat), kept);
     let mut gradients = LENS.map(|len| vec![1e10f32; len]);
     gradients[1][0] = f32::MAX;
-    let pushed = seat.push(&plan, &gradients, 1.0);
+    let pushed = seat.push(&plan, (&gradients, &[]), 1.0);
     assert!(matches!(pushed, Err((1, Compress::NonFinite { index: 0, .. }))), "{pushed:?}");
     assert_eq!((residual(&seat), seat.step, seat.aside.len()), (kept, 0, 0));
     gradients[1][0] = 0.0;
-    seat.push(&plan, &gradients, 1.0).unwrap();
+    seat.push(&plan, (&gradients, &[]), 1.0).unwrap();
     assert!(residual(&seat).is_empty(), "it is pushed with the next one");
 }

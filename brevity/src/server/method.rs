@@ -54,8 +54,10 @@ impl Method {
         Self(Kind::Dgc { density, momentum, clip: None })
     }
 
-    /// Clips gradients so that those of all workers together have a norm of at most `limit`. No effect on
-    /// other methods than [`dgc`](Self::dgc).
+    /// Clips the gradient of each tensor before it is added: to a norm of `limit / sqrt(W)` on each of `W`
+    /// workers, so that the sum of independent ones has about `limit`, as
+    /// [`Policy::clip`](crate::Policy::clip) does. The norm is that of the whole tensor, however it is cut
+    /// into shards. No effect on other methods than [`dgc`](Self::dgc).
     #[must_use]
     pub const fn clip(mut self, limit: f64) -> Self {
         if let Kind::Dgc { clip, .. } = &mut self.0 {
@@ -73,6 +75,11 @@ impl Method {
                 Some(density)
             }
         }
+    }
+
+    /// The limit of [`clip`](Self::clip).
+    pub(super) const fn clipping(self) -> Option<f64> {
+        if let Kind::Dgc { clip, .. } = self.0 { clip } else { None }
     }
 
     pub(super) const fn is_dense(self) -> bool {

@@ -51,8 +51,7 @@ pub(super) enum Aside {
 impl Seat {
     pub(super) fn new(plan: &Plan, shard: usize) -> Result<Self> {
         let layout = &plan.layout.shards[shard];
-        let workers = plan.roles.workers.len();
-        let lane = |lane: &Range<usize>| Lane::new(plan.method, lane.len(), workers).map_err(refused);
+        let lane = |lane: &Range<usize>| Lane::new(plan.method, lane.len()).map_err(refused);
         let lanes = layout.lanes.iter().map(lane).collect::<Result<_>>()?;
         let work = Work {
             flat: Vec::new(),
@@ -74,7 +73,8 @@ impl Seat {
         message
     }
 
-    /// Adds gradients, which are finite, to the residuals, and makes the next push.
+    /// Adds gradients, which are finite, to the residuals, and makes the next push. There is a factor for the
+    /// gradient of each tensor, or none.
     ///
     /// # Errors
     /// The tensor and the value or sum that is not finite: nothing counts as pushed. The gradients are taken
@@ -82,7 +82,7 @@ impl Seat {
     pub(super) fn push<T: AsRef<[f32]>>(
         &mut self,
         plan: &Plan,
-        gradients: &[T],
+        (gradients, factors): (&[T], &[f32]),
         rate: f32,
     ) -> std::result::Result<Vec<u8>, (usize, Compress)> {
         let layout = &plan.layout.shards[self.shard];
@@ -90,7 +90,7 @@ impl Seat {
         if plan.method.is_dense() {
             self.push_dense(layout, gradients, &mut message)?;
         } else {
-            self.push_sparse(plan, layout, gradients, rate, &mut message)?;
+            self.push_sparse((plan, layout), (gradients, factors), rate, &mut message)?;
         }
         self.step += 1;
         let rate = if plan.method.is_scaled() { 1.0 } else { rate };
@@ -121,13 +121,12 @@ impl Seat {
 
     fn push_sparse<T: AsRef<[f32]>>(
         &mut self,
-        plan: &Plan,
-        layout: &ShardLayout,
-        gradients: &[T],
+        (plan, layout): (&Plan, &ShardLayout),
+        (gradients, factors): (&[T], &[f32]),
         rate: f32,
         message: &mut Vec<u8>,
     ) -> std::result::Result<(), (usize, Compress)> {
-        self.select(layout, gradients, rate)?;
+        self.select(layout, (gradients, factors), rate)?;
         let work = &mut self.work;
         let encoded = work.encoder.encode(work.push.view(), plan.codec, &mut *work.quantiser, message);
         let kept =
@@ -144,13 +143,13 @@ impl Seat {
     fn select<T: AsRef<[f32]>>(
         &mut self,
         layout: &ShardLayout,
-        gradients: &[T],
+        (gradients, factors): (&[T], &[f32]),
         rate: f32,
     ) -> std::result::Result<(), (usize, Compress)> {
         self.work.push.reset(layout.len);
         for (number, range) in layout.lanes.iter().enumerate() {
             let work = &mut self.work;
-            let gradient = layout.gradient(range, gradients, &mut work.flat);
+            let gradient = layout.scaled(range, (gradients, factors), &mut work.flat);
             if let Err(error) = self.lanes[number].compress(gradient, rate, &mut work.selected) {
                 self.give_up(layout, gradients, number);
                 return Err((layout.tensor_at(range.start), error));
@@ -304,7 +303,7 @@ fn withdraw<T: AsRef<[f32]>>(lanes: &mut [Lane], layout: &ShardLayout, gradients
 }
 
 /// A state that can't be made.
-fn refused(error: Compress) -> Error {
+pub(super) fn refused(error: Compress) -> Error {
     match error {
         Compress::Memory { bytes } => Error::Memory { what: "a residual".into(), bytes },
         Compress::OutOfRange { what, value, expected } => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use brevity_collectives::{Group, Settings};
 use ucx_sys_wrap::local;
 
-use super::method::{Method, Rule, Servers};
+use super::method::{Method, Rule, Servers, Threshold};
 use super::{ParameterServer, ServerBuilder};
 use crate::Error;
 
@@ -188,17 +188,17 @@ fn a_fetch_that_is_given_up_is_made_again() {
     server.pull(&mut parameters).unwrap();
 }
 
-/// Runs this on both of two ranks.
-fn on_two_ranks(body: impl Fn(&Group) + Copy + Send + 'static) {
+/// Runs this on each of so many ranks.
+fn on_ranks(ranks: u32, body: impl Fn(&Group) + Copy + Send + 'static) {
     let spawn = |rank| thread::spawn(move || body(&Group::new(Box::new(rank), Settings::default())));
-    let ranks: Vec<_> = local::world(2).into_iter().map(spawn).collect();
+    let ranks: Vec<_> = local::world(ranks).into_iter().map(spawn).collect();
     ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
 /// Nobody leaves; also a shard that no worker has asked yet.
 #[test]
 fn workers_that_are_silent_are_waited_for_until_the_timeout() {
-    on_two_ranks(|group| {
+    on_ranks(2, |group| {
         let parameters = [vec![0.0f32; 4]];
         let builder = ParameterServer::builder(group).tensor("all", [4]);
         let every = builder.clone().build(&parameters).unwrap();
@@ -228,7 +228,7 @@ fn workers_that_are_silent_are_waited_for_until_the_timeout() {
 /// The timeout of building is that of waiting for the others, and no other's.
 #[test]
 fn who_builds_a_server_alone_waits_until_the_timeout() {
-    on_two_ranks(|group| {
+    on_ranks(2, |group| {
         let parameters = [vec![0.0f32; 4]];
         let builder = ParameterServer::builder(group).tensor("all", [4]);
         let groups = [group.duplicate().unwrap(), group.duplicate().unwrap()];
@@ -296,6 +296,33 @@ fn the_lag_counts_the_pushes_of_others() {
         });
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    }
+}
+
+/// The norm is that of a whole tensor, on however many shards it is, and with whatever it shares one.
+#[test]
+fn clipping_does_not_depend_on_the_shards() {
+    for threshold in [Threshold::PerTensor, Threshold::PerShard] {
+        on_ranks(3, move |group| {
+            for servers in [1, 2] {
+                let builder =
+                    ParameterServer::builder(group).tensor("x", [1]).tensor("a", [2]).tensor("y", [1]);
+                let builder = builder.method(Method::dgc(1.0, 0.0).clip(2.0f64.sqrt())).threshold(threshold);
+                let mut parameters = [vec![0.0f32], vec![0.0; 2], vec![0.0]];
+                let mut server = builder.servers(Servers::Dedicated(servers)).build(&parameters).unwrap();
+                // There are two workers, or one.
+                let limit = if servers == 1 { 1.0 } else { 2.0f32.sqrt() };
+                if group.rank() == 0 {
+                    server.fetch(&mut parameters).unwrap();
+                    server.step(&[vec![0.5], vec![3.0, 4.0], vec![0.25]], 1.0, &mut parameters).unwrap();
+                    let clipped = parameters[1].iter().zip([0.6, 0.8]);
+                    let is_clipped = clipped.map(|(found, g)| (found + g * limit).abs()).all(|by| by < 1e-6);
+                    assert!(is_clipped, "{threshold:?} on {servers}: {parameters:?}");
+                    assert_eq!([&parameters[0], &parameters[2]], [&[-0.5], &[-0.25]]);
+                }
+                server.leave().unwrap();
+            }
+        });
     }
 }
 

@@ -92,7 +92,7 @@ impl World {
 
     /// A push and its reply, not taken yet.
     pub(super) fn push(&mut self, worker: usize, gradients: &[Vec<f32>], rate: f32) -> Vec<Reply> {
-        let message = self.seats[worker].push(&self.plan, gradients, rate).unwrap();
+        let message = self.seats[worker].push(&self.plan, (gradients, &[]), rate).unwrap();
         self.handle(worker, &message)
     }
 
@@ -187,7 +187,7 @@ fn nothing_is_lost() {
 fn each_push_is_applied_once() {
     let mut world = World::new(builder(Method::gradient_dropping(0.1)), 2);
     let mut generator = Generator::new(13);
-    let message = world.seats[0].push(&world.plan, &gradients(&mut generator), 1.0).unwrap();
+    let message = world.seats[0].push(&world.plan, (&gradients(&mut generator), &[]), 1.0).unwrap();
     assert_eq!(world.handle(0, &message).len(), 1);
     let model = world.shard.model.clone();
     // Again: answered, not applied, and counted.
@@ -223,7 +223,7 @@ fn what_no_worker_sends_is_refused_and_changes_nothing() {
         let mut world = World::new(builder(method), 2);
         let mut generator = Generator::new(17);
         let plan = Arc::clone(&world.plan);
-        let good = world.seats[0].push(&plan, &gradients(&mut generator), 1.0).unwrap();
+        let good = world.seats[0].push(&plan, (&gradients(&mut generator), &[]), 1.0).unwrap();
         let before = world.shard.model.clone();
         let with = |change: &dyn Fn(&mut Trailer)| {
             let (payload, mut trailer) = Trailer::split(&good).unwrap();
@@ -285,7 +285,7 @@ fn a_refused_push_goes_back_to_the_residuals() {
     let mut world = World::new(builder(Method::gradient_dropping(0.1)), 1);
     let gradients = gradients(&mut Generator::new(19));
     let plan = Arc::clone(&world.plan);
-    let mut message = world.seats[0].push(&plan, &gradients, 1.0).unwrap();
+    let mut message = world.seats[0].push(&plan, (&gradients, &[]), 1.0).unwrap();
     let end = message.len() - 48;
     message[end + 3] = Kind::Answer as u8;
     let reply = &world.handle(0, &message)[0];

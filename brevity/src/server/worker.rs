@@ -7,13 +7,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use brevity_collectives::Peers;
+use brevity_compress::momentum::{Clip, squared_norm};
 use ucx_sys_wrap::sim::Stopwatch;
 
 use super::Step;
 use super::desk::{Desk, Sending};
 use super::line::{Came, Line, Look, Outcome, rest};
 use super::plan::Plan;
-use super::seat::Seat;
+use super::seat::{Seat, refused};
 use super::trailer::{Kind, Trailer};
 use super::watch::set_alarm;
 use crate::error::{Error, Result};
@@ -29,6 +30,7 @@ const AT_ONCE: u32 = 16;
 pub(super) struct Worker {
     pub(super) seats: Vec<Seat>,
     lines: Vec<Line>,
+    clip: Option<Clip>,
     /// Whether its parameters are the model but for what it is owed. Not while it fetches: answers that come
     /// then are dropped.
     pub(super) has_fetched: bool,
@@ -72,9 +74,10 @@ impl Worker {
     pub(super) fn new(plan: &Plan, rank: u32) -> Result<Self> {
         let seats =
             (0..plan.roles.servers.len()).map(|shard| Seat::new(plan, shard)).collect::<Result<_>>()?;
-        let servers = plan.roles.servers.iter();
-        let lines = servers.map(|&server| Line::new(server, server == rank));
-        Ok(Self { seats, lines: lines.collect(), has_fetched: false, at_once: 0 })
+        let lines = plan.roles.servers.iter().map(|&server| Line::new(server, server == rank)).collect();
+        let clip = plan.method.clipping().map(|limit| Clip::new(limit, plan.roles.workers.len()));
+        let clip = clip.transpose().map_err(refused)?;
+        Ok(Self { seats, lines, clip, has_fetched: false, at_once: 0 })
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -104,10 +107,10 @@ impl Worker {
         gradients: &[T],
         rate: f32,
     ) -> Result<()> {
-        let plan = around.plan;
+        let (plan, factors) = (around.plan, self.factors(gradients));
         let mut messages = Vec::with_capacity(self.seats.len());
         for number in 0..self.seats.len() {
-            match self.seats[number].push(plan, gradients, rate) {
+            match self.seats[number].push(plan, (gradients, &factors), rate) {
                 Ok(message) => messages.push(message),
                 Err((tensor, error)) => {
                     self.seats[..number].iter_mut().for_each(|seat| seat.undo(plan, gradients));
@@ -119,6 +122,17 @@ impl Worker {
             line.ask(around, Kind::Push, message, plan.longest_answer(seat.shard));
         }
         Ok(())
+    }
+
+    /// The factors that clip the gradients, one for each tensor; none without clipping. They are those of
+    /// whole tensors, so they do not depend on the shards.
+    fn factors<T: AsRef<[f32]>>(&self, gradients: &[T]) -> Vec<f32> {
+        let Some(clip) = self.clip else { return Vec::new() };
+        let factor = |gradient: &T| {
+            // A gradient that is not finite is refused when it is added.
+            squared_norm(gradient.as_ref()).map_or(1.0, |squares| clip.factor(squares))
+        };
+        gradients.iter().map(factor).collect()
     }
 
     /// Waits for the replies of all shards, and adds what they hold to the parameters, if there are any. Each
