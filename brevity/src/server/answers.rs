@@ -82,7 +82,8 @@ impl Shard {
         if client.presence != Presence::Here {
             client.came = Came { applied: client.applied, steps: slowest.unwrap_or(0) };
         }
-        (client.presence, client.seen, client.lag, client.is_held) = (Presence::Here, self.clock, 0, false);
+        (client.presence, client.seen, client.lag) = (Presence::Here, self.clock, 0);
+        (client.is_held, client.refusal) = (false, None);
         Ok(())
     }
 
@@ -99,8 +100,7 @@ impl Shard {
             if client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound) {
                 // It could not be heard of while it waited.
                 self.clients[worker].heard = now;
-                self.clients[worker].is_held = false;
-                let reply = self.answer(worker);
+                let reply = self.reply(worker);
                 out.push(reply);
             }
         }

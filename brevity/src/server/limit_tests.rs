@@ -37,6 +37,39 @@ fn what_would_overflow_does_not_come_again() {
     }
 }
 
+/// The bound on staleness holds for pushes of which entries are left out, and for a worker that does not wait.
+#[test]
+fn no_push_gets_around_the_bound_on_staleness() {
+    for method in [Method::gradient_dropping(1.0), Method::asgd()] {
+        let mut world = World::new(builder(method).staleness(0), 2);
+        let (plan, mut gradients) = (Arc::clone(&world.plan), zeros());
+        gradients[0][0] = 3e38;
+        assert_eq!(world.push(0, &gradients, 10.0).len(), 0, "it is a step ahead");
+        assert_eq!(world.shard.served.refused, 1);
+        let model = world.shard.model.clone();
+        let early = &world.push(0, &zeros(), 1.0)[0];
+        let text = world.take(early).unwrap_err();
+        assert!(text.contains("before the reply to the last one"), "{text}");
+        let pull = world.seats[0].request(Kind::Pull);
+        let early = &world.handle(0, &pull)[0];
+        assert!(world.take(early).is_err());
+        assert_eq!((world.shard.clock, &world.shard.model), (1, &model));
+        world.seats[0].resume(&plan, 1).unwrap();
+        // Both are answered, and what was left out is told then.
+        let replies = world.push(1, &zeros(), 1.0);
+        assert_eq!(replies.iter().map(|reply| reply.worker).collect::<Vec<_>>(), [0, 1]);
+        let text = world.take(&replies[0]).unwrap_err();
+        assert!(text.contains("without 1 entries"), "{text}");
+        assert_eq!(Trailer::split(&replies[0].bytes).unwrap().1.step, 1);
+        world.take(&replies[1]).unwrap();
+        // And to one that is about to leave.
+        assert_eq!(world.push(0, &gradients, 10.0).len(), 0);
+        let finish = world.seats[0].request(Kind::Finish);
+        let replies = world.handle(0, &finish);
+        assert!(world.take(&replies[0]).unwrap_err().contains("without 1 entries"));
+    }
+}
+
 /// The change of AdaGrad is at most the rate, whatever the gradient; its sum of squares stops at the largest
 /// number.
 #[test]

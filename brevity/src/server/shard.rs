@@ -75,8 +75,10 @@ pub(super) struct Client {
     pub(super) refused: u64,
     /// When its last request came, or was answered.
     pub(super) heard: Duration,
-    /// Its answer waits for slower workers.
+    /// The reply to its last push or pull waits for slower workers.
     pub(super) is_held: bool,
+    /// What was left out of its last push: the reply, instead of an answer.
+    pub(super) refusal: Option<String>,
 }
 
 /// Where the steps of a worker begin to count, so that nobody waits for steps that others made before it
@@ -176,6 +178,10 @@ impl Shard {
 
     pub(super) fn refusal(&mut self, worker: usize, reason: &str) -> Reply {
         self.note_refused(worker, reason);
+        self.refused_reply(worker, reason)
+    }
+
+    fn refused_reply(&self, worker: usize, reason: &str) -> Reply {
         let mut bytes = reason.as_bytes().to_vec();
         bytes.truncate(REASON_BYTES);
         self.trailer(worker, Kind::Refused).end(&mut bytes);
@@ -189,6 +195,16 @@ impl Shard {
         if *count <= LOGGED_REFUSALS || count.is_power_of_two() {
             let (shard, rank) = (self.number, self.plan.roles.workers[worker]);
             tracing::warn!("shard {shard} refuses a request of rank {rank} (the {count}. of it): {reason}");
+        }
+    }
+
+    /// The reply to a worker that waits no longer.
+    pub(super) fn reply(&mut self, worker: usize) -> Reply {
+        let client = &mut self.clients[worker];
+        client.is_held = false;
+        match client.refusal.take() {
+            Some(reason) => self.refused_reply(worker, &reason),
+            None => self.answer(worker),
         }
     }
 
@@ -220,7 +236,7 @@ impl Shard {
             }
             Kind::Finish => {
                 if self.clients[worker].is_held {
-                    out.push(self.answer(worker));
+                    out.push(self.reply(worker));
                 }
                 self.clients[worker].end(Presence::Leaving);
                 return Ok(());
@@ -235,6 +251,10 @@ impl Shard {
         if self.clients[worker].presence != Presence::Here {
             return Err("a push or pull before a fetch: fetch the model first".into());
         }
+        // Otherwise one that does not wait would go on, whatever the bound on staleness.
+        if self.clients[worker].is_held {
+            return Err("a push or pull before the reply to the last one".into());
+        }
         if trailer.kind == Kind::Push {
             self.push(worker, payload, &trailer)?;
         }
@@ -242,10 +262,11 @@ impl Shard {
         Ok(())
     }
 
-    /// Applies a push, unless it was applied before.
+    /// Applies a push, unless it was applied before. Notes what was left out: the reply says it, which waits
+    /// for slower workers like an answer.
     ///
     /// # Errors
-    /// What is wrong with it, or what of it was left out.
+    /// What is wrong with it.
     fn push(&mut self, worker: usize, payload: &[u8], trailer: &Trailer) -> std::result::Result<(), String> {
         let applied = self.clients[worker].applied;
         if trailer.step <= applied {
@@ -273,7 +294,11 @@ impl Shard {
         self.clock += 1;
         self.served.pushes += 1;
         // Its number counts as applied, so that what was left out does not come again and again.
-        left_out.reason().map_or(Ok(()), Err)
+        if let Some(reason) = left_out.reason() {
+            self.note_refused(worker, &reason);
+            self.clients[worker].refusal = Some(reason);
+        }
+        Ok(())
     }
 }
 
@@ -287,6 +312,6 @@ impl Client {
     fn end(&mut self, presence: Presence) {
         self.presence = presence;
         self.owed = Vec::new();
-        self.is_held = false;
+        (self.is_held, self.refusal) = (false, None);
     }
 }

@@ -69,7 +69,7 @@ impl World {
         world
     }
 
-    fn handle(&mut self, worker: usize, message: &[u8]) -> Vec<Reply> {
+    pub(super) fn handle(&mut self, worker: usize, message: &[u8]) -> Vec<Reply> {
         let mut out = Vec::new();
         self.shard.handle(worker, message, NOW, &mut out);
         out
