@@ -70,6 +70,30 @@ fn no_push_gets_around_the_bound_on_staleness() {
     }
 }
 
+/// Its own pushes are no lag, also if one was answered by a refusal; nor are those of others without a push.
+#[test]
+fn the_lag_counts_the_pushes_of_others_alone() {
+    for method in [Method::gradient_dropping(1.0), Method::asgd()] {
+        let mut world = World::new(builder(method), 2);
+        let push = |world: &mut World, worker, first| {
+            let mut gradients = zeros();
+            gradients[0][0] = first;
+            let replies = world.push(worker, &gradients, 10.0);
+            Trailer::split(&replies[0].bytes).unwrap().1
+        };
+        let refused = push(&mut world, 0, 3e38);
+        assert_eq!((refused.kind, refused.lag), (Kind::Refused, 0));
+        assert_eq!(push(&mut world, 0, 1.0).lag, 0);
+        assert_eq!(push(&mut world, 1, 3e38).lag, 2);
+        assert_eq!(push(&mut world, 0, 1.0).lag, 1);
+        assert_eq!(push(&mut world, 1, 1.0).lag, 3, "it has had no answer in between");
+        assert_eq!(push(&mut world, 0, 1.0).lag, 1);
+        let pull = world.seats[0].request(Kind::Pull);
+        let replies = world.handle(0, &pull);
+        assert_eq!(Trailer::split(&replies[0].bytes).unwrap().1.lag, 0);
+    }
+}
+
 /// The change of AdaGrad is at most the rate, whatever the gradient; its sum of squares stops at the largest
 /// number.
 #[test]

@@ -105,7 +105,7 @@ pub struct Step {
     /// The pushes of all workers that a shard had applied when it answered; of the shard with the most.
     pub clock: u64,
     /// The staleness: the pushes of other workers that a shard has applied between this worker's last answer
-    /// and this push; of the shard with the most.
+    /// and this push; of the shard with the most. 0 without a push.
     pub lag: u64,
     /// The bytes of this step's messages, both ways.
     pub bytes: u64,

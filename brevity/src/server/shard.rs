@@ -68,8 +68,9 @@ pub(super) struct Client {
     pub(super) saved: u64,
     /// What was applied when it came, and the steps of the slowest worker then: its own count from there.
     pub(super) came: Came,
-    /// The clock at its last answer.
+    /// The clock at its last answer, and its own pushes since.
     pub(super) seen: u64,
+    /// The pushes of others between that and its last push; 0 for a pull.
     pub(super) lag: u64,
     /// Its requests that were refused.
     pub(super) refused: u64,
@@ -255,8 +256,9 @@ impl Shard {
         if self.clients[worker].is_held {
             return Err("a push or pull before the reply to the last one".into());
         }
-        if trailer.kind == Kind::Push {
-            self.push(worker, payload, &trailer)?;
+        match trailer.kind {
+            Kind::Push => self.push(worker, payload, &trailer)?,
+            _ => self.clients[worker].lag = 0,
         }
         self.clients[worker].is_held = true;
         Ok(())
@@ -291,6 +293,7 @@ impl Shard {
         let client = &mut self.clients[worker];
         client.applied = trailer.step;
         client.lag = self.clock - client.seen;
+        client.seen += 1;
         self.clock += 1;
         self.served.pushes += 1;
         // Its number counts as applied, so that what was left out does not come again and again.
