@@ -74,6 +74,15 @@ impl Handler for Acceptor {
         }
     }
 
+    /// The patience for a worker may have ended.
+    fn tick(&mut self, out: &mut Outbox) {
+        if let To::Here(counter) = &self.to
+            && counter.is_release_due()
+        {
+            self.tell(Event::Tick, out);
+        }
+    }
+
     fn has_ended(&self) -> bool {
         self.gate.is_closed()
     }

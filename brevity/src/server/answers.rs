@@ -95,15 +95,29 @@ impl Shard {
     pub(super) fn release(&mut self, now: Duration, out: &mut Vec<Reply>) {
         let slowest = self.slowest(now);
         for worker in 0..self.clients.len() {
-            let client = &self.clients[worker];
-            let ahead = client.steps().saturating_sub(slowest.unwrap_or(0));
-            if client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound) {
+            if self.may_go_on(&self.clients[worker], slowest) {
                 // It could not be heard of while it waited.
                 self.clients[worker].heard = now;
                 let reply = self.reply(worker);
                 out.push(reply);
             }
         }
+    }
+
+    /// Whether some worker has waited long enough.
+    pub(super) fn is_release_due(&self, now: Duration) -> bool {
+        let is_held = |client: &&Client| client.is_held;
+        let mut held = self.clients.iter().filter(is_held).peekable();
+        held.peek().is_some() && {
+            let slowest = self.slowest(now);
+            held.any(|client| self.may_go_on(client, slowest))
+        }
+    }
+
+    /// Whether a worker waits for a reply, and need not wait for others.
+    fn may_go_on(&self, client: &Client, slowest: Option<u64>) -> bool {
+        let ahead = client.steps().saturating_sub(slowest.unwrap_or(0));
+        client.is_held && self.plan.staleness.is_none_or(|bound| ahead <= bound)
     }
 
     /// The steps of the slowest worker that is here and was heard of. One whose answer is held back waits:

@@ -2,7 +2,8 @@
 //!
 //! A shard works on a thread of its own, fed by a channel: while it selects an answer, the next push is
 //! received. A second thread turns the engine, so that requests come in while the program computes. On a
-//! simulated network, where there are no threads, it works where a request is taken.
+//! simulated network, where there are no threads, it works where a request is taken, and looks in each turn of
+//! the engine whether the patience for a worker has ended.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -131,6 +132,15 @@ impl Counter {
             self.letterbox.put(own.bytes);
         }
         (replies, cost, is_deserted)
+    }
+}
+
+impl Counter {
+    /// Whether a worker waits for others only until the shard looks at the clock.
+    pub(super) fn is_release_due(&self) -> bool {
+        // Without a bound nobody waits.
+        self.plan.staleness.is_some()
+            && self.shard.lock().is_ok_and(|shard| shard.is_release_due(self.peers.now()))
     }
 }
 

@@ -31,6 +31,12 @@ pub trait Handler: Send + 'static {
     /// A rank is gone: it has died, left, or closed its side. No message of it comes any more.
     fn gone(&mut self, rank: u32, out: &mut Outbox);
 
+    /// Time may have passed. Called on a simulated network alone, in every turn of the engine: there a handler
+    /// has no thread that looks at the clock.
+    fn tick(&mut self, out: &mut Outbox) {
+        let _ = out;
+    }
+
     /// Whether to stop receiving. What is in `out` is still sent.
     fn has_ended(&self) -> bool;
 }
@@ -117,8 +123,11 @@ impl<H: Handler> Serving<'_, '_, '_, H> {
             if self.mail.comm.is_given_up() {
                 return Poll::Ready(Ok(()));
             }
-            if self.mail.comm.port().is_simulated() && self.mail.comm.port().now() < self.busy_until {
-                return next_turn(context);
+            if self.mail.comm.port().is_simulated() {
+                if self.mail.comm.port().now() < self.busy_until {
+                    return next_turn(context);
+                }
+                self.handler.tick(&mut self.out);
             }
             let has_ended = self.handler.has_ended();
             self.send_replies();

@@ -139,19 +139,44 @@ fn an_answer_that_does_not_come_is_given_up() {
     }
 }
 
-/// A worker is stopped: nobody waits for it any longer than for the patience, and then the bound holds for
-/// those that are left.
+/// A worker is stopped: nobody waits for it any longer than for the patience, also if no message comes then.
 #[test]
 fn a_worker_that_hangs_is_waited_for_until_the_patience() {
-    let stall = Fault::Stall { rank: Rank(2), at: Duration::from_secs(5), lasting: 10 * SLOWNESS };
-    let build = |builder: ServerBuilder| builder.servers(Servers::Dedicated(1)).patience(SLOWNESS / 3);
-    simulate(4, build, vec![stall], |mut worker| async move {
-        worker.step(0).await.unwrap();
-        // The shard looks again when the other worker is heard of.
-        let waited = worker.cluster.now();
-        assert!(waited >= SLOWNESS && waited < SLOWNESS * 2, "{waited:?}");
-        worker
+    // The other worker is heard of again after a minute.
+    for patience in [SLOWNESS / 3, SLOWNESS * 3 / 2] {
+        let stall = Fault::Stall { rank: Rank(2), at: Duration::from_secs(5), lasting: 10 * SLOWNESS };
+        let build = move |builder: ServerBuilder| builder.servers(Servers::Dedicated(1)).patience(patience);
+        simulate(4, build, vec![stall], move |mut worker| async move {
+            worker.step(0).await.unwrap();
+            let waited = worker.cluster.now();
+            assert!(waited >= patience && waited < patience * 5 / 4, "{waited:?}");
+            worker
+        });
+    }
+}
+
+/// Where every rank serves: the shards of both ranks hold back an answer to rank 0.
+#[test]
+fn a_worker_that_waits_for_something_else_is_waited_for_until_the_patience() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let cluster = Cluster::new(2, Links::new(100e-6, 8e-9));
+    let ended = run(cluster.clone(), |transport| {
+        let group = Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() });
+        let server = builder(&group).staleness(0).patience(PATIENCE).build_async(&zeros());
+        let cluster = cluster.clone();
+        async move {
+            let (mut server, mut parameters) = (server.await.unwrap(), zeros());
+            server.fetch_async(&mut parameters).await.unwrap();
+            if group.rank() == 0 {
+                server.step_async(&gradients(0, 0), 1.0, &mut parameters).await.unwrap();
+                let waited = cluster.now();
+                assert!(waited >= PATIENCE && waited < PATIENCE * 5 / 4, "{waited:?}");
+            }
+            group.start_barrier().await.1.unwrap();
+            server.leave_async().await.unwrap();
+        }
     });
+    ended.unwrap();
 }
 
 /// One shard has answered the push, and the other not: its answer is in no parameters, so a pull would miss
