@@ -6,7 +6,7 @@ use brevity_collectives::Group;
 use brevity_compress::{Error as Compress, codec};
 
 use super::ParameterServer;
-use super::method::{Method, Rule, Values};
+use super::method::{Method, Rule, Threshold, Values};
 use super::seat::{Aside, Seat};
 use super::shard::{Reply, Shard};
 use super::shard_tests::{LENS, NOW, World, builder, plan, zeros};
@@ -159,20 +159,44 @@ fn replies_to_steps_that_no_worker_has_are_refused() {
 /// What was put back after a loss stays, bit for bit, if a later push fails.
 #[test]
 fn a_dense_push_that_overflows_takes_nothing() {
-    let plan = plan(builder(Method::asgd()), 1);
-    let mut seat = Seat::new(&plan, 0).unwrap();
-    let mut kept = vec![0.1f32; plan.layout.total];
-    kept[LENS[0]] = f32::MAX;
-    seat.put_back(&plan, &Aside::Dense(kept.clone())).unwrap();
-    let residual =
-        |seat: &Seat| -> Vec<f32> { seat.lanes.iter().flat_map(|lane| lane.vectors()[0].to_vec()).collect() };
-    assert_eq!(residual(&seat), kept);
-    let mut gradients = LENS.map(|len| vec![1e10f32; len]);
-    gradients[1][0] = f32::MAX;
-    let pushed = seat.push(&plan, (&gradients, &[]), 1.0);
-    assert!(matches!(pushed, Err((1, Compress::NonFinite { index: 0, .. }))), "{pushed:?}");
-    assert_eq!((residual(&seat), seat.step, seat.aside.len()), (kept, 0, 0));
-    gradients[1][0] = 0.0;
-    seat.push(&plan, (&gradients, &[]), 1.0).unwrap();
-    assert!(residual(&seat).is_empty(), "it is pushed with the next one");
+    for (threshold, place) in [(Threshold::PerTensor, 0), (Threshold::PerShard, LENS[0])] {
+        let plan = plan(builder(Method::asgd()).threshold(threshold), 1);
+        let mut seat = Seat::new(&plan, 0).unwrap();
+        let mut kept = vec![0.1f32; plan.layout.total];
+        kept[LENS[0]] = f32::MAX;
+        seat.put_back(&plan, &Aside::Dense(kept.clone())).unwrap();
+        let residual = |seat: &Seat| -> Vec<f32> {
+            seat.lanes.iter().flat_map(|lane| lane.vectors()[0].to_vec()).collect()
+        };
+        assert_eq!(residual(&seat), kept);
+        let mut gradients = LENS.map(|len| vec![1e10f32; len]);
+        gradients[1][0] = f32::MAX;
+        let pushed = seat.push(&plan, (&gradients, &[]), 1.0);
+        let is_named = matches!(pushed, Err((1, Compress::NonFinite { index, .. })) if index == place);
+        assert!(is_named, "{pushed:?}");
+        assert_eq!((residual(&seat), seat.step, seat.aside.len()), (kept, 0, 0));
+        gradients[1][0] = 0.0;
+        seat.push(&plan, (&gradients, &[]), 1.0).unwrap();
+        assert!(residual(&seat).is_empty(), "it is pushed with the next one");
+    }
+}
+
+/// Also if it is compared with entries of other tensors.
+#[test]
+fn a_sum_that_overflows_is_named_by_its_tensor() {
+    let methods =
+        [Method::gradient_dropping(1e-4), Method::dgs(1e-4, 0.9), Method::dgc(1e-4, 0.0).clip(1e39)];
+    for method in methods {
+        for threshold in [Threshold::PerTensor, Threshold::PerShard] {
+            let plan = plan(builder(method).threshold(threshold), 1);
+            let mut seat = Seat::new(&plan, 0).unwrap();
+            let mut gradients = zeros();
+            // The first one is pushed, the other stays.
+            (gradients[2][7], gradients[2][9]) = (f32::MAX, 3e38);
+            seat.push(&plan, (&gradients, &[]), 1.0).unwrap();
+            gradients[2][7] = 0.0;
+            let pushed = seat.push(&plan, (&gradients, &[]), 1.0);
+            assert!(matches!(pushed, Err((2, Compress::NonFinite { .. }))), "{method:?} {pushed:?}");
+        }
+    }
 }

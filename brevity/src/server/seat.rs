@@ -110,7 +110,7 @@ impl Seat {
         let mut sums = vec![0.0; layout.len];
         for (lane, range) in self.lanes.iter().zip(&layout.lanes) {
             let summed = lane.sum_dense(&flat[range.clone()], &mut sums[range.clone()]);
-            summed.map_err(|error| (layout.tensor_at(range.start), error))?;
+            summed.map_err(|error| (tensor_of(layout, range.start, &error), error))?;
         }
         // Only now: a sum that is not finite takes nothing.
         self.lanes.iter_mut().for_each(Lane::forget_dense);
@@ -129,11 +129,12 @@ impl Seat {
         self.select(layout, (gradients, factors), rate)?;
         let work = &mut self.work;
         let encoded = work.encoder.encode(work.push.view(), plan.codec, &mut *work.quantiser, message);
+        let encoded = encoded.map_err(|error| (tensor_of(layout, 0, &error), error));
         let kept =
             encoded.and_then(|()| if plan.values.is_exact() { Ok(()) } else { self.round(layout, message) });
-        if let Err(error) = kept {
+        if kept.is_err() {
             self.give_up(layout, gradients, self.lanes.len());
-            return Err((0, error));
+            return kept;
         }
         self.aside.push_back((self.step + 1, Aside::Sparse(self.work.push.clone())));
         Ok(())
@@ -152,7 +153,7 @@ impl Seat {
             let gradient = layout.scaled(range, (gradients, factors), &mut work.flat);
             if let Err(error) = self.lanes[number].compress(gradient, rate, &mut work.selected) {
                 self.give_up(layout, gradients, number);
-                return Err((layout.tensor_at(range.start), error));
+                return Err((tensor_of(layout, range.start, &error), error));
             }
             for (index, value) in work.selected.iter() {
                 work.push.push(index + range.start as u32, value);
@@ -162,12 +163,14 @@ impl Seat {
     }
 
     /// Makes the push what the shard gets of it, and keeps what rounding has taken away.
-    fn round(&mut self, layout: &ShardLayout, message: &[u8]) -> std::result::Result<(), Compress> {
+    fn round(&mut self, layout: &ShardLayout, message: &[u8]) -> std::result::Result<(), (usize, Compress)> {
         let work = &mut self.work;
-        decode(message, layout.len, work.push.len(), &mut work.decoded)?;
+        let decoded = decode(message, layout.len, work.push.len(), &mut work.decoded);
+        decoded.map_err(|error| (tensor_of(layout, 0, &error), error))?;
         for (lane, range) in self.lanes.iter_mut().zip(&layout.lanes) {
             differences(work.push.view(), work.decoded.view(), range.clone(), &mut work.errors);
-            lane.keep_error(work.errors.view())?;
+            let kept = lane.keep_error(work.errors.view());
+            kept.map_err(|error| (tensor_of(layout, range.start, &error), error))?;
         }
         std::mem::swap(&mut work.push, &mut work.decoded);
         Ok(())
@@ -271,6 +274,12 @@ impl Seat {
         self.step = applied;
         Ok(())
     }
+}
+
+/// The tensor whose value is not finite, in a part of a shard that begins there.
+fn tensor_of(layout: &ShardLayout, start: usize, error: &Compress) -> usize {
+    let index = if let Compress::NonFinite { index, .. } = error { *index } else { 0 };
+    layout.tensor_at(start + index)
 }
 
 /// Puts entries of a shard back into its lanes.
