@@ -18,6 +18,8 @@ mod method;
 mod paper_tests;
 mod plan;
 mod saved;
+#[cfg(test)]
+mod saved_tests;
 mod seat;
 mod serve;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use brevity_compress::SparseVec;
 use brevity_compress::state::{self, Fault};
 
 use super::ParameterServer;
+use super::answers::LARGEST;
 use super::layout::Layout;
 use super::list::{List, Word, load};
 use super::method::{Kind, Rule};
@@ -225,6 +226,7 @@ impl Saved {
     pub(super) fn read(plan: &Plan, from: &mut impl Read) -> Result<Self> {
         let head = Head::read(from)?;
         let is_possible = head.servers > 0
+            && head.servers < u64::from(u32::MAX)
             && head.shard <= head.servers
             && head.worker <= head.workers
             && head.workers < u64::from(u32::MAX)
@@ -248,16 +250,7 @@ impl Saved {
         } else {
             None
         };
-        let shard = if head.shard > 0 {
-            let len = head.range(head.shard as usize - 1).len();
-            let mut numbers: Vec<u64> = load(1 + head.workers as usize, from)?;
-            let model = load(len, from)?;
-            let squares = load(if head.has_squares == 1 { len } else { 0 }, from)?;
-            let applied = numbers.split_off(1);
-            Some(SavedShard { clock: numbers[0], applied, model, squares })
-        } else {
-            None
-        };
+        let shard = if head.shard > 0 { Some(SavedShard::read(&head, from)?) } else { None };
         Ok(Self { head, worker, shard })
     }
 }
@@ -269,6 +262,23 @@ impl From<Fault> for Error {
 }
 
 impl SavedShard {
+    /// # Errors
+    /// Also for numbers that no shard has: it would overflow later, when it is half changed.
+    fn read(head: &Head, from: &mut impl Read) -> Result<Self> {
+        let len = head.range(head.shard as usize - 1).len();
+        let mut numbers: Vec<u64> = load(1 + head.workers as usize, from)?;
+        let model: Vec<f32> = load(len, from)?;
+        let squares: Vec<f32> = load(if head.has_squares == 1 { len } else { 0 }, from)?;
+        let is_possible = numbers.iter().all(|number| *number <= MOST_STEPS)
+            && model.iter().all(|element| element.abs() <= LARGEST)
+            && squares.iter().all(|square| *square >= 0.0);
+        if !is_possible {
+            return Err(Fault::Contents { what: "numbers that no shard has" }.into());
+        }
+        let applied = numbers.split_off(1);
+        Ok(Self { clock: numbers[0], applied, model, squares })
+    }
+
     fn of(shard: &Shard) -> Self {
         Self {
             clock: shard.clock,
@@ -346,6 +356,9 @@ fn read_aside(head: &Head, mut words: &[Word]) -> Option<Vec<(usize, u64, Aside)
             halves[0] | halves[1] << 32
         };
         let (shard, step, is_dense, count) = (number(0), number(1), number(2), number(3));
+        if !(1..=MOST_STEPS).contains(&step) {
+            return None;
+        }
         let len = if shard < head.servers { head.range(shard as usize).len() } else { return None };
         let count = usize::try_from(count).ok().filter(|count| *count <= len)?;
         let indices = if is_dense == 0 { take(count)? } else { &[] };
