@@ -2,8 +2,8 @@
 //!
 //! A shard works on a thread of its own, fed by a channel: while it selects an answer, the next push is
 //! received. A second thread turns the engine, so that requests come in while the program computes. On a
-//! simulated network, where there are no threads, it works where a request is taken, and looks in each turn of
-//! the engine whether the patience for a worker has ended.
+//! simulated network, where there are no threads, it works where a request is taken, and looks in each turn
+//! of the engine whether the patience for a worker has ended.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

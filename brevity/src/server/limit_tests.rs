@@ -37,7 +37,8 @@ fn what_would_overflow_does_not_come_again() {
     }
 }
 
-/// The bound on staleness holds for pushes of which entries are left out, and for a worker that does not wait.
+/// The bound on staleness holds for pushes of which entries are left out, and for a worker that does not
+/// wait.
 #[test]
 fn no_push_gets_around_the_bound_on_staleness() {
     for method in [Method::gradient_dropping(1.0), Method::asgd()] {

@@ -31,8 +31,8 @@ pub trait Handler: Send + 'static {
     /// A rank is gone: it has died, left, or closed its side. No message of it comes any more.
     fn gone(&mut self, rank: u32, out: &mut Outbox);
 
-    /// Time may have passed. Called on a simulated network alone, in every turn of the engine: there a handler
-    /// has no thread that looks at the clock.
+    /// Time may have passed. Called on a simulated network alone, in every turn of the engine: there a
+    /// handler has no thread that looks at the clock.
     fn tick(&mut self, out: &mut Outbox) {
         let _ = out;
     }
