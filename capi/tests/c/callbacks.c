@@ -35,8 +35,11 @@ static void freed_while_its_function_runs(brv_group *group)
     brv_request *request = NULL;
     int32_t value = 1;
 
+    /* On rank 0 the call goes on while nobody is in the library but the progress thread. */
+    if (brv_group_rank(group) != 0) {
+        usleep(200000);
+    }
     CHECK(brv_iall_reduce(group, &value, &value, 1, BRV_I32, BRV_SUM, &request, NULL) == BRV_OK);
-    /* If it has ended, the function runs here. */
     CHECK(brv_request_on_end(request, tests_slowly, NULL) == BRV_OK);
     await(&has_begun);
     brv_request_free(request);
@@ -78,7 +81,7 @@ static void a_function_may_not_wait(brv_group *group)
     for (i = 0; i < N; i++) {
         gradient[i] = (float)(i + brv_group_rank(group));
     }
-    CHECK(brv_exchange_new(group, 1, &user_data.exchange) == BRV_OK);
+    CHECK(brv_exchange_new(group, &user_data.exchange) == BRV_OK);
     CHECK(add_dense(user_data.exchange, "all", N) == BRV_OK);
     CHECK(brv_ibarrier(group, &request, NULL) == BRV_OK);
     CHECK(brv_request_on_end(request, waits, &user_data) == BRV_OK);

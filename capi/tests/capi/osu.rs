@@ -27,14 +27,20 @@ const OTHERS: [&str; 11] = [
     "init",
 ];
 
-const COMPRESSED: [&str; 7] = [
+const COMPRESSED: [&str; 13] = [
     "gtopk_average",
     "low_rank_average",
     "topk_allreduce",
     "gtopk_allreduce",
     "oktopk_allreduce",
     "sparse_allgather",
+    "sparse_reduce_scatter",
+    "hierarchical_allreduce",
+    "random_k_allreduce",
+    "block_allreduce",
     "quantised_allreduce",
+    "vote_allreduce",
+    "low_rank_allreduce",
 ];
 
 /// The columns of a collective with all options, and of one that is started.
@@ -230,8 +236,13 @@ fn options_of_osu_do_what_they_say() {
     assert!(table(&text, &STARTED[..9])[0][4].parse::<f64>().unwrap() > 0.0, "{text}");
     // Compression.
     assert_eq!(programs.sizes("gtopk_average", "-m 64:64 -i 2 -x 0 -e 0.5", 3, &latency), ["64"]);
-    for name in ["topk_allreduce", "gtopk_allreduce", "oktopk_allreduce", "sparse_allgather"] {
-        let arguments = "-m 4096:8192 -i 3 -x 1 -e 0.05 -c";
+    for name in &COMPRESSED[2..] {
+        let density = if ["quantised", "vote", "low_rank"].iter().any(|no| name.starts_with(no)) {
+            ""
+        } else {
+            "-e 0.05"
+        };
+        let arguments = &format!("-m 4096:8192 -i 3 -x 1 -c {density}");
         assert_eq!(programs.sizes(name, arguments, 3, &["Avg Latency(us)", "Validation"]), ["4096", "8192"]);
     }
     assert_eq!(programs.sizes("low_rank_average", "-m 4096:4096 -i 2 -x 0 -n 2", 3, &latency), ["4096"]);
