@@ -79,7 +79,8 @@ fn all_reduces(algorithm: Algorithm, work: &Work) -> (&'static Row, [Work; 2]) {
 ///
 /// # Errors
 /// Those of [`check`], with which this rank leaves the call; [`Error::NonFinite`] and [`Error::Overflow`] on
-/// all ranks; errors of the transport.
+/// all ranks, also where an element of the mean `P Q^T` might not be finite, by a bound; errors of the
+/// transport.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
     batch: &mut Batch,
@@ -103,7 +104,8 @@ pub async fn low_rank_all_reduce(
 /// finite are not looked for. All ranks pass as many.
 ///
 /// # Errors
-/// As for [`low_rank_all_reduce`]; `vectors` is unspecified then.
+/// As for [`low_rank_all_reduce`], also where what a rank's own factors leave of its matrix might not be
+/// finite; `vectors` is unspecified then.
 pub async fn powersgd_all_reduce(
     call: &Call<'_, '_>,
     powersgd: &mut PowerSgd,
@@ -204,8 +206,8 @@ async fn all_reduce_factors(
     q.copy_from_slice(&own_q);
     let q = mean(call, q, &mut []).await?;
     call.check_poison()?;
-    match q.iter().position(|value| !value.is_finite()) {
-        Some(place) => Err(Error::Overflow { tensor: tensors[phases.states().position_in_q(place)] }),
+    match in_standard_float_mode(|| phases.states().first_overflow(&p, &q)) {
+        Some(position) => Err(Error::Overflow { tensor: tensors[position] }),
         None => Ok(Factors { p, own_q, q }),
     }
 }
@@ -257,4 +259,30 @@ pub fn check(batch: &Batch, matrices: &[&[f32]]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use brevity_compress::generator::Generator;
+
+    use super::*;
+    use crate::group::Group;
+
+    /// The factors are finite: `P` spans columns in which a constant vector is 1.6 times as large somewhere.
+    #[test]
+    fn a_mean_that_is_not_finite_is_an_overflow() {
+        let outcome = |first: f32| {
+            let (a, b) = (0.5406, -0.1666);
+            let columns = [[0.6, 0.6], [a, b], [b, a], [a, b], [b, a]];
+            let matrix: Vec<f32> = columns.iter().flat_map(|[p, q]| [first, *p, *q]).collect();
+            let mut state = LowRank::new(5, 3, 2, 1).unwrap();
+            state.restore(&[0.0, 0.0, 1.0, 0.0, 0.0, 1.0], Generator::new(1)).unwrap();
+            let batch = Batch::new(vec![LowRank::new(2, 2, 1, 1).unwrap(), state]);
+            let call = LowRankAllReduce { batch, matrices: vec![vec![1.0; 4], matrix] };
+            Group::solo().start_compressed(call).wait().1
+        };
+        assert!(outcome(0.1 * f32::MAX).is_ok());
+        let error = outcome(0.65 * f32::MAX).unwrap_err();
+        assert!(matches!(error, Error::Overflow { tensor: 1 }), "{error}");
+    }
 }

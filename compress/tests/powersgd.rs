@@ -4,7 +4,9 @@
 
 use brevity_compress::Error;
 use brevity_compress::generator::Generator;
-use brevity_compress::low_rank::{Batch, ErrorMemory, ErrorRule, Factors, LowRank, PowerSgd, Workspace};
+use brevity_compress::low_rank::{
+    Batch, ErrorMemory, ErrorRule, Factors, LowRank, PowerSgd, Workspace, largest_product, product,
+};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -289,6 +291,49 @@ fn a_batch_gives_what_its_matrices_give_alone() {
     }
     assert!(batch.left_factors(&slices[1..], &mut p).is_err());
     assert!(batch.left_factors(&slices, &mut p[1..]).is_err());
+}
+
+/// The second of two matrices has equal rows, which its factors give exactly.
+#[test]
+fn products_that_overflow_are_found_before_they_are_made() {
+    let outcome = |value: f32, other: f32| {
+        let states = [(2, 3, 1), (2, 2, 2)].map(|(rows, cols, rank)| LowRank::new(rows, cols, rank, 1));
+        let mut powersgd = PowerSgd::new(Batch::new(states.map(Result::unwrap).to_vec()), ErrorRule::Own);
+        powersgd.memories_mut()[0].restore(&[1.0; 6]).unwrap();
+        powersgd.memories_mut()[1].restore(&[value, other, value, other]).unwrap();
+        let half = 0.5_f32.sqrt();
+        let p = [half, half, half, half, half, -half];
+        let mut q = vec![0.0; powersgd.batch().q_len()];
+        let right = powersgd.right_factors(&p, &mut q).map_err(|error| (error.position, error.source));
+        (right, powersgd.batch().first_overflow(&p, &q))
+    };
+    assert_eq!(outcome(1e30, 1.0), (Ok(()), None));
+    assert_eq!(outcome(0.2 * f32::MAX, -1.0), (Ok(()), None));
+    // The product may have twice the value, and the rest three times.
+    let infinite = Error::NonFinite { index: 0, value: f32::INFINITY };
+    assert_eq!(outcome(0.4 * f32::MAX, 0.0), (Err((1, infinite.clone())), None));
+    assert_eq!(outcome(0.6 * f32::MAX, 0.0), (Err((1, infinite)), Some(1)));
+}
+
+/// Sums of the largest products in every order of rounding.
+#[test]
+fn the_bound_of_a_product_holds() {
+    let mut generator = Generator::new(5);
+    let mut workspace = Workspace::default();
+    for rank in 1..40 {
+        let mut factor = || 1.0 + generator.below(1 << 23) as f32 / (1 << 23) as f32;
+        let (p, q) = (vec![factor(); 3 * rank], vec![factor(); 9 * rank]);
+        let mut out = [0.0; 27];
+        product(&p, &q, rank, &mut out, &mut workspace).unwrap();
+        let most = largest_product(&p, &q, rank);
+        let exact = f64::from(p[0]) * f64::from(q[0]) * rank as f64;
+        assert!(out.iter().all(|value| f64::from(*value) <= most), "rank {rank}: {out:?}, {most}");
+        assert!(most <= exact * (1.0 + rank as f64 * 3e-7), "rank {rank}");
+    }
+    for bad in [f32::NAN, f32::INFINITY] {
+        assert!(!largest_product(&[1.0, bad], &[0.0, 2.0], 1).is_finite());
+    }
+    assert_eq!(largest_product(&[], &[], 0), 0.0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod compared;
 mod dense_steps;
+mod huge;
 mod momentum;
 mod vectors;
 

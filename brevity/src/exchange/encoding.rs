@@ -5,12 +5,11 @@
 
 use std::ops::Range;
 
-use brevity_compress::low_rank::{Workspace, product};
+use brevity_compress::low_rank::{Workspace, largest_product, product};
 use brevity_compress::quantise::{Encoded, Format, Magnitude, Values};
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::spectral;
-use super::unbiased::largest;
 
 /// How one tensor is written.
 #[derive(Clone, Copy)]
@@ -95,7 +94,7 @@ impl Encoding {
         match self {
             Self::Best(shape) | Self::Atomo(shape) => {
                 let (p, q) = shape.split(message);
-                largest(p) * largest(q) * shape.rank as f64
+                largest_product(p, q, shape.rank)
             }
             Self::SignNorm { .. } => {
                 f64::from(message.first().map_or(0.0, |word| f32::from_bits(*word))).abs()
@@ -201,6 +200,14 @@ fn in_order(
         decode(guest, own);
     }
     sum.iter_mut().zip(&*own).for_each(|(sum, value)| *sum += value);
+}
+
+/// The largest magnitude: NaN if there is one.
+fn largest(values: &[f32]) -> f64 {
+    values.iter().fold(0.0, |most: f64, &value| {
+        let value = f64::from(value).abs();
+        if most.is_nan() || value <= most { most } else { value }
+    })
 }
 
 impl Shape {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use brevity_collectives::dense::all_reduce;
 use brevity_collectives::{Call, Chunk, Description, Error, Operation, ReduceOp, Result};
 use brevity_compress::feedback::Gradient;
-use brevity_compress::low_rank::{UnbiasedLowRank, Workspace};
+use brevity_compress::low_rank::{UnbiasedLowRank, Workspace, largest_product};
 use brevity_compress::state::{Reader, Writer};
 use brevity_compress::{Error as Compress, in_standard_float_mode};
 
@@ -240,20 +240,11 @@ impl Matrix {
     /// Whether what these sums reconstruct to is finite.
     fn fits(&self, sums: &[f32]) -> bool {
         let [.., rank] = self.state.dimensions();
-        let most = largest(sums) * largest(self.state.u()) * rank as f64;
-        most <= f64::from(f32::MAX)
+        largest_product(sums, self.state.u(), rank) <= f64::from(f32::MAX)
     }
 }
 
 /// The step that was loaded, in words that follow others.
 pub(super) fn from_step(origin: u64) -> String {
     if origin == 0 { String::new() } else { format!(", from step {origin}") }
-}
-
-/// The largest magnitude: NaN if there is one.
-pub(super) fn largest(values: &[f32]) -> f64 {
-    values.iter().fold(0.0, |most: f64, &value| {
-        let value = f64::from(value).abs();
-        if most.is_nan() || value <= most { most } else { value }
-    })
 }

@@ -114,9 +114,18 @@ impl Batch {
         self.q_starts[position]..self.q_starts[position + 1]
     }
 
-    /// The matrix to which element `place` of the packed right factors belongs.
-    pub fn position_in_q(&self, place: usize) -> usize {
-        self.q_starts.partition_point(|&start| start <= place).saturating_sub(1)
+    /// The first matrix for which `P Q^T` may not be finite, for packed factors: by the
+    /// [bound](super::largest_product) of its elements, so that huge ones may be named that are finite. Cost:
+    /// one read of the factors.
+    ///
+    /// # Panics
+    /// If the factors have not the batch's lengths.
+    pub fn first_overflow(&self, p: &[f32], q: &[f32]) -> Option<usize> {
+        let mut states = self.states.iter().enumerate();
+        let overflows = |(position, state): &(usize, &LowRank)| {
+            !state.fits(&p[self.p_range(*position)], &q[self.q_range(*position)])
+        };
+        states.find(overflows).map(|(position, _)| position)
     }
 
     /// [`LowRank::left_factor`] for all matrices, into packed `p`. Cost: one read of all matrices.

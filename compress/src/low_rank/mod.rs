@@ -62,8 +62,8 @@ pub use crate::simd::low_rank::Workspace;
 
 use crate::Error;
 use crate::bits::check_finite;
-use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
+use crate::simd::{Level, dense};
 
 fn check_shape(what: &'static str, rows: usize, cols: usize, found: usize) -> Result<(), Error> {
     if rows.checked_mul(cols) == Some(found) {
@@ -92,6 +92,22 @@ pub fn product(
     check_shape("out", rows, cols, out.len())?;
     kernels::reconstruct(Level::best(), out, Product { p, q }, Shape { cols, rank }, workspace);
     Ok(())
+}
+
+/// No element of `P Q^T` has a larger magnitude, for factors of `rank` columns, also after the roundings of
+/// its sum. Not finite if a factor has a value that is not. Cost: one read of both factors.
+pub fn largest_product(p: &[f32], q: &[f32], rank: usize) -> f64 {
+    largest_magnitude(p) * largest_magnitude(q) * rank as f64 * with_roundings(rank)
+}
+
+/// The largest magnitude; not finite if a value is not.
+fn largest_magnitude(values: &[f32]) -> f64 {
+    f32::from_bits(dense::largest_magnitude(Level::best(), values)).into()
+}
+
+/// A factor for all roundings in a sum of `rank` products and one more number.
+fn with_roundings(rank: usize) -> f64 {
+    1.0 + (rank + 1) as f64 * f64::from(f32::EPSILON)
 }
 
 /// Every non-finite element of `m` makes some element of a product with it non-finite. So in the good case

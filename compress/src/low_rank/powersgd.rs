@@ -14,7 +14,7 @@ pub enum ErrorRule {
     Own,
     /// The approximation of the mean of all ranks: the rule of the authors' program. In exact arithmetic the
     /// ranks' errors have the same mean, but each rank's own error drifts away and drowns small gradients in
-    /// rounding.
+    /// rounding. An error may overflow where other ranks' matrices are huge; nothing checks that.
     Global,
 }
 
@@ -99,15 +99,21 @@ impl PowerSgd {
     }
 
     /// The right factors of all memories' matrices for the packed left factors `p`, written to packed `q`.
-    /// Cost: one read of all matrices.
+    /// Cost: one read of all matrices, and another one of those whose factors are huge.
     ///
     /// # Errors
-    /// The same as for [`Batch::right_factors`].
+    /// The same as for [`Batch::right_factors`]; [`Error::NonFinite`] also for the first matrix of which
+    /// `P Q^T`, or what it leaves of the matrix, may not be finite.
     pub fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> Result<(), MatrixError> {
         for (position, memory) in self.memories.iter_mut().enumerate() {
             let Batch { states, workspace, .. } = &mut self.batch;
             let m = memory.materialise(&states[position], workspace);
             self.batch.right_factor(position, m, p, q)?;
+            let (p, q) = (&p[self.batch.p_range(position)], &q[self.batch.q_range(position)]);
+            if !self.batch.states[position].leaves_finite(m, p, q) {
+                let source = Error::NonFinite { index: 0, value: f32::INFINITY };
+                return Err(MatrixError { position, source });
+            }
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! The state of one matrix, and the phases of a step.
 
-use super::{Workspace, check_product, check_shape, orthonormalise};
+use super::{
+    Workspace, check_product, check_shape, largest_magnitude, largest_product, orthonormalise, with_roundings,
+};
 use crate::bits::{check_finite, largest_finite};
 use crate::generator::Generator;
 use crate::simd::Level;
@@ -152,7 +154,7 @@ impl LowRank {
     /// `out = P Q^T`. Cost: one write of `out`, `2 * rows * cols * rank` operations.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
+    /// [`Error::ShapeMismatch`]. Sums are not checked for overflow; [`largest_product`] bounds them.
     pub fn reconstruct(
         &self,
         p: &[f32],
@@ -182,6 +184,23 @@ impl LowRank {
         self.check_factors(p, q)?;
         kernels::add_product(Level::best(), m, Product { p, q }, -1.0, self.shape(), workspace);
         Ok(())
+    }
+
+    /// Whether `P Q^T` is finite, by its [bound](largest_product).
+    pub(super) fn fits(&self, p: &[f32], q: &[f32]) -> bool {
+        largest_product(p, q, self.rank) <= f64::from(f32::MAX)
+    }
+
+    /// Whether `P Q^T` and `M - P Q^T` are finite, by bounds. Cost: one read of both factors, and of `m` if
+    /// the product may be huge.
+    pub(super) fn leaves_finite(&self, m: &[f32], p: &[f32], q: &[f32]) -> bool {
+        // Subtracting less than half a unit in the last place of the largest number leaves it as it is.
+        const ROUNDED_AWAY: f64 = f32::MAX as f64 * f32::EPSILON as f64 / 8.0;
+        let most = largest_product(p, q, self.rank);
+        if most <= ROUNDED_AWAY {
+            return true;
+        }
+        (most + largest_magnitude(m)) * with_roundings(self.rank) <= f64::from(f32::MAX)
     }
 
     /// Rows, columns and rank.
