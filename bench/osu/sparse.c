@@ -1,5 +1,5 @@
-/* The compressed collectives without error feedback: of sparse vectors, of values in few bits, of factors. The
- * size is that of the dense vector. Entries are selected outside the clock. */
+/* The compressed collectives without error feedback: of sparse vectors, of values in few bits, of factors.
+ * The size is that of the dense vector. Entries are selected outside the clock. */
 #include "bench.h"
 
 #include <math.h>
