@@ -1,14 +1,17 @@
-//! Fuzz targets: rank 1 answers sparse collectives with arbitrary bytes, and rank 0 must get a valid result
-//! or an error that names rank 1; and a rank of several lies. Built for tests and with the feature `fuzzing`.
+//! Fuzz targets: a rank answers sparse collectives with arbitrary bytes, and the other one must get a valid
+//! result or an error that names it; and a rank of several lies. Built for tests and with the feature `fuzzing`.
 
 mod lies;
 mod sums;
+
+use std::sync::Arc;
 
 use brevity_compress::quantise::Values;
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::buffer::{Port, scope};
 use ucx_sys_wrap::{Envelope, Mark, Rank, Tag, Transport, local};
 
+use crate::call::LANES;
 use crate::calls::seed;
 use crate::description::digest;
 use crate::error::Error;
@@ -23,18 +26,31 @@ const DIM: usize = 40;
 const LIMIT: usize = 8;
 
 /// The first byte selects the collective: gTop-k by the first bit, else the all-gather, with coded messages
-/// by the third, whose format the five highest bits give; the second bit is the mark. Then follow up to three
-/// parts, each behind a byte with its length.
+/// by the third, whose format the five highest bits give; the second bit is the mark. If they give one of the
+/// second round of formats, it is rank 0 that answers rank 1 of gTop-k, with the result. Then follow up to
+/// three parts, each behind a byte with its length.
 pub fn sparse_messages(data: &[u8]) {
     let Some((&which, rest)) = data.split_first() else { return };
-    let parts = taken(rest);
+    outcome(which, taken(rest));
+}
+
+/// Whether there was a result.
+fn outcome(which: u8, parts: [Vec<u8>; 3]) -> bool {
     let mut world = local::world(2).into_iter();
-    let (Some(own), Some(stranger)) = (world.next(), world.next()) else { return };
+    let (Some(first), Some(second)) = (world.next(), world.next()) else { return false };
+    let (own, stranger) = if stranger(which) == 1 { (first, second) } else { (second, first) };
     let group = Group::new(Box::new(own), Settings::default());
     let own = SparseVec::from_parts(DIM, vec![1, 5], vec![1.0, -2.0]);
-    let Ok(own) = own else { return };
-    answer(Box::new(stranger), which, parts);
-    check(&group, which, own.view());
+    let Ok(own) = own else { return false };
+    // It stays until the call has ended: messages to a rank that has left fail.
+    let _stranger = answer(Box::new(stranger), which, parts);
+    check(&group, which, own.view())
+}
+
+/// The rank that answers.
+fn stranger(which: u8) -> u32 {
+    let goes_down = usize::from(which >> 3) / Values::ALL.len() == 1 && !which.is_multiple_of(2);
+    u32::from(!goes_down)
 }
 
 /// Parts, each behind a byte with its length.
@@ -53,17 +69,19 @@ fn wire(which: u8) -> Wire {
     if which & 4 == 0 { Wire::Pairs } else { Wire::Coded(values) }
 }
 
-/// Sends the messages of rank 1 in its first round.
-fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [Vec<u8>; 3]) {
-    let port = Port::new(stranger);
+/// Sends the message of the stranger, and returns its port.
+fn answer(transport: Box<dyn Transport>, which: u8, [counts, indices, values]: [Vec<u8>; 3]) -> Arc<Port> {
+    let (port, from) = (Port::new(transport), stranger(which));
     let description = if which.is_multiple_of(2) {
         describe_all_gather(DIM, LIMIT, wire(which))
     } else {
         describe_gtopk(DIM, LIMIT, PutBack::Conserving, wire(which))
     };
     let plan = Plan::new(&[0, 0], false, &Terms::of(&Settings::default()));
+    // The result comes down after the round in which entries go up.
+    let round = 1 - from;
     let envelope = Envelope {
-        tag: Tag::new(Rank(1), 0, 0, 0),
+        tag: Tag::new(Rank(from), 0, 0, round * LANES),
         // As the first call of a rank that calls the same.
         signature: description.sign(0, digest(seed(0, 0, plan.digest()), description.hash())),
         mark: Mark(u64::from(which & 2)),
@@ -75,20 +93,23 @@ fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [V
         },
         async |comm| {
             // Small messages end when they are posted, so nothing is left when the scope ends.
+            let to = Rank(1 - from);
             let (is_gather, is_coded) = (which.is_multiple_of(2), which & 4 != 0);
             let sent = match (is_gather, is_coded) {
-                (true, true) => comm.send(Rank(0), envelope, (counts, indices)).await.map(drop),
-                (true, false) => comm.send(Rank(0), envelope, (counts, (indices, values))).await.map(drop),
-                (false, true) => comm.send(Rank(0), envelope, indices).await.map(drop),
-                (false, false) => comm.send(Rank(0), envelope, (indices, values)).await.map(drop),
+                (true, true) => comm.send(to, envelope, (counts, indices)).await.map(drop),
+                (true, false) => comm.send(to, envelope, (counts, (indices, values))).await.map(drop),
+                (false, true) => comm.send(to, envelope, indices).await.map(drop),
+                (false, false) => comm.send(to, envelope, (indices, values)).await.map(drop),
             };
             assert!(sent.is_ok(), "{sent:?}");
         },
     );
+    port
 }
 
-fn check(group: &Group, which: u8, own: SparseView<'_>) {
-    let (error, vectors) = if which.is_multiple_of(2) {
+fn check(group: &Group, which: u8, own: SparseView<'_>) -> bool {
+    let is_gather = which.is_multiple_of(2);
+    let (error, vectors) = if is_gather {
         match group.sparse_all_gather_by(own, LIMIT, &mut Coder::new(wire(which))) {
             Ok(vectors) => (None, vectors),
             Err(error) => (Some(error), Vec::new()),
@@ -103,16 +124,19 @@ fn check(group: &Group, which: u8, own: SparseView<'_>) {
         let (indices, values) = (vector.indices(), vector.values());
         assert!(indices.len() == values.len() && indices.is_sorted_by(|a, b| a < b), "{vector:?}");
         assert!(indices.iter().all(|index| (*index as usize) < DIM), "{vector:?}");
+        // Pairs are gathered whatever their values are.
+        assert!(is_gather || values.iter().all(|value| value.is_finite()), "{vector:?}");
     }
-    assert!(error.iter().all(is_told), "{error:?}");
+    assert!(error.iter().all(|error| is_told(error, stranger(which))), "{error:?}");
+    error.is_none()
 }
 
-/// Whether an error is the other rank's fault. An overflowing sum is attributed to no rank.
-fn is_told(error: &Error) -> bool {
+/// Whether an error is that rank's fault. An overflowing sum is attributed to no rank.
+fn is_told(error: &Error, stranger: u32) -> bool {
     match error {
-        Error::Payload { rank, .. } => rank.0 == 1,
+        Error::Payload { rank, .. } => rank.0 == stranger,
         Error::NonFinite { .. } | Error::Overflow { .. } => true,
-        other => other.to_string().contains("rank 1"),
+        other => other.to_string().contains(&format!("rank {stranger}")),
     }
 }
 
@@ -134,6 +158,18 @@ mod tests {
             count += 1;
         }
         assert!(count > 0, "{} is empty", folder.display());
+    }
+
+    /// The root of a gTop-k all-reduce answers: what comes down to the other rank is checked.
+    #[test]
+    fn a_result_from_the_root_is_finite() {
+        let which = (Values::ALL.len() as u8) << 3 | 1;
+        let result =
+            |index: u32, value: f32| [Vec::new(), index.to_le_bytes().to_vec(), value.to_le_bytes().to_vec()];
+        assert!(stranger(which) == 0 && outcome(which, result(5, -1.0)));
+        for (index, value) in [(5, f32::NAN), (5, f32::INFINITY), (5, f32::NEG_INFINITY), (40, 1.0)] {
+            assert!(!outcome(which, result(index, value)), "{index}: {value}");
+        }
     }
 
     /// So a fuzzer that changes them gets past the first checks.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::bits::check_finite;
 use crate::error::{check_addressable, check_length};
 use crate::{Error, in_standard_float_mode};
 
@@ -220,7 +221,8 @@ impl SparseVec {
 
 impl<'a> SparseView<'a> {
     /// Checks and borrows entries, for instance from another rank. Cost: O(entries). Does not check values:
-    /// the functions that sum them report those that are not finite.
+    /// the functions that sum them report those that are not finite, and so does
+    /// [`check_finite`](Self::check_finite).
     ///
     /// # Errors
     /// [`Error::TooLong`] if `dim` is above 2^32, [`Error::LengthMismatch`] if there are not as many values
@@ -258,6 +260,19 @@ impl<'a> SparseView<'a> {
     /// Index and value of each entry, by rising index.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, f32)> + use<'a> {
         self.indices.iter().copied().zip(self.values.iter().copied())
+    }
+
+    /// Fails at the first value that is not finite. Cost: one read of the values.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] with the index of its entry.
+    pub fn check_finite(&self) -> Result<(), Error> {
+        check_finite(self.values).map_err(|error| match error {
+            Error::NonFinite { index, value } => {
+                Error::NonFinite { index: self.indices[index] as usize, value }
+            }
+            error => error,
+        })
     }
 
     /// An owned copy.
@@ -381,6 +396,16 @@ mod tests {
         let mut dense = vec![1.0; 9];
         SparseVec::from_parts(9, vec![1, 8], vec![4.0, -2.0]).unwrap().view().add_scaled_to(0.5, &mut dense);
         assert_eq!(dense, [1.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn names_the_index_of_a_value_that_is_not_finite() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let sparse = SparseVec::from_parts(9, vec![1, 4, 8], vec![f32::MAX, bad, f32::NAN]).unwrap();
+            let found = sparse.view().check_finite();
+            assert!(matches!(found, Err(Error::NonFinite { index: 4, value }) if !value.is_finite()));
+            assert_eq!(sparse.view().within(0..4).check_finite(), Ok(()));
+        }
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn outcome(which: u8, parts: [Vec<u8>; 4]) -> bool {
         Err(error) => {
             #[cfg(test)]
             println!("{called:?}: {error}");
-            assert!(is_told(&error), "{called:?}: {error:?}");
+            assert!(is_told(&error, 1), "{called:?}: {error:?}");
             false
         }
     }

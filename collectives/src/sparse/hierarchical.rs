@@ -24,7 +24,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use ucx_sys_wrap::buffer::Chunk;
 
 use super::gtopk::{self, Gtopk, PutBack, gtopk_all_reduce_with_feedback};
-use super::message::{invalid, receive_parts};
+use super::message::{finite_entries, invalid, receive_parts};
 use super::tensors::Tensors;
 use super::topk::{self, TopK};
 use super::wire::{Coder, Wire};
@@ -329,7 +329,7 @@ impl Told {
         if let ([tensor], []) = (&indices[..], &values[..]) {
             return Ok(Self::Overflow(*tensor));
         }
-        let entries = SparseVec::from_parts(dim, indices, values);
+        let entries = finite_entries(dim, indices, values);
         entries.map(Self::Sum).map_err(|error| invalid(inside, from, error))
     }
 }
@@ -429,9 +429,14 @@ mod tests {
     fn what_a_leader_sends_is_checked() {
         assert_eq!(told(&[0, 3], &[1.0, -2.0]).unwrap().values(), [1.0, -2.0]);
         assert!(matches!(told(&[5], &[]), Err(Error::Overflow { tensor: 5 })));
-        for (indices, values) in
-            [(&[1, 0][..], &[1.0, 2.0][..]), (&[4], &[1.0]), (&[0, 1], &[1.0]), (&[], &[1.0])]
-        {
+        for (indices, values) in [
+            (&[1, 0][..], &[1.0, 2.0][..]),
+            (&[4], &[1.0]),
+            (&[0, 1], &[1.0]),
+            (&[], &[1.0]),
+            (&[0, 2], &[1.0, f32::NAN]),
+            (&[3], &[f32::NEG_INFINITY]),
+        ] {
             let error = told(indices, values).unwrap_err();
             assert!(matches!(error, Error::Payload { rank: Rank(0), .. }), "{indices:?}: {error}");
         }

@@ -103,7 +103,18 @@ async fn receive(
     let (mut indices, mut values) = arrived;
     indices.truncate(entries(call, &lengths, from)?);
     values.truncate(indices.len());
-    SparseVec::from_parts(dim, indices, values).map_err(|error| invalid(call, from, error))
+    finite_entries(dim, indices, values).map_err(|error| invalid(call, from, error))
+}
+
+/// Entries of another rank. Their values are finite: a rank poisons the call rather than send another value.
+pub(super) fn finite_entries(
+    dim: usize,
+    indices: Vec<u32>,
+    values: Vec<f32>,
+) -> std::result::Result<SparseVec, brevity_compress::Error> {
+    let entries = SparseVec::from_parts(dim, indices, values)?;
+    entries.view().check_finite()?;
+    Ok(entries)
 }
 
 /// Receives two parts of at most so many elements.

@@ -40,6 +40,7 @@ use self::threshold::{SHARE_BYTES, Shares};
 use super::all_gather::sparse_all_gather;
 use super::calls::{Entries, check_limit};
 use super::gtopk::{Kept, PutBack};
+use super::message::invalid;
 use super::reduce_scatter::{Scattered, scatter, scattering};
 use super::tensors::Tensors;
 use super::topk;
@@ -222,6 +223,7 @@ impl Sums<'_> {
                 let what = format!("{found} sums, expected at most {most} with indices in {place:?}");
                 return Err(call.refuse(rank, what));
             }
+            part.view().check_finite().map_err(|error| invalid(call, rank, error))?;
             // Where sums have moved, two ranks may have parts of one region.
             if part.indices().first().is_some_and(|first| all.indices().last() >= Some(first)) {
                 let before = rank.saturating_sub(1);
@@ -278,5 +280,46 @@ where
     async fn run(&mut self, call: &Call<'_, '_>, _: Option<Algorithm>) -> Result<OkTopkSum> {
         let Self { local, state, coder } = self;
         ok_topk_all_reduce(call, local.entries(), state.borrow_mut(), coder.borrow_mut(), 0).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ucx_sys_wrap::Rank;
+    use ucx_sys_wrap::sim::{Cluster, Links, run};
+
+    use super::*;
+    use crate::group::{Group, Settings};
+
+    /// What rank 0 gathers where rank 1 says that its sum is this value.
+    fn gathered(value: f32) -> Result<SparseVec> {
+        let ranks = run(Cluster::new(2, Links::new(1e-6, 1e-9)), |transport| {
+            let group = Group::new(transport, Settings::default());
+            async move {
+                let held = SparseVec::from_parts(10, vec![5 * group.rank()], vec![value]).unwrap();
+                let held = if group.rank() == 0 { SparseVec::new(10) } else { held };
+                let description = describe(&OkTopk::new(10, 2, 2), Wire::Pairs);
+                let gathering = group.start_in_order(description, held, |call, held| {
+                    Box::pin(async move {
+                        let (holdings, regions) =
+                            (Holdings::new([0, 1].into_iter()), Regions::new(10, vec![5]));
+                        let (coder, rounded) = (Coder::pairs(), SparseVec::new(10));
+                        let mut sums = Sums { coder, rounded, tensors: 0.into() };
+                        sums.gather(call, held.clone(), &holdings, &regions, |_| Ok(())).await
+                    })
+                });
+                gathering.await.1
+            }
+        });
+        ranks.unwrap().swap_remove(0)
+    }
+
+    #[test]
+    fn sums_of_a_peer_are_finite() {
+        assert_eq!(gathered(-3.0).unwrap().values(), [-3.0]);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = gathered(bad).unwrap_err();
+            assert!(matches!(error, Error::Payload { rank: Rank(1), .. }), "{error}");
+        }
     }
 }

@@ -386,6 +386,8 @@ mod tests {
             ("out of range", [segment(0..7), segment(10..17), segment([100])]),
             ("too many in all", [segment(0..7), segment(10..17), segment(50..57)]),
             ("a value too few", [segment(0..7), (vec![9], Vec::new()), segment(50..57)]),
+            ("not a number", [segment(0..7), (vec![9], vec![f32::NAN]), segment(50..57)]),
+            ("infinite", [segment(0..7), segment(20..20), (vec![52], vec![f32::NEG_INFINITY])]),
         ] {
             for honest in [0, 1] {
                 let error = outcome(honest, &lies).unwrap_err();

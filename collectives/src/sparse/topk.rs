@@ -18,6 +18,7 @@ use brevity_compress::{Error as Compress, SparseVec, SparseView, in_standard_flo
 
 use super::all_gather::{gathering, gathering_entries, sparse_all_gather};
 use super::doubling;
+use super::message::invalid;
 use super::reduce_scatter::{Scattered, owned, scatter, scattering};
 use super::tensors::Tensors;
 use super::wire::{Coder, Wire, finite_or_poison, rounded_away};
@@ -223,9 +224,54 @@ async fn direct(
         if part.view().within(place.clone()).len() < part.len() {
             return Err(call.refuse(owner, format!("a sum with indices outside of {place:?}")));
         }
+        part.view().check_finite().map_err(|error| invalid(call, owner, error))?;
         all.append(part.view());
     }
     // Sums that rounding has made 0 are not there, on any rank.
     all.drop_zeros();
     Ok(TopK { sum: all, kept })
+}
+
+#[cfg(test)]
+mod tests {
+    use ucx_sys_wrap::Rank;
+    use ucx_sys_wrap::sim::{Cluster, Links, run};
+
+    use super::*;
+    use crate::group::{Group, Settings, wished};
+
+    /// What rank 0 gets by direct sums where rank 1 says that its sum is this value.
+    fn outcome(value: f32) -> Result<TopK> {
+        let ranks = run(Cluster::new(2, Links::new(1e-6, 1e-9)), |transport| {
+            let group = Group::new(transport, Settings::default()).with_algorithm(Some(Algorithm::Direct));
+            let local = SparseVec::from_parts(10, vec![1, 7], vec![1.0, 2.0]).unwrap();
+            async move {
+                if group.rank() == 0 {
+                    return Some(group.start_topk_all_reduce(local, 2, Coder::pairs()).await.1);
+                }
+                let description = wished(describe(10, 2, Wire::Pairs), Algorithm::Direct);
+                let lying = group.start_in_order(description, local, move |call, local| {
+                    Box::pin(async move {
+                        let (local, mut coder) = (local.view(), Coder::pairs());
+                        scatter(call, local, 2, |rank| owned(10, 2, rank), &mut coder, 0.into()).await?;
+                        let sum = SparseVec::from_parts(10, vec![7], vec![value])?;
+                        sparse_all_gather(call, sum.view(), 4, &mut coder).await.map(drop)
+                    })
+                });
+                drop(lying.await);
+                None
+            }
+        });
+        ranks.unwrap().into_iter().flatten().next().unwrap()
+    }
+
+    #[test]
+    fn sums_of_a_peer_are_finite() {
+        let sum = outcome(-3.0).unwrap().sum;
+        assert_eq!((sum.indices(), sum.values()), (&[1, 7][..], &[2.0, -3.0][..]));
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = outcome(bad).unwrap_err();
+            assert!(matches!(error, Error::Payload { rank: Rank(1), .. }), "{error}");
+        }
+    }
 }

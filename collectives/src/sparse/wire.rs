@@ -224,11 +224,13 @@ pub(super) fn finite_or_poison<'a>(
     local: SparseView<'a>,
     tensors: Tensors<'_>,
 ) -> SparseView<'a> {
-    let Some((index, _)) = local.iter().find(|(_, value)| !value.is_finite()) else {
-        return local;
-    };
-    call.set_poison(tensors.at(index as usize));
-    local.within(0..0)
+    match local.check_finite() {
+        Ok(()) => local,
+        Err(error) => {
+            call.set_poison(tensors.of(&error));
+            local.within(0..0)
+        }
+    }
 }
 
 /// What rounding takes away: the entries of `local` less what their message says. A value that became 0 is
