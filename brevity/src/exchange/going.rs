@@ -90,8 +90,8 @@ impl GradientExchange {
     /// Costs an all-reduce of 8 bytes.
     ///
     /// # Errors
-    /// [`Error::Order`] for an exchange that does not keep going, in the middle of a step, and for one that
-    /// was not in the steps of the others; [`Error::Shape`]. Those of the all-reduce, for instance if another
+    /// [`Error::Order`] for an exchange that does not keep going, in the middle of a step, for one that was
+    /// not in the steps of the others, and where the others contradict its own number; [`Error::Shape`]. Those of the all-reduce, for instance if another
     /// rank is lost: nothing has changed, and this can be called again with the next group.
     pub fn go_on<E: GradientElement, G: AsMut<[E]>>(
         &mut self,
@@ -150,9 +150,16 @@ impl GradientExchange {
     /// Goes on where some rank has delivered so many steps.
     fn go_on_after(&mut self, steps: u64, group: &Group, averages: &mut [GradientMut<'_>]) -> Result<bool> {
         let Parts { delivered, undecided, .. } = &self.parts;
-        let is_delivered = steps > *delivered;
+        // The largest of the ranks' numbers, of which this rank's own is one.
+        let Some(missed) = steps.checked_sub(*delivered) else {
+            return Err(Error::Order {
+                what: "going on with ranks whose largest number of steps is below this rank's own",
+                remedy: "one of them is faulty: make a group without it",
+            });
+        };
+        let is_delivered = missed > 0;
         // One that waits for the decision is at most one step behind, and others none.
-        if steps - delivered > u64::from(undecided.is_some()) {
+        if missed > u64::from(undecided.is_some()) {
             return Err(Error::Order {
                 what: "an exchange that has missed steps of other ranks",
                 remedy: "take the model and the state of one of them: call share_state on all ranks",
@@ -196,5 +203,26 @@ impl Parts {
         post_momentum::apply(&mut self.tensors, averages);
         self.delivered = self.delivered.saturating_add(1);
         self.count_step();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Policy;
+
+    #[test]
+    fn a_number_below_its_own_is_an_error_and_changes_nothing() {
+        let group = Group::solo();
+        let builder = GradientExchange::builder(&group).tensor("weight", [2], Policy::dense());
+        let mut exchange = builder.keep_going().build().unwrap();
+        let mut gradients = [vec![1.0_f32; 2]];
+        exchange.average(&mut gradients).unwrap();
+        for (steps, expected) in [(0, "below this rank's own"), (2, "has missed steps")] {
+            let error = exchange.go_on_after(steps, &group, &mut all_of(&mut gradients)).unwrap_err();
+            assert!(matches!(error, Error::Order { .. }) && error.to_string().contains(expected), "{error}");
+        }
+        assert!(!exchange.go_on_after(1, &group, &mut all_of(&mut gradients)).unwrap());
+        exchange.average(&mut gradients).unwrap();
     }
 }
