@@ -313,7 +313,7 @@ impl GradientExchange {
     #[must_use]
     pub fn wire(&self, tensor: &str) -> Option<Wire> {
         let (position, _) = self.position(tensor).ok()?;
-        self.parts.buckets.iter().find_map(|bucket| bucket.wire(position))
+        self.parts.wires[position]
     }
 
     /// How many steps the exchange has made: those that were done on all ranks. Steps that were left out or

@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use brevity_collectives::dense::barrier;
+use brevity_collectives::sparse::Wire;
 use brevity_collectives::{Call, Description, Error as Collective, Group, Operation};
-use brevity_compress::in_standard_float_mode;
+use brevity_compress::{in_standard_float_mode, state};
 
 use super::bucket::Bucket;
 use super::course::Course;
@@ -38,6 +39,10 @@ pub(super) struct Parts {
     pub(super) of_buckets: Vec<Description>,
     /// How many buckets there are, also while they are in a step.
     pub(super) count: usize,
+    /// How the entries of each tensor are written, also in a step.
+    pub(super) wires: Vec<Option<Wire>>,
+    /// The bytes of the state that is saved, also in a step.
+    pub(super) saved_bytes: usize,
     /// The same of what a step does beside its buckets.
     pub(super) of_head: Description,
     /// The same of the barrier at its end.
@@ -65,6 +70,8 @@ impl Parts {
             description,
             of_buckets: Vec::new(),
             count,
+            wires: Vec::new(),
+            saved_bytes: 0,
             of_head: description,
             of_confirming: description,
         };
@@ -88,8 +95,12 @@ impl Parts {
     /// sequence, and which of the group's exchanges it is. Every message carries a digest of it, so ranks
     /// that use different exchanges find out in the first step.
     ///
-    /// Must be called whenever a bucket's own description, or the exchange's number, has changed.
+    /// Must be called whenever a bucket's own description, or the exchange's number, has changed. Notes also
+    /// what callers may ask while the buckets are in a step.
     pub(super) fn describe_anew(&mut self) {
+        let wire = |tensor: usize| self.buckets.iter().find_map(|bucket| bucket.wire(tensor));
+        self.wires = (0..self.tensors.len()).map(wire).collect();
+        self.saved_bytes = state::saved_bytes(&*self);
         let mut plan = Vec::new();
         for text in texts(&self.tensors, &self.buckets) {
             plan.extend_from_slice(&(text.len() as u64).to_le_bytes());

@@ -57,7 +57,7 @@ impl GradientExchange {
     /// The number of bytes that [`save`](Self::save) writes: always the same for an exchange.
     #[must_use]
     pub fn saved_bytes(&self) -> usize {
-        state::saved_bytes(&self.plan()) + state::saved_bytes(&self.parts)
+        state::saved_bytes(&self.plan()) + self.parts.saved_bytes
     }
 
     /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same

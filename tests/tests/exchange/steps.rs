@@ -62,6 +62,29 @@ fn step(exchange: &mut GradientExchange, gradients: &mut [Vec<f32>]) -> brevity:
     Ok(())
 }
 
+/// What no step changes is known in the middle of one as well.
+#[test]
+fn sizes_and_wires_are_known_in_a_step() {
+    let known = |exchange: &GradientExchange| {
+        let wires = TENSORS.iter().map(|(name, ..)| exchange.wire(name));
+        (exchange.saved_bytes(), wires.collect::<Vec<_>>())
+    };
+    let ranks = on_local(2, move |group| {
+        let mut exchange = built(group, 1 << 10);
+        let before = known(&exchange);
+        exchange.begin().unwrap().leave();
+        let within = known(&exchange);
+        exchange.resume().unwrap().finish(&mut inputs(group.rank(), 0)).unwrap();
+        let mut saved = Vec::new();
+        exchange.save(&mut saved).unwrap();
+        (before, within, known(&exchange), saved.len())
+    });
+    for (before, within, after, saved) in &ranks {
+        assert!(before.0 == *saved && before.1.iter().flatten().count() > 5, "{before:?}");
+        assert!(within == before && after == before, "{within:?}, {after:?}");
+    }
+}
+
 #[test]
 fn a_step_has_the_bits_of_an_average() {
     for (world_size, between) in [1, 2, 3, 4].into_iter().flat_map(|size| BOTH.map(|between| (size, between)))
