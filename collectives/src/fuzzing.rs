@@ -1,5 +1,6 @@
 //! Fuzz targets: a rank answers sparse collectives with arbitrary bytes, and the other one must get a valid
-//! result or an error that names it; and a rank of several lies. Built for tests and with the feature `fuzzing`.
+//! result or an error that names it; and a rank of several lies. Built for tests and with the feature
+//! `fuzzing`.
 
 mod lies;
 mod sums;
