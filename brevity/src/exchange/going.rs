@@ -91,9 +91,9 @@ impl GradientExchange {
     ///
     /// # Errors
     /// [`Error::Order`] for an exchange that does not keep going, in the middle of a step, for one that was
-    /// not in the steps of the others, and where the others contradict its own number; [`Error::Shape`]. Those
-    /// of the all-reduce, for instance if another rank is lost: nothing has changed, and this can be called
-    /// again with the next group.
+    /// not in the steps of the others, and where the others contradict its own number; [`Error::Shape`].
+    /// Those of the all-reduce, for instance if another rank is lost: nothing has changed, and this can be
+    /// called again with the next group.
     pub fn go_on<E: GradientElement, G: AsMut<[E]>>(
         &mut self,
         group: &Group,
